@@ -1,0 +1,38 @@
+"""What can go wrong, sorted by who can mend it.
+
+Three endings besides success, and an exit code for each (the command line is the only place that ends a process):
+
+    1  CheckFailed  the tools worked, the model did not pass (parity out of tolerance)
+    2  UserError    the person at the keyboard can mend it; one line says how
+    3  a bug        any other exception; the traceback goes to a file
+
+They live in the light package because the toolchain imports the runtime and never the other way round.
+"""
+
+
+class T2RError(Exception):
+    """Base of the errors that a command turns into one line and an exit code."""
+
+    exit_code = 2
+
+
+class UserError(T2RError, ValueError):
+    """Something the user can put right.
+
+    Args:
+        expected: what should have been there.
+        received: what was there instead.
+        do: the next thing to try, as an instruction.
+    """
+
+    exit_code = 2
+
+    def __init__(self, expected: str, received: str, do: str) -> None:
+        super().__init__(f"expected {expected}; received {received}; {do}")
+        self.expected, self.received, self.do = expected, received, do
+
+
+class CheckFailed(T2RError):
+    """A check ran to its end and the answer is no (exit code 1)."""
+
+    exit_code = 1

@@ -1,0 +1,67 @@
+"""Output files that are whole or not there: written beside their final name, flushed, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from t2r_runtime.errors import UserError
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; rename it to `path` if the body succeeds, remove it if not.
+
+    The file that stood at `path` stays untouched until the rename, whatever happens: a full disk, Ctrl-C, kill -9.
+
+    Raises:
+        UserError: the folder is missing or not writable, `path` is a folder, or the disk is full.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise UserError("a file name to write to", f"the folder {path}", "name a file inside it")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        _flush(part)
+        # mkstemp makes files that only their owner can read; give the usual permissions of a new file
+        umask = os.umask(0)
+        os.umask(umask)
+        part.chmod(0o666 & ~umask)
+        part.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+def sha256(path: str | Path) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"to be able to write {path}", error.strerror or str(error), "choose another place, or make room there"
+    )

@@ -1,0 +1,144 @@
+"""The graph's interface as data: the one place that spells the names and metadata keys of the contract.
+
+The exporter imports this module to write a graph's metadata, every runtime's Python code to read it. What each key
+means to someone who writes a runtime in another language stands in runtimes/CONTRACT.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from t2r_runtime.errors import UserError
+
+CONTRACT_VERSION = 1
+INPUT_IDS = "input_ids"  # int64 (B,): one token a sequence
+LOGITS = "logits"  # float32 (B, vocabulary)
+PAST = "past_"
+PRESENT = "present_"
+POSITION = "position"  # the state that counts the tokens read so far, int32 (B,)
+
+BATCH = "B"  # a dimension given by the caller, constant over a run
+GROWING = "T"  # a dimension that is 0 at the start and 1 longer after each step
+
+PREFIX = "t2r."  # of every metadata key
+DTYPES = ("float32", "float16", "int32", "int64")
+MAX_STATE_BYTES = 1 << 34  # of one state at batch 1; bounds what a stranger's graph makes us allocate
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """One recurrent state: graph input `past_<name>` and output `present_<name>`.
+
+    `shape` holds whole numbers, "B" (batch) and at most one "T" (a cache that grows by one a step). `initial` is the
+    value that every element has before the first token.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    initial: float = 0.0
+
+    def __post_init__(self) -> None:
+        dims_ok = all(d in (BATCH, GROWING) if isinstance(d, str) else 0 < d for d in self.shape)
+        if not (self.name and self.dtype in DTYPES and dims_ok and self.shape.count(GROWING) <= 1):
+            raise UserError(
+                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or T",
+                str(self),
+                "export the graph again",
+            )
+        if self.bytes(batch=1, length=1) > MAX_STATE_BYTES:
+            raise UserError(f"a state of at most {MAX_STATE_BYTES} bytes", str(self), "check where this file is from")
+
+    @property
+    def past(self) -> str:
+        return PAST + self.name
+
+    @property
+    def present(self) -> str:
+        return PRESENT + self.name
+
+    @property
+    def grows(self) -> bool:
+        return GROWING in self.shape
+
+    def dims(self, batch: int, length: int = 0) -> tuple[int, ...]:
+        """The shape with its letters replaced by numbers."""
+        return tuple({BATCH: batch, GROWING: length}[d] if isinstance(d, str) else d for d in self.shape)
+
+    def bytes(self, batch: int = 1, length: int = 0) -> int:
+        size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
+        return size * math.prod(self.dims(batch, length))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """All that a runtime needs to know of a step graph, read from its metadata."""
+
+    states: tuple[StateSpec, ...]
+    vocab_size: int
+    bos_token: int | None
+    eos_tokens: tuple[int, ...]
+    batch: int | None  # None: any batch size
+    max_positions: int | None  # None: runs on without end
+    past_end: str  # refuse | clamp: what a step past max_positions does
+    state_layout: str  # layers | packed
+    layers: tuple[Mapping[str, Any], ...]  # a mixer's config a layer: kind, feature map and size, guard, folded, …
+    target: str  # portable | fused | standard | npu
+    quantization: str  # none, or the scheme's name
+    checkpoint_sha256: str
+    producer: str  # package and version that wrote the graph
+    tokenizer: str | None  # the text of a tokenizer.json
+
+    def to_metadata(self) -> dict[str, str]:
+        """Keys and JSON texts for the graph's metadata_props."""
+        values: dict[str, Any] = {"contract": CONTRACT_VERSION}
+        for name in self.__dataclass_fields__:
+            values[name] = getattr(self, name)
+        values["states"] = [asdict(s) for s in self.states]
+        values["layers"] = [dict(layer) for layer in self.layers]
+        return {PREFIX + key: json.dumps(value, sort_keys=True) for key, value in values.items()}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Signature:
+        """Inverse of `to_metadata`.
+
+        Raises:
+            UserError: not a graph of ours, another contract version, a missing key (named), or a malformed value.
+        """
+        if PREFIX + "contract" not in metadata:
+            raise UserError(
+                "a step graph with t2r metadata",
+                f"a graph without the key {PREFIX}contract",
+                "export the model with t2r-export",
+            )
+        values = {key: _read(metadata, key) for key in ("contract", *cls.__dataclass_fields__)}
+        contract = values.pop("contract")
+        if contract != CONTRACT_VERSION:
+            raise UserError(
+                f"contract version {CONTRACT_VERSION}",
+                f"version {contract}",
+                "export the model again, or use the runtime of that version",
+            )
+        try:
+            values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in values["states"])
+            values["eos_tokens"] = tuple(int(t) for t in values["eos_tokens"])
+            values["layers"] = tuple(values["layers"])
+        except (TypeError, KeyError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError("metadata of the contract's form", str(error), "export the model again") from error
+        return cls(**values)
+
+
+def _read(metadata: Mapping[str, str], key: str) -> Any:
+    name = PREFIX + key
+    if name not in metadata:
+        raise UserError(f"the metadata key {name}", "a graph without it", "export the model again with t2r-export")
+    try:
+        return json.loads(metadata[name])
+    except json.JSONDecodeError as error:
+        raise UserError(f"JSON in the metadata key {name}", str(error), "export the model again") from error

@@ -1,0 +1,22 @@
+"""The token mixers: one a file, behind the interface in `base`, named in one table."""
+
+from __future__ import annotations
+
+from t2r_export.config import MixerConfig, ModelConfig
+from t2r_export.mixers.base import Mixer, State
+from t2r_export.mixers.linear import LinearMixer
+from t2r_export.mixers.softmax import SoftmaxMixer
+
+# `kind` of the config -> class; the configs stand in t2r_export.config.MIXER_CONFIGS under the same names
+MIXERS: dict[str, type[Mixer]] = {
+    "softmax": SoftmaxMixer,
+    "linear": LinearMixer,
+}
+
+
+def build_mixer(model: ModelConfig, config: MixerConfig) -> Mixer:
+    """The mixer that `config` describes, with fresh weights."""
+    return MIXERS[config.kind](model, config)
+
+
+__all__ = ["MIXERS", "Mixer", "State", "build_mixer"]

@@ -1,0 +1,47 @@
+"""What a token mixer offers: the interface written once.
+
+A mixer carries information from earlier tokens to the present one, and keeps what it must remember in named states of
+known shape. Everything else (export, verification, the runtimes) works from the state specs alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from t2r_export.config import MixerConfig, ModelConfig
+from t2r_export.ops import TORCH, TorchOps
+from t2r_export.positions import Rotary
+from t2r_runtime.signature import StateSpec
+
+State = dict[str, Any]  # a mixer's states by their local name ("S", "z"), batch first
+
+
+class Mixer(nn.Module):
+    """Base of the token mixers. `model` gives the sizes, `config` what is this mixer's own."""
+
+    def __init__(self, model: ModelConfig, config: MixerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.heads, self.kv_heads, self.head_size = model.heads, model.kv_heads, model.head_size
+
+    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
+        """Parallel form. x (B, T, D), the state before it, cos and sin (B, T, d/2) -> y (B, T, D), the state after."""
+        raise NotImplementedError
+
+    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        """Recurrent form. x (B, D), the state before it, cos and sin (B, d/2) -> y (B, D), the state after."""
+        raise NotImplementedError
+
+    def state_spec(self) -> list[StateSpec]:
+        """Name, dtype, shape and initial value of every state."""
+        raise NotImplementedError
+
+    def fold_obstacle(self) -> str | None:
+        """Why this mixer cannot be folded, or None if it can."""
+        raise NotImplementedError
+
+    def fold(self) -> Mixer:
+        """The same function with its feature map inside its projections. Only where there is no obstacle."""
+        raise NotImplementedError

@@ -1,0 +1,215 @@
+"""Linear attention with a learned ReLU feature map: T2R (Kasai et al. 2021, "Finetuning Pretrained Transformers into
+RNNs", arXiv 2103.13076, eq. 4 to 8).
+
+    φ(x) = relu(W_φ x + b_φ)      S_t = S_{t-1} + φ(k_t) v_tᵀ      z_t = z_{t-1} + φ(k_t)
+    o_t = φ(q_t)ᵀ S_t / guard(φ(q_t)·z_t)
+
+Unfolded, a layer holds the pretrained projections and a small map for each head. Folded, the map is inside one packed
+projection from x to [φ's arguments of q | of k | v], which is what the exported graph computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from t2r_export.config import Guard, LinearConfig, ModelConfig
+from t2r_export.mixers.base import Mixer, State
+from t2r_export.ops import TORCH, TorchOps
+from t2r_export.positions import Rotary, rotate
+from t2r_runtime.signature import BATCH, StateSpec
+
+CHUNK = 64  # tokens that the parallel form treats as one block
+
+
+class FeatureMap(nn.Module):
+    """φ(x) = relu(W_φ x + b_φ), its own for every head."""
+
+    def __init__(self, heads: int, head_size: int, feature_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, head_size, feature_size))  # W_φᵀ of each head
+        self.bias = nn.Parameter(torch.zeros(heads, feature_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows of unit length in all directions: features start at the scale of q and k."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, heads, d) -> (B, T, heads, K)."""
+        return F.relu(torch.einsum("bthd,hdk->bthk", x, self.weight.to(x.dtype)) + self.bias)
+
+    def step(self, x: Any, ops: TorchOps = TORCH) -> Any:
+        """x (B, heads, d) -> (B, heads, 1, K)."""
+        heads, _, size = self.weight.shape
+        x = ops.matmul(ops.unsqueeze(x, 2), ops.parameter(self.weight))
+        return ops.relu(ops.add(x, ops.reshape(ops.parameter(self.bias), (heads, 1, size))))
+
+
+class LinearMixer(Mixer):
+    """T2R attention, unfolded (q, k, v, phi_q, phi_k) or folded (qkv)."""
+
+    config: LinearConfig
+
+    def __init__(self, model: ModelConfig, config: LinearConfig) -> None:
+        super().__init__(model, config)
+        H, G, d, K = model.heads, model.kv_heads, model.head_size, config.feature_size
+        self.model_config = model
+        if config.folded:
+            self.qkv = nn.Linear(model.width, (H + G) * K + G * d)
+        else:
+            self.q = nn.Linear(model.width, H * d, bias=model.qkv_bias)
+            self.k = nn.Linear(model.width, G * d, bias=model.qkv_bias)
+            self.v = nn.Linear(model.width, G * d, bias=model.qkv_bias)
+            self.phi_q = FeatureMap(H, d, K)
+            if not config.shared_features:
+                self.phi_k = FeatureMap(G, d, K)
+        self.o = nn.Linear(H * d, model.width, bias=model.output_bias)
+        self.rotates = model.position == "rotary" and config.positions == "keep"
+
+    @property
+    def _maps(self) -> tuple[FeatureMap, FeatureMap]:
+        return self.phi_q, self.phi_q if self.config.shared_features else self.phi_k
+
+    def features(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
+        """x (B, T, D) -> φ(q) (B, T, H, K), φ(k) (B, T, G, K), v (B, T, G, V)."""
+        B, T, _ = x.shape
+        H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
+        if self.config.folded:
+            q, k, v = self.qkv(x).split([H * K, G * K, G * d], dim=-1)
+            q, k = F.relu(q).view(B, T, H, K), F.relu(k).view(B, T, G, K)
+            return q, k, v.view(B, T, G, d)
+        q = self.q(x).view(B, T, H, d) * self.config.query_scale
+        k = self.k(x).view(B, T, G, d)
+        if self.rotates:
+            assert rotary is not None
+            q, k = rotate(q, rotary), rotate(k, rotary)
+        phi_q, phi_k = self._maps
+        return phi_q(q), phi_k(k), self.v(x).view(B, T, G, d)
+
+    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
+        q, k, v = self.features(x, rotary)
+        o, S, z = chunked(q, k, v, state["S"], state["z"], self.config.guard)
+        return self.o(o.flatten(2).to(x.dtype)), {"S": S, "z": z}
+
+    def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any]:
+        """x (B, D) -> φ(q) (B, G, R, K), φ(k) (B, G, K, 1), v (B, G, 1, V)."""
+        H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
+        if self.config.folded:
+            q, k, v = ops.split(ops.linear(x, self.qkv.weight, self.qkv.bias), [H * K, G * K, G * d])
+            q, k = ops.relu(q), ops.relu(k)
+        else:
+            q = ops.reshape(ops.linear(x, self.q.weight, self.q.bias), (-1, H, d))
+            k = ops.reshape(ops.linear(x, self.k.weight, self.k.bias), (-1, G, d))
+            v = ops.linear(x, self.v.weight, self.v.bias)
+            if self.config.query_scale != 1.0:
+                q = ops.mul(q, self.config.query_scale)
+            if self.rotates:
+                assert rotary is not None
+                q, k = rotate(q, rotary, ops), rotate(k, rotary, ops)
+            phi_q, phi_k = self._maps
+            q, k = phi_q.step(q, ops), phi_k.step(k, ops)
+        q = ops.reshape(q, (-1, G, H // G, K))
+        return q, ops.reshape(k, (-1, G, K, 1)), ops.reshape(v, (-1, G, 1, d))
+
+    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        G, K = self.kv_heads, self.config.feature_size
+        q, k, v = self._step_features(x, rotary, ops)
+        # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
+        S = ops.add(state["S"], ops.matmul(k, v))  # (B, G, K, V)
+        z = ops.add(state["z"], ops.reshape(k, (-1, G, K)))  # (B, G, K)
+        numerator = ops.matmul(q, S)  # (B, G, R, V)
+        denominator = ops.matmul(q, ops.reshape(z, (-1, G, K, 1)))  # (B, G, R, 1)
+        o = ops.div(numerator, guarded(denominator, self.config.guard, ops))
+        o = ops.reshape(o, (-1, self.heads * self.head_size))
+        return ops.linear(o, self.o.weight, self.o.bias), {"S": S, "z": z}
+
+    def state_spec(self) -> list[StateSpec]:
+        G, K, V = self.kv_heads, self.config.feature_size, self.head_size
+        return [StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))]
+
+    def fold_obstacle(self) -> str | None:
+        if self.config.folded:
+            return "already folded"
+        if self.rotates:
+            return "positions are rotated between the projection and φ (positions='keep')"
+        return None
+
+    @torch.no_grad()
+    def fold(self) -> Mixer:
+        """W̃ = W_φ W, b̃ = b_φ + W_φ b for q and k (eq. 8), any scale of q inside; computed in float64."""
+        assert self.fold_obstacle() is None
+        phi_q, phi_k = self._maps
+        parts = [
+            _folded(self.q, phi_q, self.config.query_scale),
+            _folded(self.k, phi_k, 1.0),
+            (self.v.weight.double(), _bias(self.v)),
+        ]
+        folded = LinearMixer(self.model_config, dataclasses.replace(self.config, folded=True)).to(self.o.weight)
+        folded.qkv.weight.copy_(torch.cat([weight for weight, _ in parts]))
+        folded.qkv.bias.copy_(torch.cat([bias for _, bias in parts]))
+        folded.o.load_state_dict(self.o.state_dict())
+        return folded
+
+
+def guarded(denominator: Any, guard: Guard, ops: TorchOps = TORCH) -> Any:
+    """The denominator kept from zero, as the config says."""
+    return ops.maximum(denominator, guard.eps) if guard.kind == "clamp" else ops.add(denominator, guard.eps)
+
+
+def chunked(
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, guard: Guard, chunk: int = CHUNK
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The recurrence over T tokens as matrix products over chunks: memory O(T·K·V/chunk + T·chunk), linear in T.
+
+    Args:
+        q: φ(q), (B, T, H, K). k: φ(k), (B, T, G, K). v: (B, T, G, V).
+        S: (B, G, K, V) and z: (B, G, K), the state before the first token.
+
+    Returns:
+        o (B, T, H, V) and the state after the last token, S and z. float32, or float64 where the input is: states
+        only ever grow, and bfloat16 would stop counting at 256 equal terms.
+    """
+    B, T, H, K = q.shape
+    G, V = v.shape[2:]
+    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
+    with torch.autocast(q.device.type, enabled=False):
+        chunk = min(chunk, T)
+        pad = -T % chunk  # zero keys add nothing to the state, and the outputs of zero queries are cut off below
+        q, k, v = (F.pad(t.to(wide), (0, 0, 0, 0, 0, pad)) for t in (q, k, v))
+        N = (T + pad) // chunk
+        q = q.view(B, N, chunk, G, H // G, K).permute(0, 3, 1, 4, 2, 5).reshape(B, G, N, -1, K)  # (B, G, N, R·C, K)
+        k = k.view(B, N, chunk, G, K).permute(0, 3, 1, 2, 4)  # (B, G, N, C, K)
+        # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
+        v = F.pad(v, (0, 1), value=1.0).view(B, N, chunk, G, V + 1).permute(0, 3, 1, 2, 4)  # (B, G, N, C, V+1)
+        start = torch.cat([S, z.unsqueeze(-1)], dim=-1).to(wide).unsqueeze(2)  # (B, G, 1, K, V+1)
+        states = torch.cat([start, start + torch.cumsum(k.transpose(-1, -2) @ v, dim=2)], dim=2)
+        scores = (q @ k.transpose(-1, -2)).view(B, G, N, -1, chunk, chunk)
+        scores = scores.tril().view(B, G, N, -1, chunk)  # (B, G, N, R·C, C)
+        both = scores @ v + q @ states[:, :, :-1]  # within the chunk, and all before it
+        o = both[..., :-1] / guarded(both[..., -1:], guard)
+        o = o.view(B, G, N, -1, chunk, V).permute(0, 2, 4, 1, 3, 5).reshape(B, T + pad, H, V)
+        end = states[:, :, -1]
+        return o[:, :T], end[..., :-1], end[..., -1]
+
+
+def _bias(projection: nn.Linear) -> Tensor:
+    if projection.bias is None:
+        return torch.zeros(projection.out_features, dtype=torch.float64, device=projection.weight.device)
+    return projection.bias.double()
+
+
+def _folded(projection: nn.Linear, phi: FeatureMap, scale: float) -> tuple[Tensor, Tensor]:
+    """Weight (heads·K, D) and bias (heads·K) of x -> W_φ · scale · (W x + b) + b_φ, float64."""
+    heads, d, _ = phi.weight.shape
+    W = projection.weight.double().view(heads, d, -1)  # (heads, d, D)
+    b = _bias(projection).view(heads, d)
+    W_phi = phi.weight.double() * scale
+    weight = torch.einsum("hdk,hdD->hkD", W_phi, W)
+    bias = torch.einsum("hdk,hd->hk", W_phi, b) + phi.bias.double()
+    return weight.flatten(0, 1), bias.flatten()

@@ -1,0 +1,167 @@
+"""The eager Transformer: `forward` over a sequence, `step` for one token, the same weights and the same numbers.
+
+Pre-norm blocks of one token mixer and one feed-forward. The model never asks which mixer a layer has: it hands each
+its own states, named `<state>.<layer>` outside ("S.3"), and counts the position where positions are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.config import ModelConfig
+from t2r_export.mixers import State, build_mixer
+from t2r_export.ops import TORCH, TorchOps
+from t2r_export.positions import Rotary, build_positions
+from t2r_runtime.signature import BATCH, POSITION, StateSpec
+
+
+
+class Norm(nn.Module):
+    """Layer norm (weight and bias) or RMS norm (weight)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.ones(config.width))
+        self.bias = nn.Parameter(torch.zeros(config.width)) if config.norm == "layer" else None
+
+    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
+        if self.bias is None:
+            return ops.rms_norm(x, self.weight, self.eps)
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or down(act(gate(x)) · up(x)) where gated (Shazeer 2020). x (…, D) -> (…, D)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.gate = nn.Linear(config.width, config.ffn_size, bias=config.ffn_bias) if config.gated_ffn else None
+        self.up = nn.Linear(config.width, config.ffn_size, bias=config.ffn_bias)
+        self.down = nn.Linear(config.ffn_size, config.width, bias=config.ffn_bias)
+
+    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
+        up = ops.linear(x, self.up.weight, self.up.bias)
+        if self.gate is None:
+            hidden = activate(up, self.activation, ops)
+        else:
+            hidden = ops.mul(activate(ops.linear(x, self.gate.weight, self.gate.bias), self.activation, ops), up)
+        return ops.linear(hidden, self.down.weight, self.down.bias)
+
+
+class Block(nn.Module):
+    """x + mixer(norm1(x)), then x + ffn(norm2(x))."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.norm1 = Norm(config)
+        self.mixer = build_mixer(config, config.layers[layer])
+        self.norm2 = Norm(config)
+        self.ffn = FeedForward(config)
+
+    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
+        y, state = self.mixer(self.norm1(x), state, rotary)
+        x = x + y
+        return x + self.ffn(self.norm2(x)), state
+
+    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        y, state = self.mixer.step(self.norm1(x, ops), state, rotary, ops)
+        x = ops.add(x, y)
+        return ops.add(x, self.ffn(self.norm2(x, ops), ops)), state
+
+
+class Transformer(nn.Module):
+    """A decoder whose layers each keep their own kind of state."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.positions = build_positions(config)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(len(config.layers)))
+        self.norm = Norm(config)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        if config.tied_head:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor, states: State | None = None) -> Tensor:
+        """ids (B, T) int64, the states before them (default: the initial ones) -> logits (B, T, vocabulary)."""
+        return self.prefill(ids, self.init_state(len(ids)) if states is None else states)[0]
+
+    def prefill(self, ids: Tensor, states: State) -> tuple[Tensor, State]:
+        """ids (B, T) int64, states -> logits (B, T, vocabulary) and the states after the last token."""
+        x, rotary, position = self.embed(ids, states)
+        after: State = {}
+        for layer, block in enumerate(self.blocks):
+            x, state = block(x, self.layer_state(states, layer), rotary)
+            after.update(_named(state, layer))
+        if position is not None:
+            after[POSITION] = position
+        return self.head(self.norm(x)), after
+
+    def embed(self, ids: Tensor, states: State) -> tuple[Tensor, Rotary | None, Tensor | None]:
+        """What the first block sees: x (B, T, D), cos and sin (B, T, d/2) or None, and the position after ids."""
+        x = self.embedding(ids)
+        if not self.positions.needs_state:
+            return x, None, None
+        start = states[POSITION]
+        position = start[:, None] + torch.arange(ids.shape[1], device=ids.device, dtype=start.dtype)  # (B, T)
+        return self.positions.embed(x, position), self.positions.rotary(position), start + ids.shape[1]
+
+    def step(self, ids: Any, states: State, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        """ids (B,), states -> logits (B, vocabulary) and the states after this token."""
+        x = ops.embedding(ids, self.embedding.weight)
+        after: State = {}
+        rotary = None
+        if self.positions.needs_state:
+            position = states[POSITION]
+            x = self.positions.embed(x, position, ops)
+            rotary = self.positions.rotary(position, ops)
+            after[POSITION] = ops.add(position, 1)
+        for layer, block in enumerate(self.blocks):
+            x, state = block.step(x, self.layer_state(states, layer), rotary, ops)
+            after.update(_named(state, layer))
+        return ops.linear(self.norm(x, ops), self.head.weight, None), after
+
+    def layer_state(self, states: State, layer: int) -> State:
+        """One layer's states under the names that its mixer uses."""
+        return {s.name: states[f"{s.name}.{layer}"] for s in self.blocks[layer].mixer.state_spec()}
+
+    def state_spec(self) -> list[StateSpec]:
+        """Every state of the model: the layers' in order, then the position where it is used."""
+        specs = [
+            StateSpec(f"{s.name}.{layer}", s.dtype, s.shape, s.initial)
+            for layer, block in enumerate(self.blocks)
+            for s in block.mixer.state_spec()
+        ]
+        if self.positions.needs_state:
+            specs.append(StateSpec(POSITION, "int32", (BATCH,)))
+        return specs
+
+    def init_state(self, batch: int) -> State:
+        """The states before the first token, on the model's device; float states in the model's precision."""
+        weight = self.embedding.weight
+        wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        return {
+            s.name: torch.full(
+                s.dims(batch), s.initial, device=weight.device, dtype=wide if s.dtype == "float32" else torch.int32
+            )
+            for s in self.state_spec()
+        }
+
+
+def activate(x: Any, name: str, ops: TorchOps = TORCH) -> Any:
+    """The feed-forward's activation, by the name that the config gives it."""
+    if name == "relu":
+        return ops.relu(x)
+    if name == "silu":
+        return ops.silu(x)
+    return ops.gelu(x, tanh=name == "gelu_tanh")
+
+
+def _named(state: State, layer: int) -> State:
+    return {f"{name}.{layer}": value for name, value in state.items()}

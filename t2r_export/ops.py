@@ -1,0 +1,112 @@
+"""The small set of operators that a step is written in, and their eager form.
+
+A model's `step` takes its operators as an argument. With `TORCH` it computes; with `t2r_export.graph.GraphOps`, which
+has the same methods, the same code writes the ONNX graph. So there is one definition of a step, the exporter needs to
+know no mixer, and writing a graph of 30 layers takes about as long as storing its weights (tracing the same module
+with torch.onnx.export was measured at 22 s). A test compares the two classes method by method, in name and in value.
+
+Tensors are (B, …). `axis` may be negative. Parameters are passed as the `torch.Tensor` that the module holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FLOAT = torch.float32
+_DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+
+
+class TorchOps:
+    """The operators, computed at once. Shapes are those of NumPy's broadcasting unless said otherwise."""
+
+    def parameter(self, tensor: Tensor) -> Any:
+        """A weight as an operand."""
+        return tensor
+
+    def embedding(self, ids: Any, table: Tensor) -> Any:
+        """Rows of `table` (N, D) at `ids` (…) -> (…, D). An id outside 0..N-1 is an error."""
+        return F.embedding(ids, table)
+
+    def linear(self, x: Any, weight: Tensor, bias: Tensor | None) -> Any:
+        """x (…, I) @ weight (O, I)ᵀ + bias (O) -> (…, O)."""
+        return F.linear(x, weight, bias)
+
+    def layer_norm(self, x: Any, weight: Tensor, bias: Tensor, eps: float) -> Any:
+        """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016)."""
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+    def rms_norm(self, x: Any, weight: Tensor, eps: float) -> Any:
+        """Divide the last axis by its root mean square, then scale (Zhang and Sennrich 2019)."""
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def sub(self, a: Any, b: Any) -> Any:
+        return a - b
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def div(self, a: Any, b: Any) -> Any:
+        return a / b
+
+    def maximum(self, x: Any, low: float) -> Any:
+        """Elementwise max(x, low)."""
+        return torch.clamp(x, min=low)
+
+    def minimum(self, x: Any, high: float) -> Any:
+        """Elementwise min(x, high)."""
+        return torch.clamp(x, max=high)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        return torch.matmul(a, b)
+
+    def relu(self, x: Any) -> Any:
+        return F.relu(x)
+
+    def silu(self, x: Any) -> Any:
+        return F.silu(x)
+
+    def gelu(self, x: Any, tanh: bool) -> Any:
+        """GELU (Hendrycks and Gimpel 2016), exact or with the tanh approximation."""
+        return F.gelu(x, approximate="tanh" if tanh else "none")
+
+    def sin(self, x: Any) -> Any:
+        return torch.sin(x)
+
+    def cos(self, x: Any) -> Any:
+        return torch.cos(x)
+
+    def softmax(self, x: Any) -> Any:
+        """Softmax over the last axis."""
+        return F.softmax(x, dim=-1)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """To `float32`, `int32` or `int64`."""
+        return x.to(_DTYPES[dtype])
+
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        """To `shape`; -1 stands for the batch (or whatever is left)."""
+        return x.reshape(tuple(shape))
+
+    def unsqueeze(self, x: Any, axis: int) -> Any:
+        return x.unsqueeze(axis)
+
+    def transpose(self, x: Any, axes: Sequence[int]) -> Any:
+        """Permute all axes."""
+        return x.permute(tuple(axes))
+
+    def split(self, x: Any, sizes: Sequence[int], axis: int = -1) -> list[Any]:
+        return list(torch.split(x, list(sizes), dim=axis))
+
+    def concat(self, parts: Sequence[Any], axis: int = -1) -> Any:
+        return torch.cat(list(parts), dim=axis)
+
+
+TORCH = TorchOps()
