@@ -24,6 +24,7 @@ class Mixer(nn.Module):
     def __init__(self, model: ModelConfig, config: MixerConfig) -> None:
         super().__init__()
         self.config = config
+        self.width = model.width
         self.heads, self.kv_heads, self.head_size = model.heads, model.kv_heads, model.head_size
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:

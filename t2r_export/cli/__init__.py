@@ -1,0 +1,72 @@
+"""The command line: `t2r VERB`, a module a verb; `t2r-export` is `t2r export`.
+
+A verb's module holds a click command named `command` and imports torch, onnx and the stages only inside its body, so
+that `--help` waits for none of them. Commands parse, call one library function and print; whatever else they seem to
+need belongs into a library function with its own test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+from t2r_runtime.signature import CONTRACT_VERSION
+
+from t2r_export import __version__, errors
+
+VERBS = {  # verb: (module, help in one line)
+    "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
+    "finetune": ("t2r_export.cli.finetune", "Teach a converted model what its teacher knows."),
+    "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
+    "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),
+    "generate": ("t2r_export.cli.generate", "Continue a text with an exported graph."),
+    "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
+    "bench": ("t2r_export.cli.bench", "Measure time and memory."),
+    "demo": ("t2r_export.cli.demo", "Export a small model, check it, and let it write."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs from a table and imports a verb's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _load(cmd_name) if cmd_name in VERBS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+def _load(verb: str) -> click.Command:
+    module, text = VERBS[verb]
+    command = importlib.import_module(module).command
+    assert isinstance(command, click.Command)
+    command.short_help = text
+    return command
+
+
+def _version_option(command: click.Command) -> click.Command:
+    message = f"t2r-export {__version__}, graph contract {CONTRACT_VERSION}"
+    return click.version_option(message=message, version=__version__)(command)
+
+
+@_version_option
+@click.group(cls=LazyGroup)
+def t2r() -> None:
+    """Pretrained Transformers as recurrent decoders in ONNX: convert, finetune, export, verify, run."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `t2r`; returns the exit code."""
+    return errors.run(t2r, "t2r", sys.argv[1:] if arguments is None else arguments)
+
+
+def export_main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `t2r-export`; returns the exit code."""
+    command = _version_option(_load("export"))
+    return errors.run(command, "t2r-export", sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,146 @@
+"""How a command ends: its exit code, and at most one line on stderr.
+
+    0    done
+    1    a check failed (CheckFailed)
+    2    the user can put it right (UserError, a mistyped command, a full disk)
+    3    a bug: the line names the file that holds the traceback
+    130  interrupted with Ctrl-C
+    141  whoever read our output went away, as `head` does; nothing is said
+
+The numbers 130 and 141 are what a shell reports for SIGINT and SIGPIPE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import click
+from t2r_runtime.errors import CheckFailed, T2RError, UserError
+
+USER = UserError.exit_code
+BUG = 3
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+# what the machine says no to, whichever library happened to ask
+ENVIRONMENT = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+REPORTED_PACKAGES = ("t2r-export", "t2r-runtime", "torch", "onnx", "onnxruntime", "numpy")
+
+
+def run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
+    """Run a click command, say how it ended, and return the process's exit code.
+
+    Only SystemExit and its like get past.
+    """
+    code = _run(command, program, arguments)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _forget_stdout()
+    return code
+
+
+def _run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
+    try:
+        # not command.main(): it prints and ends the process by itself, with codes that mean something else here
+        with command.make_context(program, list(arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+        return 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USER
+    except click.ClickException as error:
+        return _say(program, _usage(error, program), USER)
+    except CheckFailed as error:
+        return _say(program, f"check failed: {error}", CheckFailed.exit_code)
+    except T2RError as error:
+        return _say(program, str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _say(program, "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    except Exception as error:
+        if (message := _environment(error)) is not None:
+            return _say(program, message, USER)
+        return _report_bug(program, arguments, error)
+
+
+def one_line(text: str) -> str:
+    """The text with line ends as blanks and other unprintable characters escaped.
+
+    Messages quote names from files of strangers; a terminal must not obey what is in them.
+    """
+    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in joined)
+
+
+def _say(program: str, message: str, code: int) -> int:
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"{program}: {one_line(message)}", err=True)
+    return code
+
+
+def _usage(error: click.ClickException, program: str) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else program
+    return f"{error.format_message().rstrip('.')}; see `{path} --help`"
+
+
+def _environment(error: Exception) -> str | None:
+    """A line for what the machine refuses (memory, disk, permission), or None when it is something else."""
+    # torch's own class, told by its name: this module must not import torch
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return str(UserError("enough memory", str(error) or "none left", "use a smaller batch, length or model"))
+    if isinstance(error, OSError) and error.errno in ENVIRONMENT:
+        place = error.filename if error.filename is not None else "a file"
+        return str(UserError(f"to be able to use {place}", str(error.strerror), "choose another place, or make room"))
+    return None
+
+
+def _report_bug(program: str, arguments: Sequence[str], error: Exception) -> int:
+    report = "".join(
+        [
+            f"command: {shlex.join([program, *arguments])}\n",
+            f"python: {sys.version}\nplatform: {platform.platform()}\n",
+            *(f"{name}: {_version(name)}\n" for name in REPORTED_PACKAGES),
+            "\n",
+            *traceback.format_exception(error),
+        ]
+    )
+    summary = f"bug: {type(error).__name__}: {error}"
+    try:
+        # a new name each time, readable by its owner alone: the command line may quote a prompt
+        handle, path = tempfile.mkstemp(prefix="t2r-", suffix=".log")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(report)
+    except OSError as failure:
+        click.echo(report, err=True)
+        return _say(program, f"{summary}; the report is above, since no file could be written ({failure})", BUG)
+    return _say(program, f"{summary}; please report it with the file {path}", BUG)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing: the interpreter's last flush would complain, and change the exit code to 120."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
