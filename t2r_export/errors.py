@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Sequence
 
 import click
+
 from t2r_runtime.errors import CheckFailed, T2RError, UserError
 
 USER = UserError.exit_code

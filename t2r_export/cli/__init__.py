@@ -7,14 +7,15 @@ need belongs into a library function with its own test.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Sequence
 
 import click
-from t2r_runtime.signature import CONTRACT_VERSION
 
 from t2r_export import __version__, errors
+from t2r_runtime.signature import CONTRACT_VERSION
 
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
@@ -68,5 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def export_main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `t2r-export`; returns the exit code."""
-    command = _version_option(_load("export"))
-    return errors.run(command, "t2r-export", sys.argv[1:] if arguments is None else arguments)
+    command = copy.copy(_load("export"))
+    command.params = list(command.params)  # its own list: `t2r export` has no --version
+    return errors.run(_version_option(command), "t2r-export", sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,9 @@
+"""Remove what an earlier build left: setuptools would put modules that no longer exist into the next wheel."""
+
+import shutil
+from pathlib import Path
+
+root = Path(__file__).parent.parent
+for package in (root, root / "runtimes" / "python"):
+    for leftover in (package / "build", *package.glob("*.egg-info")):
+        shutil.rmtree(leftover, ignore_errors=True)

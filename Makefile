@@ -1,0 +1,32 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGING := setup.cfg setup.py constraints.txt
+RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
+SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
+
+.PHONY: demo test clean
+
+# Export the model in models/ and show what came out.
+demo: $(VENV)/.installed
+	$(BIN)/t2r demo
+
+# Every tox environment: style, types, tests, provider parity.
+test: $(VENV)/.tox
+	$(BIN)/tox run
+
+clean:
+	rm -rf $(VENV) .tox build runtimes/python/build *.egg-info runtimes/python/*.egg-info
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.created $(PACKAGING) $(RUNTIME_PACKAGING) $(SOURCES)
+	$(BIN)/python .ci/clean.py
+	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python .
+	touch $@
+
+$(VENV)/.tox: $(VENV)/.created constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt tox
+	touch $@

@@ -1,0 +1,68 @@
+"""What all tests share: where the data is, what a skip may be, and uninitialised memory that shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+NO_GPU = "cannot exist on this machine: a GPU"
+STRICT = os.environ.get("T2R_STRICT") == "1"
+
+hypothesis.settings.register_profile("t2r", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("t2r")
+
+
+def pytest_configure() -> None:
+    # torch fills what it only allocates with NaN in this mode, so a value read before it is written cannot look right
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        import torch
+    except ImportError:  # the runtime's tests run without it
+        return
+    torch.use_deterministic_algorithms(True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip(NO_GPU)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    excused = item.get_closest_marker("gpu") is not None and NO_GPU in str(report.longrepr)
+    if report.skipped and not hasattr(report, "wasxfail") and not excused:
+        _refuse(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _refuse(report)
+    return report
+
+
+def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """With T2R_STRICT=1 a test that did not run has failed."""
+    if STRICT:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"T2R_STRICT=1 allows no skip here: {reason}"
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of public checkpoints and texts: $T2R_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("T2R_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not (folder / "checkpoints").is_dir():
+        pytest.skip(f"no test data in {folder}; set T2R_DATA")
+    return folder
