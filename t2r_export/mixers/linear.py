@@ -11,6 +11,7 @@ projection from x to [φ's arguments of q | of k | v], which is what the exporte
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -22,8 +23,6 @@ from t2r_export.mixers.base import Mixer, State
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, rotate
 from t2r_runtime.signature import BATCH, StateSpec
-
-CHUNK = 64  # tokens that the parallel form treats as one block
 
 
 class FeatureMap(nn.Module):
@@ -163,13 +162,14 @@ def guarded(denominator: Any, guard: Guard, ops: TorchOps = TORCH) -> Any:
 
 
 def chunked(
-    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, guard: Guard, chunk: int = CHUNK
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, guard: Guard, chunk: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The recurrence over T tokens as matrix products over chunks: memory O(T·K·V/chunk + T·chunk), linear in T.
 
     Args:
         q: φ(q), (B, T, H, K). k: φ(k), (B, T, G, K). v: (B, T, G, V).
         S: (B, G, K, V) and z: (B, G, K), the state before the first token.
+        chunk: tokens treated as one block; by default what `chunk_size` says.
 
     Returns:
         o (B, T, H, V) and the state after the last token, S and z. float32, or float64 where the input is: states
@@ -177,25 +177,38 @@ def chunked(
     """
     B, T, H, K = q.shape
     G, V = v.shape[2:]
+    R = H // G
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     with torch.autocast(q.device.type, enabled=False):
-        chunk = min(chunk, T)
-        pad = -T % chunk  # zero keys add nothing to the state, and the outputs of zero queries are cut off below
-        q, k, v = (F.pad(t.to(wide), (0, 0, 0, 0, 0, pad)) for t in (q, k, v))
-        N = (T + pad) // chunk
-        q = q.view(B, N, chunk, G, H // G, K).permute(0, 3, 1, 4, 2, 5).reshape(B, G, N, -1, K)  # (B, G, N, R·C, K)
-        k = k.view(B, N, chunk, G, K).permute(0, 3, 1, 2, 4)  # (B, G, N, C, K)
+        C = min(chunk or chunk_size(K, V, R), T)
+        pad = -T % C  # zero keys add nothing to the state, and the outputs of zero queries are cut off below
+        q, k, v = (F.pad(t.to(wide), (0, 0, 0, 0, 0, pad)) if pad else t.to(wide) for t in (q, k, v))
+        N = (T + pad) // C
+        # one batched product a chunk and kv head: X = B·G·N of them
+        q = q.view(B, N, C, G, R, K).permute(0, 3, 1, 4, 2, 5).reshape(-1, R * C, K)  # (X, R·C, K)
+        k = k.view(B, N, C, G, K).permute(0, 3, 1, 2, 4).reshape(-1, C, K)  # (X, C, K)
         # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
-        v = F.pad(v, (0, 1), value=1.0).view(B, N, chunk, G, V + 1).permute(0, 3, 1, 2, 4)  # (B, G, N, C, V+1)
+        v = F.pad(v, (0, 1), value=1.0).view(B, N, C, G, V + 1).permute(0, 3, 1, 2, 4).reshape(-1, C, V + 1)
         start = torch.cat([S, z.unsqueeze(-1)], dim=-1).to(wide).unsqueeze(2)  # (B, G, 1, K, V+1)
-        states = torch.cat([start, start + torch.cumsum(k.transpose(-1, -2) @ v, dim=2)], dim=2)
-        scores = (q @ k.transpose(-1, -2)).view(B, G, N, -1, chunk, chunk)
-        scores = scores.tril().view(B, G, N, -1, chunk)  # (B, G, N, R·C, C)
-        both = scores @ v + q @ states[:, :, :-1]  # within the chunk, and all before it
+        added = torch.bmm(k.mT, v).view(B, G, N, K, V + 1)
+        states = torch.cat([start, added], dim=2).cumsum(dim=2)  # (B, G, N+1, K, V+1): before each chunk, and the end
+        # a product with a mask: tril of a batch was measured at four times the cost on CPU
+        causal = torch.ones(C, C, dtype=wide, device=q.device).tril().repeat(R, 1)  # (R·C, C)
+        scores = torch.bmm(q, k.mT) * causal
+        both = torch.baddbmm(torch.bmm(scores, v), q, states[:, :, :-1].reshape(-1, K, V + 1))  # this chunk, and before
         o = both[..., :-1] / guarded(both[..., -1:], guard)
-        o = o.view(B, G, N, -1, chunk, V).permute(0, 2, 4, 1, 3, 5).reshape(B, T + pad, H, V)
+        o = o.view(B, G, N, R, C, V).permute(0, 2, 4, 1, 3, 5).reshape(B, T + pad, H, V)
         end = states[:, :, -1]
         return o[:, :T], end[..., :-1], end[..., -1]
+
+
+def chunk_size(K: int, V: int, R: int) -> int:
+    """Tokens a chunk for which the scores (R·C a token) and the states (K·V/C a token) take about the same memory.
+
+    A power of two from 16 to 128. Small models gain most: at K=16, V=8, R=2 chunks of 16 took half the time of 64.
+    """
+    balanced = math.sqrt(K * V / R)
+    return min(max(1 << math.ceil(math.log2(max(balanced, 1.0))), 16), 128)
 
 
 def _bias(projection: nn.Linear) -> Tensor:
