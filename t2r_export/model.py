@@ -104,7 +104,7 @@ class Transformer(nn.Module):
         return self.head(self.norm(x)), after
 
     def embed(self, ids: Tensor, states: State) -> tuple[Tensor, Rotary | None, Tensor | None]:
-        """What the first block sees: x (B, T, D), cos and sin (B, T, d/2) or None, and the position after ids."""
+        """What the first block sees: x (B, T, D), cos and sin (B, T, 1, d/2) or None, and the position after ids."""
         x = self.embedding(ids)
         if not self.positions.needs_state:
             return x, None, None

@@ -20,7 +20,7 @@ from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.ops import TORCH, TorchOps
 from t2r_runtime.errors import UserError
 
-Rotary = tuple[Any, Any]  # cos and sin, (…, d/2)
+Rotary = tuple[Any, Any]  # cos and sin, (…, 1, d/2): the same for every head
 
 
 class Positions(nn.Module):
@@ -33,7 +33,7 @@ class Positions(nn.Module):
         return x
 
     def rotary(self, position: Any, ops: TorchOps = TORCH) -> Rotary | None:
-        """cos and sin (…, d/2) of the angles by which q and k turn at `position` (…), or None."""
+        """cos and sin (…, 1, d/2) of the angles by which q and k turn at `position` (…), or None."""
         return None
 
 
@@ -68,7 +68,9 @@ class SinusoidalPositions(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        frequencies = 10000.0 ** (-torch.arange(0, config.width, 2, dtype=torch.float64) / config.width)
+        # computed, not loaded: real numbers even where a model is laid out on the meta device
+        steps = torch.arange(0, config.width, 2, dtype=torch.float64, device="cpu")
+        frequencies = 10000.0 ** (-steps / config.width)
         self.register_buffer("frequencies", frequencies.float(), persistent=False)
 
     def embed(self, x: Any, position: Any, ops: TorchOps = TORCH) -> Any:
@@ -87,7 +89,7 @@ class RotaryPositions(Positions):
         self.register_buffer("frequencies", rotary_frequencies(config.rotary, config.head_size), persistent=False)
 
     def rotary(self, position: Any, ops: TorchOps = TORCH) -> Rotary:
-        angles = _angles(position, self.frequencies, ops)
+        angles = ops.unsqueeze(_angles(position, self.frequencies, ops), -2)
         return ops.cos(angles), ops.sin(angles)
 
 
@@ -105,8 +107,8 @@ def build_positions(config: ModelConfig) -> Positions:
 
 
 def rotate(x: Any, rotary: Rotary, ops: TorchOps = TORCH) -> Any:
-    """Turn x (…, heads, d) by the angles of `rotary` (…, d/2)."""
-    cos, sin = (ops.unsqueeze(part, -2) for part in rotary)
+    """Turn x (…, heads, d) by the angles of `rotary`, cos and sin (…, 1, d/2)."""
+    cos, sin = rotary
     half = x.shape[-1] // 2
     a, b = ops.split(x, [half, half])
     return ops.concat([ops.sub(ops.mul(a, cos), ops.mul(b, sin)), ops.add(ops.mul(b, cos), ops.mul(a, sin))])
@@ -119,7 +121,9 @@ def rotary_frequencies(config: RotaryConfig, head_size: int) -> Tensor:
     Llama 3.1's model card describes.
     """
     # float32 throughout: the trained checkpoints' own code computed them so, and the 17th digit would be another model
-    frequencies = 1.0 / (config.theta ** (torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size))
+    # on the CPU even where a model is laid out on the meta device: these are computed, not loaded
+    steps = torch.arange(0, head_size, 2, dtype=torch.int64, device="cpu").float()
+    frequencies = 1.0 / (config.theta ** (steps / head_size))
     if config.scaling == "linear":
         return frequencies / config.factor
     if config.scaling == "llama3":

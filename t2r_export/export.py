@@ -1,0 +1,163 @@
+"""Write a model's step as an ONNX graph whose states are inputs and outputs (runtimes/CONTRACT.md).
+
+Requires a checkpoint. Folds what can be folded, runs the model's own `step` with operators that record instead of
+computing, checks the graph, and writes it with the metadata that a runtime needs. Never asks which mixer a layer has:
+it knows a model by its `step` and its `state_spec` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from t2r_export import __version__
+from t2r_export.checkpoint import Checkpoint
+from t2r_export.config import ModelConfig
+from t2r_export.fold import LayerFold, fold
+from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value, value_info
+from t2r_export.graph_file import EXTERNAL_BYTES, write_graph
+from t2r_export.layout import Group, group
+from t2r_export.model import Transformer
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, Signature
+
+PAST_ENDS = ("refuse", "clamp")
+MAX_BATCH = 1 << 16
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """What may differ between two graphs of one model."""
+
+    batch: int | None = None  # None: any batch size
+    state_layout: str = "layers"  # layers | packed
+    past_end: str = "refuse"  # refuse | clamp, for models with a learned position table
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
+            raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
+        if self.past_end not in PAST_ENDS:
+            raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written."""
+
+    files: list[Path]
+    parameters: int
+    nodes: int
+    signature: Signature
+    folds: list[LayerFold]
+
+
+def export(
+    checkpoint: Checkpoint,
+    path: str | Path,
+    config: ExportConfig | None = None,
+    external_bytes: int = EXTERNAL_BYTES,
+) -> ExportReport:
+    """Write the single-step graph of `checkpoint` to `path`: float32, ordinary operators, opset 21.
+
+    Weights past `external_bytes` go to a file beside the graph. Nothing stands at `path` until all of it is whole.
+
+    Raises:
+        UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
+    """
+    config = config or ExportConfig()
+    model, folds = fold(checkpoint.model)
+    if hasattr(model.positions, "past_end"):
+        model.positions.past_end = config.past_end
+    groups = group(model.state_spec(), config.state_layout)
+    graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch)
+    signature = _signature(checkpoint, model.config, groups, config)
+    helper.set_model_props(graph, signature.to_metadata())
+    files = write_graph(graph, ops.weights, path, external_bytes)
+    parameters = sum(p.numel() for p in model.parameters())
+    return ExportReport(files, parameters, len(ops.nodes), signature, folds)
+
+
+def build_graph(model: Transformer, groups: Sequence[Group], batch: int | str) -> tuple[onnx.ModelProto, GraphOps]:
+    """The step of `model` as a checked message without its weights, and the recorder that holds them."""
+    ops = GraphOps(model, batch)
+    ids = Value(INPUT_IDS, "int64", (batch,))
+    inputs, past = [ids], {}
+    for g in groups:
+        dims = tuple(batch if d == BATCH else d for d in g.spec.shape)
+        inputs.append(Value(PAST + g.spec.name, g.spec.dtype, dims))
+        past.update(_members(inputs[-1], g, ops))
+    logits, present = model.step(ids, past, ops)
+    names, outputs = {logits.name: LOGITS}, [dataclasses.replace(logits, name=LOGITS)]
+    for g in groups:
+        value = _joined([present[m.name] for m in g.members], g, ops)
+        names[value.name] = PRESENT + g.spec.name
+        outputs.append(dataclasses.replace(value, name=PRESENT + g.spec.name))
+    ops.rename(names)
+    return _checked(inputs, outputs, ops), ops
+
+
+def _members(packed: Value, g: Group, ops: GraphOps) -> dict[str, Value]:
+    """The model's states that one input of the graph holds."""
+    if not g.packed:
+        return {g.spec.name: packed}
+    count = len(g.members)
+    parts = ops.split(packed, [1] * count, axis=1) if count > 1 else [packed]
+    return {m.name: ops.squeeze(part, 1) for m, part in zip(g.members, parts, strict=True)}
+
+
+def _joined(values: list[Value], g: Group, ops: GraphOps) -> Value:
+    """Inverse of `_members`, for the outputs."""
+    return ops.concat([ops.unsqueeze(v, 1) for v in values], axis=1) if g.packed else values[0]
+
+
+def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps) -> onnx.ModelProto:
+    """The message with every tensor's type and shape, through ONNX's own checker.
+
+    The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
+    """
+    weights = [Value(name, "float32", tuple(w.shape)) for name, w in ops.weights.items()]
+    opsets = [helper.make_opsetid("", OPSET)]
+    graph = helper.make_graph(
+        ops.nodes,
+        "t2r_step",
+        [value_info(v) for v in [*inputs, *weights]],
+        [value_info(v) for v in outputs],
+        initializer=list(ops.constants.values()),
+    )
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="t2r-export")
+    model.producer_version = __version__
+    onnx.checker.check_model(model, full_check=True)
+    model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    del model.graph.input[len(inputs) :]
+    return model
+
+
+def _signature(
+    checkpoint: Checkpoint, config: ModelConfig, groups: Sequence[Group], options: ExportConfig
+) -> Signature:
+    feature_maps = [getattr(mixer, "feature_map", None) for mixer in config.layers]
+    layers = [
+        {**layer, **({"feature_map": name} if name else {})}
+        for layer, name in zip(config.to_dict()["layers"], feature_maps, strict=True)
+    ]
+    return Signature(
+        states=tuple(g.spec for g in groups),
+        vocab_size=config.vocab_size,
+        bos_token=config.bos_token,
+        eos_tokens=config.eos_tokens,
+        batch=options.batch,
+        max_positions=config.max_positions,
+        past_end=options.past_end,
+        state_layout=options.state_layout,
+        layers=tuple(layers),
+        target="portable",
+        quantization="none",
+        checkpoint_sha256=checkpoint.sha256,
+        producer=f"t2r-export {__version__}",
+        tokenizer=checkpoint.tokenizer,
+    )

@@ -1,0 +1,254 @@
+"""The operators of `t2r_export.ops` as a recorder: running a step with `GraphOps` writes its ONNX graph.
+
+The usual way is to trace the module with torch.onnx.export. Written out instead, the graph has exactly the nodes that
+the step names, weights keep their names from the checkpoint, and nothing is copied until the file is written. What is
+given up: an operator that is not listed here cannot be used in a step.
+
+Every operator belongs to the default domain at opset 21, so that any provider may take it. Reshape's -1 is the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+from t2r_export.ops import TorchOps
+
+OPSET = 21  # the newest that every ONNX Runtime since 1.20 takes; Debian's 1.21 refuses IR 11
+IR_VERSION = 10
+
+Dim = int | str
+_ONNX_TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph: its name, its dtype, and its shape with letters where a number is not known."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+class GraphOps(TorchOps):
+    """The same methods as `TorchOps`; each adds nodes and returns the `Value` that they compute.
+
+    Args:
+        model: whose parameters and buffers become initializers, under their own names.
+        batch: what stands for the batch in shapes: a letter, or a number for a static graph.
+    """
+
+    def __init__(self, model: nn.Module, batch: Dim) -> None:
+        self.batch = batch
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: dict[str, Tensor] = {}  # those that the step used, in order of use
+        self.constants: dict[str, onnx.TensorProto] = {}
+        named = [*model.named_parameters(), *model.named_buffers()]
+        self._names = {id(tensor): name for name, tensor in named}
+        self._count = 0
+        self._hint = ""
+
+    # -- recording
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        shape: Sequence[Dim],
+        dtype: str | None = None,
+        name: str = "",
+        **attributes: Any,
+    ) -> Value:
+        """Add one node with one output."""
+        return self.emit_many(op, inputs, [shape], dtype, name, **attributes)[0]
+
+    def emit_many(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        shapes: Sequence[Sequence[Dim]],
+        dtype: str | None = None,
+        name: str = "",
+        **attributes: Any,
+    ) -> list[Value]:
+        """Add one node. The outputs have the dtype of the first input unless another is given."""
+        self._count += 1
+        name = name or f"{op}_{self._count}"
+        outputs = [
+            Value(f"{name}.out{i or ''}", dtype or inputs[0].dtype, tuple(shape)) for i, shape in enumerate(shapes)
+        ]
+        self.nodes.append(
+            helper.make_node(op, [v.name for v in inputs], [v.name for v in outputs], name=name, **attributes)
+        )
+        return outputs
+
+    def parameter(self, tensor: Any) -> Any:
+        if isinstance(tensor, Value):
+            return tensor
+        name = self._names[id(tensor)]
+        self.weights[name] = tensor
+        return Value(name, "float32", tuple(tensor.shape))
+
+    def constant(self, array: Any, dtype: str) -> Value:
+        """A small constant, stored once for all its uses."""
+        array = np.asarray(array, dtype)
+        name = f"const_{dtype}_{'x'.join(map(str, array.ravel().tolist()))}_{array.ndim}"
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(array, name)
+        return Value(name, dtype, array.shape)
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Give tensors their final names, at their producer and at every consumer."""
+        for node in self.nodes:
+            for field in (node.input, node.output):
+                for i, name in enumerate(field):
+                    field[i] = names.get(name, name)
+
+    def _operand(self, x: Any, like: Value) -> Value:
+        if isinstance(x, int | float):
+            return self.constant(x, like.dtype)
+        return x if isinstance(x, Value) else self.parameter(x)
+
+    def _unique(self, weight: Tensor, op: str) -> str:
+        """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.up' by name."""
+        name = self._names[id(weight)].removesuffix(".weight")
+        taken = {node.name for node in self.nodes if node.name.startswith(name)}
+        return name if name not in taken else f"{name}_{op}"
+
+    def _binary(self, op: str, a: Any, b: Any) -> Value:
+        like = a if isinstance(a, Value) else b
+        a, b = self._operand(a, like), self._operand(b, like)
+        return self.emit(op, [a, b], _broadcast(a.shape, b.shape))
+
+    def _unary(self, op: str, x: Value, **attributes: Any) -> Value:
+        return self.emit(op, [x], x.shape, **attributes)
+
+    # -- the operators
+
+    def embedding(self, ids: Value, table: Tensor) -> Value:
+        weight = self.parameter(table)
+        return self.emit("Gather", [weight, ids], (*ids.shape, weight.shape[1]), name=self._unique(table, "gather"))
+
+    def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
+        assert len(x.shape) == 2, "Gemm takes matrices, and a [1, 1, D] input costs two reshapes on the CPU provider"
+        inputs = [x, self.parameter(weight), *([] if bias is None else [self.parameter(bias)])]
+        shape = (x.shape[0], weight.shape[0])
+        return self.emit("Gemm", inputs, shape, name=self._unique(weight, "gemm"), transB=1)
+
+    def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
+        inputs = [x, self.parameter(weight), self.parameter(bias)]
+        return self.emit("LayerNormalization", inputs, x.shape, axis=-1, epsilon=eps)
+
+    def rms_norm(self, x: Value, weight: Tensor, eps: float) -> Value:
+        # RMSNormalization needs opset 23; this spelling is the one that ONNX Runtime fuses into one kernel
+        square = self._binary("Pow", x, self.constant(2.0, "float32"))
+        axes = self.constant([-1], "int64")
+        mean = self.emit("ReduceMean", [square, axes], (*x.shape[:-1], 1), keepdims=1)
+        root = self._unary("Sqrt", self._binary("Add", mean, eps))
+        return self._binary("Mul", self._binary("Div", x, root), self.parameter(weight))
+
+    def add(self, a: Any, b: Any) -> Value:
+        return self._binary("Add", a, b)
+
+    def sub(self, a: Any, b: Any) -> Value:
+        return self._binary("Sub", a, b)
+
+    def mul(self, a: Any, b: Any) -> Value:
+        return self._binary("Mul", a, b)
+
+    def div(self, a: Any, b: Any) -> Value:
+        return self._binary("Div", a, b)
+
+    def maximum(self, x: Value, low: float) -> Value:
+        return self._binary("Max", x, low)
+
+    def minimum(self, x: Value, high: float) -> Value:
+        return self._binary("Min", x, high)
+
+    def matmul(self, a: Any, b: Any) -> Value:
+        like = a if isinstance(a, Value) else b
+        a, b = self._operand(a, like), self._operand(b, like)
+        assert a.shape[-1] == b.shape[-2], (a, b)
+        return self.emit("MatMul", [a, b], (*_broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
+
+    def relu(self, x: Value) -> Value:
+        return self._unary("Relu", x)
+
+    def silu(self, x: Value) -> Value:
+        return self._binary("Mul", x, self._unary("Sigmoid", x))
+
+    def gelu(self, x: Value, tanh: bool) -> Value:
+        return self._unary("Gelu", x, approximate="tanh" if tanh else "none")
+
+    def sin(self, x: Value) -> Value:
+        return self._unary("Sin", x)
+
+    def cos(self, x: Value) -> Value:
+        return self._unary("Cos", x)
+
+    def softmax(self, x: Value) -> Value:
+        return self._unary("Softmax", x, axis=-1)
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        return self.emit("Cast", [x], x.shape, dtype, to=_ONNX_TYPES[dtype])
+
+    def reshape(self, x: Any, shape: Sequence[int]) -> Value:
+        x = self._operand(x, x)
+        known = tuple(self.batch if d == -1 else d for d in shape)
+        sizes = [-1 if isinstance(d, str) else d for d in known]
+        return self.emit("Reshape", [x, self.constant(sizes, "int64")], known)
+
+    def unsqueeze(self, x: Value, axis: int) -> Value:
+        axis %= len(x.shape) + 1
+        shape = (*x.shape[:axis], 1, *x.shape[axis:])
+        return self.emit("Unsqueeze", [x, self.constant([axis], "int64")], shape)
+
+    def squeeze(self, x: Value, axis: int) -> Value:
+        """Drop an axis of size 1. Of the graph alone: packed states need it."""
+        shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+        return self.emit("Squeeze", [x, self.constant([axis], "int64")], shape)
+
+    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+        return self.emit("Transpose", [x], [x.shape[a] for a in axes], perm=list(axes))
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int = -1) -> list[Value]:
+        axis %= len(x.shape)
+        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+        return self.emit_many("Split", [x, self.constant(list(sizes), "int64")], shapes, axis=axis)
+
+    def concat(self, parts: Sequence[Value], axis: int = -1) -> Value:
+        axis %= len(parts[0].shape)
+        total: Dim = 0
+        for part in parts:
+            size = part.shape[axis]
+            total = size + total if isinstance(size, int) and isinstance(total, int) else _plus(size, total)
+        shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
+        return self.emit("Concat", parts, shape, axis=axis)
+
+
+def value_info(value: Value) -> onnx.ValueInfoProto:
+    """The declaration of a graph input or output."""
+    return helper.make_tensor_value_info(value.name, _ONNX_TYPES[value.dtype], value.shape)
+
+
+def _broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
+    """NumPy's rule, with letters equal only to themselves."""
+    rank = max(len(a), len(b))
+    pairs = zip([1] * (rank - len(a)) + list(a), [1] * (rank - len(b)) + list(b), strict=True)
+    result: list[Dim] = []
+    for m, n in pairs:
+        assert m == n or 1 in (m, n), (a, b)
+        result.append(n if m == 1 else m)
+    return tuple(result)
+
+
+def _plus(a: Dim, b: Dim) -> Dim:
+    """A length that grows: T and 1 make 'T+1'."""
+    letter, number = (a, b) if isinstance(a, str) else (b, a)
+    return letter if number == 0 else f"{letter}+{number}"

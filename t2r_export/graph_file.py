@@ -1,0 +1,121 @@
+"""Write a graph with its weights to disk, one weight at a time.
+
+The usual way builds the whole file in memory: the weights stand there three times (model, message, bytes) before the
+first byte is written. Here the message is made without its weights, and each is appended in protobuf's own encoding,
+so the peak is the model and one tensor more. Past `EXTERNAL_BYTES` the weights go to a file beside the graph, since a
+protobuf message ends at 2 GiB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from torch import Tensor
+
+from t2r_runtime.files import replacing
+
+EXTERNAL_BYTES = 1_500_000_000
+_DIGEST = 12  # hex digits in the weights' file name
+_ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
+_GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
+_RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
+_INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
+
+
+def write_graph(
+    model: onnx.ModelProto, weights: Mapping[str, Tensor], path: str | Path, external_bytes: int = EXTERNAL_BYTES
+) -> list[Path]:
+    """Write `model` (without its weights) and `weights` as initializers to `path`; float32, little endian.
+
+    Returns:
+        The files written: the graph, and the weights' file where they exceed `external_bytes`.
+    """
+    path = Path(path)
+    if sum(4 * w.numel() for w in weights.values()) <= external_bytes:
+        with replacing(path) as part, open(part, "wb") as file:
+            _write_message(file, model, [(_inline(name, w), w) for name, w in weights.items()])
+        return [path]
+    # The weights' file is named for its content: a graph that stood at `path` keeps the file that it refers to
+    # until the new graph takes its place, whenever the program is stopped.
+    data = path.with_name(f"{path.name}.{_digest(weights)}.data")
+    with replacing(data) as part, open(part, "wb") as file:
+        initializers = _write_data(file, weights, data.name)
+    with replacing(path) as part, open(part, "wb") as file:
+        _write_message(file, model, [(proto.SerializeToString(), None) for proto in initializers])
+    for old in path.parent.glob(f"{path.name}.{'?' * _DIGEST}.data"):
+        if old != data:
+            old.unlink()
+    return [path, data]
+
+
+def _bytes(weight: Tensor) -> memoryview:
+    array = np.ascontiguousarray(weight.detach().float().cpu().numpy())
+    return memoryview(array.astype("<f4", copy=False)).cast("B")
+
+
+def _digest(weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, weight in weights.items():
+        digest.update(name.encode())
+        digest.update(_bytes(weight))
+    return digest.hexdigest()[:_DIGEST]
+
+
+def _inline(name: str, weight: Tensor) -> bytes:
+    """The tensor's message up to its raw bytes, which follow."""
+    proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
+    return proto.SerializeToString() + _tag(_RAW_DATA_FIELD) + _varint(4 * weight.numel())
+
+
+def _write_data(file: BinaryIO, weights: Mapping[str, Tensor], location: str) -> list[TensorProto]:
+    """Write the weights one after another and return the initializers that point to them."""
+    protos = []
+    for name, weight in weights.items():
+        file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+        proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
+        proto.data_location = TensorProto.EXTERNAL
+        place = {"location": location, "offset": str(file.tell()), "length": str(4 * weight.numel())}
+        for key, value in place.items():
+            proto.external_data.add(key=key, value=value)
+        file.write(_bytes(weight))
+        protos.append(proto)
+    return protos
+
+
+def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tuple[bytes, Tensor | None]]) -> None:
+    """The model's message with these initializers: each a message, or its head and the weight whose bytes end it."""
+    graph = model.graph.SerializeToString()
+    shell = onnx.ModelProto()
+    shell.CopyFrom(model)
+    shell.ClearField("graph")
+    total, prefixes = len(graph), []
+    for head, weight in initializers:
+        size = len(head) + (0 if weight is None else 4 * weight.numel())
+        prefixes.append(_tag(_INITIALIZER_FIELD) + _varint(size) + head)
+        total += len(prefixes[-1]) - len(head) + size
+    file.write(shell.SerializeToString())
+    file.write(_tag(_GRAPH_FIELD) + _varint(total) + graph)
+    for prefix, (_, weight) in zip(prefixes, initializers, strict=True):
+        file.write(prefix)
+        if weight is not None:
+            file.write(_bytes(weight))
+
+
+def _tag(field: int) -> bytes:
+    return _varint(field << 3 | 2)  # wire type 2: length-delimited
+
+
+def _varint(number: int) -> bytes:
+    """Base 128, least significant group first, top bit set on all but the last byte."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,65 @@
+"""The definition, in plain NumPy: slow, float64, readable against the paper line by line.
+
+Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6. Every other form (eager step, chunked, graph, runtimes) is tested
+against this file; where two of them disagree, this file is right.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_export.config import Guard
+
+Array = NDArray[np.float64]
+
+
+def feature_map(x: Array, weight: Array, bias: Array) -> Array:
+    """φ(x) = relu(W_φ x + b_φ) (eq. 6). x (d), weight (K, d), bias (K) -> (K)."""
+    return np.maximum(weight @ x + bias, 0.0)
+
+
+def guarded(denominator: float, guard: Guard) -> float:
+    """The denominator kept from zero: max(den, eps) or den + eps."""
+    return max(denominator, guard.eps) if guard.kind == "clamp" else denominator + guard.eps
+
+
+def recurrent(
+    phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard
+) -> tuple[Array, Array, Array]:
+    """One token after another (eq. 4 and 5).
+
+    Args:
+        phi_q: φ(q), (B, T, H, K). phi_k: φ(k), (B, T, G, K). v: (B, T, G, V). G divides H.
+        S: (B, G, K, V) and z: (B, G, K), the state before the first token.
+
+    Returns:
+        o (B, T, H, V), and S and z after the last token.
+    """
+    B, T, H, _ = phi_q.shape
+    G, V = v.shape[2:]
+    S, z = S.astype(np.float64), z.astype(np.float64)
+    o = np.empty((B, T, H, V))
+    for b in range(B):
+        for t in range(T):
+            for g in range(G):
+                S[b, g] = S[b, g] + np.outer(phi_k[b, t, g], v[b, t, g])
+                z[b, g] = z[b, g] + phi_k[b, t, g]
+            for h in range(H):
+                g = h // (H // G)  # query head h reads the state of its group
+                o[b, t, h] = phi_q[b, t, h] @ S[b, g] / guarded(phi_q[b, t, h] @ z[b, g], guard)
+    return o, S, z
+
+
+def parallel(phi_q: Array, phi_k: Array, v: Array, guard: Guard) -> Array:
+    """The same outputs from an empty state, as a T × T matrix of weights for each head: o (B, T, H, V)."""
+    B, T, H, _ = phi_q.shape
+    G, V = v.shape[2:]
+    o = np.empty((B, T, H, V))
+    for b in range(B):
+        for h in range(H):
+            g = h // (H // G)
+            weights = np.tril(phi_q[b, :, h] @ phi_k[b, :, g].T)  # (T, T)
+            sums = np.array([guarded(row, guard) for row in weights.sum(axis=1)])
+            o[b, :, h] = weights @ v[b, :, g] / sums[:, None]
+    return o

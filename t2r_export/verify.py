@@ -1,0 +1,243 @@
+"""Prove that a graph is still the model: the proof protocol.
+
+Starts from random non-zero states, because a comparison that starts from zero cannot see a state that is never read.
+Runs many chained steps, and compares logits and every state with the eager model at each. The tokens are sampled from
+the eager model, so that it sees text like its own, and both sides are fed the same ones: a difference is a difference
+in arithmetic, never in what was read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t2r_export.checkpoint import Checkpoint
+from t2r_export.fold import FOLD_TOLERANCE, fold
+from t2r_export.layout import Group, group, pack, unpack
+from t2r_export.mixers import State
+from t2r_export.model import Transformer
+from t2r_export.tolerances import Tolerance, tolerance
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+
+PREFIX_TOKENS = 5  # read before the comparison starts, so that every state is non-zero
+PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured number and the bound that it must not pass."""
+
+    name: str
+    worst: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        return self.worst <= self.tolerance  # NaN does not pass
+
+
+@dataclass
+class Report:
+    """What `verify` measured."""
+
+    provider: str
+    quantization: str
+    steps: int
+    same_checkpoint: bool
+    checks: list[Check] = field(default_factory=list)
+    first_greedy_difference: int | None = None
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks) and self.first_greedy_difference is None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "provider": self.provider,
+            "quantization": self.quantization,
+            "steps": self.steps,
+            "same_checkpoint": self.same_checkpoint,
+            "checks": [{**vars(check), "passed": check.passed} for check in self.checks],
+            "first_greedy_difference": self.first_greedy_difference,
+            "passed": self.passed,
+        }
+
+
+@torch.inference_mode()
+def verify(
+    checkpoint: Checkpoint,
+    path: str | Path,
+    provider: str = "cpu",
+    steps: int = 1000,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Report:
+    """Compare the graph at `path` with the eager model of `checkpoint`.
+
+    Args:
+        steps: chained steps to compare. A model whose positions end starts anew as often as needed.
+        progress: called with the number of steps done.
+
+    Raises:
+        UserError: the graph is of a model of another shape, or nobody has measured a tolerance for the provider.
+    """
+    if steps < 1:
+        raise UserError("at least 1 step", str(steps), "correct --steps")
+    decoder = Decoder(path, provider=provider)
+    signature = decoder.signature
+    bound = tolerance(provider, signature.quantization)
+    # the graph's own choice, so that a clamped graph is compared with a clamped model
+    model, folds = fold(checkpoint.model)
+    unfolded = checkpoint.model
+    for each in (model, unfolded):
+        if hasattr(each.positions, "past_end"):
+            each.positions.past_end = signature.past_end
+    groups = group(model.state_spec(), signature.state_layout)
+    _same_interface(decoder, groups, model)
+    report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
+    generator = torch.Generator().manual_seed(seed)
+    _chained(report, unfolded, decoder, groups, bound, steps, generator, progress)
+    _prefill_against_steps(report, unfolded, decoder, groups, bound, generator)
+    if signature.batch is None:
+        _batch_against_single(report, unfolded, decoder, bound, generator)
+    errors = [f.error for f in folds if f.error is not None]
+    if errors:
+        report.checks.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))
+    return report
+
+
+def _same_interface(decoder: Decoder, groups: list[Group], model: Transformer) -> None:
+    expected = [g.spec for g in groups]
+    received = list(decoder.signature.states)
+    if expected != received or decoder.signature.vocab_size != model.config.vocab_size:
+        differing = [f"{s.name} {list(s.shape)}" for s in received if s not in expected]
+        raise UserError(
+            f"a graph of this model: {len(expected)} states, vocabulary {model.config.vocab_size}",
+            f"{len(received)} states, vocabulary {decoder.signature.vocab_size}"
+            + (f", among them {', '.join(differing[:3])}" if differing else ""),
+            "name the checkpoint that the graph was exported from",
+        )
+
+
+def _chained(
+    report: Report,
+    model: Transformer,
+    decoder: Decoder,
+    groups: list[Group],
+    bound: Tolerance,
+    steps: int,
+    generator: torch.Generator,
+    progress: Callable[[int], None],
+) -> None:
+    """Step after step from random states: worst logits, worst state, first other greedy token."""
+    worst_logits = worst_state = 0.0
+    batch = decoder.signature.batch or 2
+    done = 0
+    while done < steps:
+        states = _random_state(model, batch, generator)
+        length = _room(model, PREFIX_TOKENS, steps - done)
+        decoder.reset(batch=batch)
+        decoder.set_state(pack(_numpy(states), groups))
+        ids = _random_ids(model, (batch,), generator)
+        for step in range(done, done + length):
+            expected, states = model.step(ids, states)
+            logits = decoder.step(ids.numpy())
+            worst_logits = _worse(worst_logits, float(np.abs(logits - expected.numpy()).max()))
+            if report.first_greedy_difference is None and (logits.argmax(-1) != expected.numpy().argmax(-1)).any():
+                report.first_greedy_difference = step
+            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _numpy(states)))
+            ids = torch.multinomial(expected.softmax(-1), 1, generator=generator)[:, 0]
+            progress(step + 1)
+        done += length
+    report.checks.append(Check("logits, absolute", worst_logits, bound.logits))
+    report.checks.append(Check("states, relative", worst_state, bound.state))
+
+
+def _prefill_against_steps(
+    report: Report,
+    model: Transformer,
+    decoder: Decoder,
+    groups: list[Group],
+    bound: Tolerance,
+    generator: torch.Generator,
+) -> None:
+    """The eager parallel form over a text against the graph's single steps over it."""
+    batch = decoder.signature.batch or 2
+    states = _random_state(model, batch, generator)
+    ids = _random_ids(model, (batch, _room(model, PREFIX_TOKENS, PARALLEL_TOKENS)), generator)
+    decoder.reset(batch=batch)
+    decoder.set_state(pack(_numpy(states), groups))
+    logits = decoder.prefill(ids.numpy())
+    expected, after = model.prefill(ids, states)
+    error = float(np.abs(logits - expected[:, -1].numpy()).max())
+    report.checks.append(Check("prefill against steps, logits", error, bound.logits))
+    error = state_error(unpack(decoder.state(), groups), _numpy(after))
+    report.checks.append(Check("prefill against steps, states", error, bound.state))
+
+
+def _batch_against_single(
+    report: Report, model: Transformer, decoder: Decoder, bound: Tolerance, generator: torch.Generator
+) -> None:
+    """Three sequences together against each alone."""
+    ids = _random_ids(model, (3, _room(model, 0, 32)), generator).numpy()
+    decoder.reset(batch=3)
+    together = decoder.prefill(ids)
+    worst = 0.0
+    for row, expected in zip(ids, together, strict=True):
+        decoder.reset(batch=1)
+        worst = _worse(worst, float(np.abs(decoder.prefill(row[None])[0] - expected).max()))
+    report.checks.append(Check("batch against single, logits", worst, bound.logits))
+
+
+def state_error(received: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """Largest difference of any state, relative to the largest absolute value of that state."""
+    worst = 0.0
+    for name, value in expected.items():
+        assert received[name].shape == value.shape, (name, received[name].shape, value.shape)
+        difference = np.abs(received[name].astype(np.float64) - value).max(initial=0.0)
+        worst = _worse(worst, float(difference / max(np.abs(value).max(initial=0.0), np.finfo(np.float32).tiny)))
+    return worst
+
+
+def _worse(a: float, b: float) -> float:
+    """The larger one, and NaN if either is: max() would lose it."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+
+
+def _random_state(model: Transformer, batch: int, generator: torch.Generator) -> State:
+    """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
+
+    So all are non-zero, none is like another, and their size is one that the model can meet. The position is kept.
+    """
+    ids = _random_ids(model, (batch, PREFIX_TOKENS), generator)
+    _, states = model.prefill(ids, model.init_state(batch))
+    return {
+        name: value * (0.5 + torch.rand(value.shape, generator=generator)) if value.is_floating_point() else value
+        for name, value in states.items()
+    }
+
+
+def _random_ids(model: Transformer, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randint(0, model.config.vocab_size, shape, generator=generator)
+
+
+def _room(model: Transformer, used: int, wanted: int) -> int:
+    """How many of the wanted tokens fit behind the used ones, where positions end."""
+    end = model.config.max_positions
+    if end is None or getattr(model.positions, "past_end", "refuse") == "clamp":
+        return wanted
+    if end <= used:
+        raise UserError(f"a model that reaches past {used} positions", f"max_positions {end}", "nothing to verify")
+    return min(wanted, end - used)
+
+
+def _numpy(states: State) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in states.items()}
