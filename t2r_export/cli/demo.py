@@ -1,0 +1,6 @@
+import click
+
+
+@click.command("demo")
+def command() -> None:
+    """Not yet."""

@@ -1,0 +1,6 @@
+import click
+
+
+@click.command("finetune")
+def command() -> None:
+    """Not yet."""

@@ -1,0 +1,118 @@
+"""`t2r generate`: continue a text with an exported graph.
+
+stdout holds the new text and nothing else; the prompt goes to stderr, so that a terminal shows the whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from t2r_export.cli.output import json_option, note, show
+from t2r_runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from t2r_runtime import Decoder, Text
+
+
+@click.command("generate")
+@click.argument("graph", type=click.Path(path_type=Path))
+@click.option("--prompt", default="", metavar="TEXT", help="What to continue; an empty one starts from BOS.")
+@click.option("--ids", metavar="1,2,3", help="A prompt of token numbers; the answer is numbers too.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=0), default=200, show_default=True, help="0 only reads the prompt."
+)
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 is greedy.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0 is no limit.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from those that reach P together.")
+@click.option("--seed", type=int, help="The same seed gives the same text.")
+@click.option("--threads", type=click.IntRange(min=1), help="Default: one a physical core.")
+@click.option("--provider", default="cpu", show_default=True, help="ONNX Runtime's execution provider.")
+@click.option("--save-state", type=click.Path(path_type=Path), help="Write the state after the text, to go on later.")
+@click.option("--load-state", type=click.Path(path_type=Path), help="Go on from a saved state.")
+@json_option
+def command(
+    graph: Path,
+    prompt: str,
+    ids: str | None,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int | None,
+    threads: int | None,
+    provider: str,
+    save_state: Path | None,
+    load_state: Path | None,
+    as_json: bool,
+) -> None:
+    """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
+    from t2r_runtime import Decoder, Text
+
+    decoder = Decoder(graph, provider, threads)
+    if load_state is not None:
+        decoder.load_state(load_state)
+    text = None if ids is not None else Text.of(decoder.signature)
+    read = _numbers(ids) if ids is not None else _encode(text, prompt, decoder)
+    printer = _Printer(text, read, silent=as_json)
+    if not as_json and prompt:
+        click.echo(prompt, err=True, nl=False)
+    started = time.perf_counter()
+    written: list[int] = []
+    if max_tokens:
+        written = decoder.generate(read, max_tokens, temperature, top_k, top_p, seed, callback=printer.token)
+    else:
+        decoder.prefill(read)
+    seconds = time.perf_counter() - started
+    printer.end()
+    if save_state is not None:
+        if written:
+            decoder.step(written[-1])  # what was written last has not been read yet
+        decoder.save_state(save_state)
+    count = len(read) + len(written)
+    if as_json:
+        result = {"prompt": read, "tokens": written, "text": text.decode(written) if text else None, "seconds": seconds}
+        show(True, {**result, "position": decoder.position}, "")
+    else:
+        note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
+
+
+def _numbers(ids: str) -> list[int]:
+    try:
+        return [int(number) for number in ids.split(",")]
+    except ValueError:
+        raise UserError("token numbers as 1,2,3", repr(ids), "correct --ids") from None
+
+
+def _encode(text: Text | None, prompt: str, decoder: Decoder) -> list[int]:
+    assert text is not None
+    read = text.encode(prompt)
+    if decoder.position == 0:
+        return read
+    if read[:1] == [decoder.signature.bos_token]:
+        read = read[1:]  # this text began before
+    if not read:
+        raise UserError("a prompt to go on with from a saved state", "an empty one", "give one with --prompt")
+    return read
+
+
+class _Printer:
+    """Writes tokens to stdout as they come: as text, or as numbers where there is no tokenizer."""
+
+    def __init__(self, text: Text | None, prompt: Sequence[int], silent: bool) -> None:
+        self._stream = text.stream(prompt) if text else None
+        self._silent = silent
+
+    def token(self, token: int) -> None:
+        self._write(self._stream.feed(token) if self._stream else f"{token} ")
+
+    def end(self) -> None:
+        self._write(self._stream.end() if self._stream else "")
+
+    def _write(self, piece: str) -> None:
+        if piece and not self._silent:
+            click.echo(piece, nl=False)

@@ -1,0 +1,6 @@
+import click
+
+
+@click.command("inspect")
+def command() -> None:
+    """Not yet."""

@@ -1,0 +1,69 @@
+"""What commands print: lines and tables for people, one JSON object for programs. stdout holds nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(function: F) -> F:
+    """The option `--json`, given to the command as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
+
+
+def show(as_json: bool, data: Any, text: str) -> None:
+    """Print `data` (a dataclass or mapping) as one JSON object, or `text` for a person."""
+    click.echo(json.dumps(plain(data), ensure_ascii=False) if as_json else text)
+
+
+def note(text: str) -> None:
+    """A line for a person, on stderr, where it is in no program's way."""
+    click.echo(text, err=True)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON knows it: dataclasses are objects, paths are texts, and NaN and infinity are null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
+
+
+def table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Columns wide enough for what is in them; numbers to the right, other things to the left."""
+    lines = [list(head)] if head else []
+    lines += [[str(cell) for cell in row] for row in rows]
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
+    return "\n".join(
+        "  ".join(c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def size(count: float) -> str:
+    """A number of bytes for a person: 1234567 -> '1.23 MB'."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def stdout_is_terminal() -> bool:
+    return sys.stdout.isatty()

@@ -1,0 +1,6 @@
+import click
+
+
+@click.command("verify")
+def command() -> None:
+    """Not yet."""

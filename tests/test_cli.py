@@ -1,0 +1,231 @@
+"""The command line as a person or a program meets it: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from t2r_export import checkpoint
+from t2r_export.cli import VERBS, export_main, main
+from t2r_export.config import ModelConfig, SoftmaxConfig
+from t2r_export.model import Transformer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
+CONFIG = ModelConfig(
+    vocab_size=len(LETTERS) + 1,
+    width=12,
+    heads=6,
+    kv_heads=3,
+    head_size=4,
+    ffn_size=20,
+    layers=(SoftmaxConfig(), SoftmaxConfig()),
+    position="sinusoidal",
+    bos_token=len(LETTERS),
+)
+
+
+def letter_tokenizer() -> str:
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(LETTERS)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return str(tokenizer.to_str())
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A softmax model of random weights, its conversion, and the graph of that."""
+    folder = tmp_path_factory.mktemp("cli")
+    torch.manual_seed(1)
+    checkpoint.save(folder / "model.pt", Transformer(CONFIG), letter_tokenizer(), {"origin": "random weights"})
+    assert main(["convert", str(folder / "model.pt"), str(folder / "t2r.pt"), "--feature-size", "5"]) == 0
+    assert export_main([str(folder / "t2r.pt"), str(folder / "t2r.onnx")]) == 0
+    return folder
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def run(capsys: Output, *arguments: object, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_help_lists_the_verbs(capsys: Output) -> None:
+    out, err = run(capsys, "--help")
+    assert err == ""
+    for verb, (_, text) in VERBS.items():
+        assert f"  {verb}" in out
+        assert text in out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(verb: str, capsys: Output) -> None:
+    out, _ = run(capsys, verb, "--help")
+    assert out.startswith(f"Usage: t2r {verb}")
+
+
+def test_version(capsys: Output) -> None:
+    assert run(capsys, "--version") == ("t2r-export 0.1.0, graph contract 1\n", "")
+    assert export_main(["--version"]) == 0
+    assert capsys.readouterr().out == "t2r-export 0.1.0, graph contract 1\n"
+
+
+def test_t2r_export_is_t2r_export(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    out, err = run(capsys, "export", folder / "t2r.pt", tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == (folder / "t2r.onnx").read_bytes()
+    assert "again.onnx: " in out
+    assert "2 linear" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "Missing command"),
+        (["quantise"], "No such command 'quantise'; see `t2r --help`"),
+        (["convert"], "Missing argument 'SOURCE'; see `t2r convert --help`"),
+        (["convert", "a", "b", "--feature-size", "x"], "'x' is not a valid integer; see `t2r convert --help`"),
+        (["export", "nothing.pt", "out.onnx"], "expected a checkpoint at nothing.pt; received nothing; give"),
+        (["generate", "nothing.onnx"], "nothing.onnx, which does not exist; check the path"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out, err = run(capsys, *arguments, code=2)
+    assert out == ""
+    assert arguments == [] or err.count("\n") == 1
+    assert arguments == [] or (err.startswith("t2r: ") and message in err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    arguments = ["convert", folder / "model.pt", tmp_path / "half.pt", "--feature-size", 7, "--layers", "1"]
+    out, _ = run(capsys, *arguments, "--guard", "add", "--guard-eps", "1e-3", "--json")
+    result = json.loads(out)
+    assert result["layers"] == ["softmax", "linear"]
+    assert result["config"]["layers"][1]["guard"] == {"kind": "add", "eps": 1e-3}
+    made = checkpoint.load(tmp_path / "half.pt")
+    assert made.config.to_dict() == result["config"]
+    assert made.provenance["origin"] == "random weights"
+    assert made.provenance["convert"]["source_sha256"] == checkpoint.load(folder / "model.pt").sha256
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--feature-size", "0"], "t2r: expected feature_size to be a whole number from 1 to "),
+        (["--feature-size", "3", "--layers", "0,9"], "t2r: expected layers from 0 to 1; received 0,9; "),
+        (["--feature-size", "3", "--layers", "some"], "t2r: expected layers as all, none, every:N or 0,2,5; "),
+        (["--feature-size", "3", "--guard-eps", "nan"], "t2r: expected guard eps to be a finite positive number; "),
+        (["--feature-size", "3", "--positions", "drop"], "t2r: expected positions only for a rotary model; "),
+    ],
+)
+def test_convert_refuses(options: list[str], message: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    out, err = run(capsys, "convert", folder / "model.pt", tmp_path / "x.pt", *options, code=2)
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    out, _ = run(capsys, "export", folder / "model.pt", tmp_path / "teacher.onnx", "--batch", 3, "--json")
+    result = json.loads(out)
+    assert result["files"] == {str(tmp_path / "teacher.onnx"): (tmp_path / "teacher.onnx").stat().st_size}
+    assert [fold["folded"] for fold in result["folds"]] == [False, False]
+
+
+class TestGenerate:
+    def test_text_goes_to_stdout_alone(self, folder: Path, capsys: Output) -> None:
+        arguments = ["generate", folder / "t2r.onnx", "--prompt", "one day", "--max-tokens", 9, "--temperature", 0]
+        out, err = run(capsys, *arguments)
+        assert len(out) == 9
+        assert err.startswith("one day\n16 tokens in ")
+        result = json.loads(run(capsys, *arguments, "--json")[0])
+        assert result["text"] == out
+        assert [LETTERS[token] for token in result["tokens"]] == list(out)
+
+    def test_empty_prompt_starts_from_bos(self, folder: Path, capsys: Output) -> None:
+        result = json.loads(run(capsys, "generate", folder / "t2r.onnx", "--max-tokens", 3, "--seed", 5, "--json")[0])
+        assert result["prompt"] == [CONFIG.bos_token]
+        assert len(result["tokens"]) == 3
+
+    def test_seed_and_limits(self, folder: Path, capsys: Output) -> None:
+        arguments = ["generate", folder / "t2r.onnx", "--max-tokens", 30, "--threads", 1, "--provider", "cpu"]
+        first, again, other = (run(capsys, *arguments, "--seed", seed)[0] for seed in (1, 1, 2))
+        assert first == again != other
+        greedy = run(capsys, *arguments, "--temperature", 0)[0]
+        assert run(capsys, *arguments, "--top-k", 1)[0] == run(capsys, *arguments, "--top-p", 1e-9)[0] == greedy
+
+    def test_saved_state_goes_on(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+        state, graph = tmp_path / "state.npz", folder / "t2r.onnx"
+        tail = ["--temperature", 0, "--max-tokens", 8]
+        whole = run(capsys, "generate", graph, "--prompt", "it was so.", *tail)[0]
+        assert run(capsys, "generate", graph, "--prompt", "it was", "--max-tokens", 0, "--save-state", state)[0] == ""
+        assert run(capsys, "generate", graph, "--load-state", state, "--prompt", " so.", *tail)[0] == whole
+
+    def test_saved_state_has_read_what_was_written(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+        state, graph, greedy = tmp_path / "state.npz", folder / "t2r.onnx", ["--temperature", 0]
+        first = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 5, *greedy, "--save-state", state)[0]
+        tail = ["--max-tokens", 4, *greedy]
+        whole = run(capsys, "generate", graph, "--prompt", f"it{first} so", *tail)[0]
+        assert run(capsys, "generate", graph, "--load-state", state, "--prompt", " so", *tail)[0] == whole
+
+    def test_saved_state_needs_a_prompt(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+        state, graph = tmp_path / "state.npz", folder / "t2r.onnx"
+        run(capsys, "generate", graph, "--max-tokens", 1, "--save-state", state)
+        _, err = run(capsys, "generate", graph, "--load-state", state, code=2)
+        assert err == (
+            "t2r: expected a prompt to go on with from a saved state; received an empty one; give one with --prompt\n"
+        )
+
+    def test_token_numbers(self, folder: Path, capsys: Output) -> None:
+        arguments = ["generate", folder / "t2r.onnx", "--ids", "3,1", "--max-tokens", 4, "--temperature", 0]
+        numbers = [int(number) for number in run(capsys, *arguments)[0].split()]
+        result = json.loads(run(capsys, *arguments, "--json")[0])
+        assert (result["prompt"], result["tokens"], result["text"]) == ([3, 1], numbers, None)
+        _, err = run(capsys, "generate", folder / "t2r.onnx", "--ids", "3,x", code=2)
+        assert err == "t2r: expected token numbers as 1,2,3; received '3,x'; correct --ids\n"
+
+    def test_streams(self, folder: Path) -> None:
+        """Text comes while it is written, Ctrl-C ends it with one line, and a closed pipe with none."""
+        command = [
+            sys.executable,
+            "-m",
+            "t2r_export",
+            "generate",
+            str(folder / "t2r.onnx"),
+            "--max-tokens",
+            "100000000",
+        ]
+        for send, code, last in ((signal.SIGINT, 130, b"t2r: interrupted\n"), (None, 141, b"")):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert process.stdout
+            assert process.stderr
+            assert len(process.stdout.read(50)) == 50
+            if send is not None:
+                process.send_signal(send)
+                process.stdout.read()
+            process.stdout.close()
+            assert process.stderr.read() == last
+            process.stderr.close()
+            assert process.wait() == code
+
+
+def test_module_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "t2r_export"], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Usage: t2r [OPTIONS]")
