@@ -106,7 +106,9 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise UserError(f"plain JSON data as {what}", str(error), "keep to numbers, texts, lists and objects") from error
+        raise UserError(
+            f"plain JSON data as {what}", str(error), "keep to numbers, texts, lists and objects"
+        ) from error
     return plain
 
 

@@ -1,0 +1,90 @@
+"""The files of a folder that a stranger filled: by plain name, inside the folder, and no larger than their kind is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import sha256
+
+DOWNLOAD = "download or save the folder again"
+
+
+class Folder:
+    """Reads files by name and keeps account of those it was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.used: dict[str, Path] = {}
+        self._hashes: dict[str, str] | None = None
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything of that name: a link that leads nowhere counts, so that `path` refuses it."""
+        return (self.folder / name).is_symlink() or (self.folder / name).exists()
+
+    def path(self, name: str) -> Path:
+        """Where an ordinary file of the folder is.
+
+        Raises:
+            UserError: `name` has a folder in it, the file is missing or not an ordinary one, or a link leads out.
+        """
+        if not name or name in (".", "..") or any(c in name for c in "/\\:\0"):
+            raise UserError(f"plain names of files in {self.folder}", ascii(name)[:200], DOWNLOAD)
+        path = self.folder / name
+        if not path.is_file():
+            raise UserError(f"the file {name} in {self.folder}", "no such file", DOWNLOAD)
+        if not any(path.resolve().is_relative_to(place) for place in self._places()):
+            raise UserError(
+                f"{name} to be inside {self.folder}", "a link that leads out of it", "copy the file into the folder"
+            )
+        self.used[name] = path
+        return path
+
+    def _places(self) -> list[Path]:
+        """Where files may lie: the folder, and in Hugging Face's cache the blobs that its snapshots are links to."""
+        here = self.folder.resolve()
+        return [here, here.parent.parent / "blobs"] if here.parent.name == "snapshots" else [here]
+
+    def text(self, name: str, limit: int) -> str:
+        """A text of at most `limit` bytes."""
+        path = self.path(name)
+        try:
+            with path.open("rb") as file:
+                data = file.read(limit + 1)
+        except OSError as error:
+            raise UserError(f"to be able to read {path}", error.strerror or str(error), DOWNLOAD) from error
+        if len(data) > limit:
+            raise UserError(f"at most {limit} bytes in {path}", "more", "check where this folder is from")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"a text in UTF-8 in {path}", str(error)[:200], DOWNLOAD) from error
+
+    def object(self, name: str, limit: int) -> dict[str, Any]:
+        """A JSON object of at most `limit` bytes."""
+        return parse_object(self.text(name, limit), str(self.folder / name))
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of every file that was used, by name."""
+        if self._hashes is None:
+            self._hashes = {name: sha256(path) for name, path in sorted(self.used.items())}
+        return self._hashes
+
+    def sha256(self) -> str:
+        """One hash of them all: of the lines "<sha256>  <name>", as sha256sum prints them, sorted by name."""
+        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes().items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def parse_object(text: str, where: str) -> dict[str, Any]:
+    """A JSON object from its text; UserError if it is none."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"JSON in {where}", str(error)[:200], DOWNLOAD) from error
+    if not isinstance(data, dict):
+        raise UserError(f"a JSON object in {where}", f"a {type(data).__name__}", DOWNLOAD)
+    return data
