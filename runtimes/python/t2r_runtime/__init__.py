@@ -1,0 +1,32 @@
+"""Run a T2R step graph with ONNX Runtime: numpy and onnxruntime, and tokenizers for text; never torch.
+
+    decoder = Decoder("model.onnx")
+    text = Text.of(decoder.signature)
+    print(text.decode(decoder.generate(text.encode("Once upon a time"), max_tokens=100, temperature=0)))
+
+onnxruntime and tokenizers are imported when the first graph or tokenizer is opened, so that a program that needs only
+the contract's names (the exporter, `--help`) does not pay for them.
+"""
+
+from t2r_runtime.decoder import Decoder
+from t2r_runtime.errors import CheckFailed, T2RError, UserError
+from t2r_runtime.sampling import Sampler
+from t2r_runtime.session import PROVIDERS
+from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
+from t2r_runtime.text import Text, TextStream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CONTRACT_VERSION",
+    "PROVIDERS",
+    "CheckFailed",
+    "Decoder",
+    "Sampler",
+    "Signature",
+    "StateSpec",
+    "T2RError",
+    "Text",
+    "TextStream",
+    "UserError",
+]

@@ -1,0 +1,240 @@
+"""A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from t2r_runtime import generate, snapshot
+from t2r_runtime.errors import UserError
+from t2r_runtime.sampling import Sampler
+from t2r_runtime.session import open_graph
+from t2r_runtime.signature import Signature
+from t2r_runtime.states import States, check_states, tokens_read
+
+
+class Decoder:
+    """A step graph, opened, at the start of a text.
+
+    Args:
+        path: the .onnx file.
+        provider: where to run; see t2r_runtime.PROVIDERS.
+        threads: threads inside an operator; None is one a physical core.
+        provider_options: passed on to the provider.
+
+    Raises:
+        UserError: see t2r_runtime.session.open_graph.
+
+    One decoder is one state: use it from one thread at a time, and call `reset` between texts.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        provider: str = "cpu",
+        threads: int | None = None,
+        provider_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._graph = open_graph(path, provider, threads, provider_options)
+        self._states = States(self._graph, self.signature.batch or 1)
+        self._position = 0
+
+    @property
+    def signature(self) -> Signature:
+        """What the graph's metadata says."""
+        return self._graph.signature
+
+    @property
+    def batch(self) -> int:
+        """Number of sequences decoded side by side."""
+        return self._states.batch
+
+    @property
+    def position(self) -> int:
+        """Number of tokens read since the start; after `set_state`, that of the furthest sequence.
+
+        Counted here, so that nobody has to fetch a state from a device to know it.
+        """
+        return self._position
+
+    def reset(self, batch: int | None = None) -> None:
+        """Go back to the start of a text.
+
+        Args:
+            batch: number of sequences from now on; None leaves it as it is.
+
+        Raises:
+            UserError: less than 1, or another number than the graph was exported for.
+        """
+        batch = self.batch if batch is None else batch
+        fixed = self.signature.batch
+        if type(batch) is not int or batch < 1 or batch != (fixed or batch):
+            raise UserError(
+                "a batch of at least 1" if fixed is None else f"a batch of {fixed}, for which the graph was exported",
+                repr(batch),
+                "choose another" if fixed is None else "export the model without a fixed batch",
+            )
+        if batch == self.batch:
+            self._states.reset()
+        else:
+            self._states = States(self._graph, batch)
+        self._position = 0
+
+    def step(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """Read one token of each sequence.
+
+        Args:
+            ids: whole numbers (B,) in 0 … vocabulary - 1; a single number if B is 1.
+
+        Returns:
+            The logits of what comes next, float32 (B, vocabulary): the caller's own copy.
+
+        Raises:
+            UserError: ids of another form or range, or a step past the model's last position.
+        """
+        tokens = self._tokens(ids)
+        if tokens.shape != (self.batch,) and not (tokens.shape == () and self.batch == 1):
+            raise UserError(f"ids of the shape ({self.batch},)", f"{tokens.shape}", "give one token a sequence")
+        self._room_for(1)
+        logits = self._states.step(tokens.reshape(self.batch))
+        self._position += 1
+        return logits.copy()
+
+    def prefill(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """Read a prompt, one step a token.
+
+        Args:
+            ids: whole numbers (B, T), or (T,) if B is 1, with T of at least 1.
+
+        Returns:
+            The logits after the last token, float32 (B, vocabulary): the caller's own copy.
+
+        Raises:
+            UserError: as for `step`, and for an empty prompt. Nothing has been read then.
+        """
+        tokens = self._tokens(ids)
+        if tokens.ndim == 1 and self.batch == 1:
+            tokens = tokens[np.newaxis]
+        if tokens.ndim != 2 or tokens.shape[0] != self.batch:
+            form = f"({self.batch}, T)" + (" or (T,)" if self.batch == 1 else "")
+            raise UserError(f"ids of the shape {form}", f"{tokens.shape}", "give one row of tokens a sequence")
+        self._room_for(tokens.shape[1])
+        for column in np.ascontiguousarray(tokens.T):
+            logits = self._states.step(column)
+            self._position += 1
+        return logits.copy()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Copies of all states, name → array of the shape and dtype in `signature.states`."""
+        return self._states.read()
+
+    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
+        """Go on from `states`, which are copied. The batch becomes theirs.
+
+        Args:
+            states: every state of the graph by name, as `state` returns them.
+            position: tokens read so far, for a model none of whose states says it.
+
+        Raises:
+            UserError: missing or unexpected names, or other dtypes or shapes. The states are as before then.
+        """
+        arrays = {name: np.asarray(value) for name, value in states.items()}
+        forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
+        batch, length = check_states(self.signature, forms)
+        read = tokens_read(arrays, length, position)
+        if batch != self.batch:
+            self._states = States(self._graph, batch)
+        self._states.write(arrays)
+        self._position = read
+
+    def save_state(self, path: str | Path) -> None:
+        """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot."""
+        snapshot.save(path, self.signature, self.state(), self.position)
+
+    def load_state(self, path: str | Path) -> None:
+        """Go on from a file of `save_state`, as if nothing had happened between.
+
+        Raises:
+            UserError: not such a file, a damaged one, or one of another model. The states are as before then.
+        """
+        self.set_state(*snapshot.load(path, self.signature))
+
+    def stream(
+        self,
+        ids: ArrayLike,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_tokens: Iterable[int] | None = None,
+    ) -> Iterator[int]:
+        """`generate`, one token at a time; what it refuses, it refuses at once."""
+        sampler = Sampler(temperature, top_k, top_p, seed)
+        return generate.stream(self, self._tokens(ids), max_tokens, sampler, stop_tokens)
+
+    def generate(
+        self,
+        ids: ArrayLike,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_tokens: Sequence[int] | None = None,
+        callback: Callable[[int], object] | None = None,
+    ) -> list[int]:
+        """Read `ids` and write up to `max_tokens` tokens, from where the decoder stands (`reset` starts a new text).
+
+        Args:
+            ids: the prompt (T,), T of at least 1; start from the BOS token if there is none.
+            max_tokens: at least 1.
+            temperature: 0 is greedy; see t2r_runtime.sampling for this and the next two.
+            top_k: 0 is no limit.
+            top_p: 1 is no limit.
+            seed: the same seed gives the same tokens; None is a new one each time.
+            stop_tokens: a token that ends the text; None is the graph's eos_tokens, () is none.
+            callback: called with each token as it is chosen. Returning False (and nothing else) ends the text there.
+
+        Returns:
+            The new tokens; one that ended the text is the last of them. The decoder has read all but the last, so
+            passing that one (and what follows it) to the next call goes on.
+
+        Raises:
+            UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
+        """
+        tokens = []
+        for token in self.stream(ids, max_tokens, temperature, top_k, top_p, seed, stop_tokens):
+            tokens.append(token)
+            if callback is not None and callback(token) is False:
+                break
+        return tokens
+
+    def _tokens(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Ids as int64. Range is checked because the graph's Gather takes -1 for the last token, silently."""
+        array = np.asarray(ids)
+        vocabulary = self.signature.vocab_size
+        if array.size == 0:
+            bos = self.signature.bos_token
+            start = "any token" if bos is None else f"the BOS token, {bos}"
+            raise UserError("at least one token", "none", f"start from {start}")
+        if array.dtype.kind not in "iu":
+            raise UserError("ids that are whole numbers", f"{array.dtype}", "encode the text first")
+        if array.min() < 0 or array.max() >= vocabulary:
+            raise UserError(
+                f"ids in 0 … {vocabulary - 1}", f"{array.min()} … {array.max()}", "use the tokenizer of this model"
+            )
+        return array.astype(np.int64, copy=False)
+
+    def _room_for(self, tokens: int) -> None:
+        limit = self.signature.max_positions
+        if limit is not None and self.signature.past_end == "refuse" and self._position + tokens > limit:
+            raise UserError(
+                f"at most {limit} tokens, where this model's positions end",
+                f"{tokens} more after {self._position}",
+                "reset, read less, or export with --past-end clamp",
+            )

@@ -1,0 +1,63 @@
+"""The loop that writes text: read the prompt, then choose a token, hand it out, read it, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.sampling import Sampler
+
+if TYPE_CHECKING:
+    from t2r_runtime.decoder import Decoder
+
+
+def stream(
+    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop_tokens: Iterable[int] | None
+) -> Iterator[int]:
+    """Check everything, then return the tokens as they are chosen. See Decoder.generate.
+
+    The last token is handed out and not read: it has no successor to compute, and a model whose positions end could
+    not read it. So `max_tokens` tokens cost max_tokens - 1 steps.
+
+    Raises:
+        UserError: at once, before the first token is read.
+    """
+    signature = decoder.signature
+    if type(max_tokens) is not int or max_tokens < 1:
+        raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another")
+    if decoder.batch != 1:
+        raise UserError("a batch of 1 to generate", f"{decoder.batch}", "reset(batch=1), or use step and prefill")
+    if ids.ndim not in (1, 2) or ids.size != ids.shape[-1]:
+        raise UserError("a prompt of the shape (T,)", f"{ids.shape}", "give one row of tokens")
+    stop = frozenset(signature.eos_tokens if stop_tokens is None else stop_tokens)
+    if not all(isinstance(token, int) and 0 <= token < signature.vocab_size for token in stop):
+        raise UserError(
+            f"stop tokens in 0 … {signature.vocab_size - 1}",
+            ", ".join(sorted(map(repr, stop))),
+            "use the tokenizer of this model",
+        )
+    limit, refuse = signature.max_positions, signature.past_end == "refuse"
+    if limit is not None and refuse and decoder.position + ids.size + max_tokens - 1 > limit:
+        most = limit - decoder.position - ids.size + 1
+        raise UserError(
+            f"max_tokens of at most {max(most, 0)}: this model's positions end at {limit}",
+            f"{max_tokens} after {decoder.position + ids.size} tokens",
+            "ask for fewer, shorten the prompt, or export with --past-end clamp",
+        )
+    return _tokens(decoder, ids, max_tokens, sampler, stop)
+
+
+def _tokens(
+    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop: frozenset[int]
+) -> Iterator[int]:
+    logits = decoder.prefill(ids)
+    for left in reversed(range(max_tokens)):
+        token = sampler.pick(logits[0])
+        yield token
+        if token in stop or left == 0:
+            return
+        logits = decoder.step(token)

@@ -1,0 +1,80 @@
+"""From logits to a token: temperature, then top-k, then top-p (nucleus, Holtzman et al. 2020), then a draw.
+
+Arithmetic is float64 and starts from the largest logit, so that neither a small temperature nor large logits overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.errors import UserError
+
+
+class Sampler:
+    """Chooses tokens by fixed rules and one stream of random numbers.
+
+    Args:
+        temperature: divides the logits; 0 is greedy (the largest logit, of equals the lowest token), without chance.
+        top_k: only the k largest logits; 0 is no limit. Of equals at the edge, the lowest tokens stay.
+        top_p: only the most probable tokens that together reach p; 1 is no limit. The first always stays.
+        seed: for numpy's default generator; None is a new one each time.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    def __init__(self, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int | None = None) -> None:
+        _require(_is_number(temperature) and 0 <= temperature < math.inf, "a temperature of 0 or more", temperature)
+        _require(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k)
+        _require(_is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
+        _require(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self._random = np.random.default_rng(seed)
+
+    def pick(self, logits: NDArray[np.floating[Any]]) -> int:
+        """One token for logits (vocabulary,); a logit of -inf is never chosen.
+
+        Raises:
+            UserError: NaN or +inf among the logits, or nothing but -inf.
+        """
+        best = int(np.argmax(logits))  # the first NaN, if there is one
+        if not math.isfinite(logits[best]):
+            raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")
+        if self.temperature == 0 or self.top_k == 1:
+            return best
+        tokens, weights = self._allowed(logits, best)
+        reached = np.cumsum(weights)
+        drawn = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
+        # the product can round up to the whole sum: then take the last token that has any weight
+        return int(tokens[min(drawn, int(np.searchsorted(reached, reached[-1])))])
+
+    def _allowed(self, logits: NDArray[np.floating[Any]], best: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """The tokens that may be chosen and their weights, not normalised."""
+        scores = logits.astype(np.float64) - float(logits[best])  # at most 0
+        with np.errstate(over="ignore"):  # a tiny temperature: -inf is the right limit
+            scores /= self.temperature
+        tokens = np.arange(scores.size)
+        if 0 < self.top_k < scores.size:
+            edge = np.partition(scores, -self.top_k)[-self.top_k]
+            ties = np.flatnonzero(scores == edge)[: self.top_k - np.count_nonzero(scores > edge)]
+            tokens = np.union1d(np.flatnonzero(scores > edge), ties)
+        weights = np.exp(scores[tokens])
+        if self.top_p < 1:
+            order = np.argsort(-weights, kind="stable")
+            before = np.cumsum(weights[order]) - weights[order]
+            kept = np.sort(order[before < self.top_p * weights.sum()])
+            tokens, weights = tokens[kept], weights[kept]
+        return tokens, weights
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _require(good: bool, expected: str, received: object) -> None:
+    if not good:
+        raise UserError(expected, repr(received), "choose another value")

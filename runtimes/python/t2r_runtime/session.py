@@ -1,0 +1,254 @@
+"""Open a step graph that may come from a stranger: every way in which it is not ours ends in one line.
+
+Checked here, before the first step: the file, the provider, the metadata, and that the graph's inputs and outputs are
+exactly those the metadata promises. A state under another name would otherwise stay at its initial value, silently.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, Signature, StateSpec
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
+
+TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+}
+
+
+@dataclass(frozen=True)
+class Provider:
+    """How one execution provider of ONNX Runtime is asked for.
+
+    `config` holds session entries. Every provider but cpu needs session.disable_cpu_ep_fallback = "1" among them:
+    without it a session that cannot place a node goes on with the CPU and only prints a warning.
+    """
+
+    ort_name: str
+    device: str = "cpu"  # where the states live between steps, in ONNX Runtime's words
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+PROVIDERS = {"cpu": Provider("CPUExecutionProvider")}
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An opened step graph: the session, what its metadata says, and where its states live."""
+
+    session: ort.InferenceSession
+    signature: Signature
+    device: str
+
+
+def open_graph(
+    path: str | Path,
+    provider: str = "cpu",
+    threads: int | None = None,
+    provider_options: Mapping[str, str] | None = None,
+) -> Graph:
+    """Open `path` and check that it is a step graph of this contract.
+
+    Args:
+        path: the .onnx file; weights stored outside of it must lie in its folder.
+        provider: a key of PROVIDERS.
+        threads: threads inside an operator; None is ONNX Runtime's choice, one a physical core.
+        provider_options: passed on to the provider.
+
+    Raises:
+        UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime refuses, no
+            metadata of ours, or inputs and outputs that are not those of the metadata.
+    """
+    import onnxruntime as ort
+
+    path = existing_file(path, "an ONNX file")
+    chosen = _provider(provider, ort.get_available_providers())
+    try:
+        session = ort.InferenceSession(
+            str(path),
+            sess_options=_options(threads, chosen),
+            providers=[(chosen.ort_name, dict(provider_options or {}))],
+        )
+        metadata = session.get_modelmeta().custom_metadata_map
+    except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+        raise UserError(
+            "an ONNX graph that ONNX Runtime accepts", one_line(error), "export the model again with t2r-export"
+        ) from error
+    signature = _signature(metadata)
+    check_interface(
+        signature,
+        {node.name: _form(node) for node in session.get_inputs()},
+        {node.name: _form(node) for node in session.get_outputs()},
+    )
+    return Graph(session, signature, chosen.device)
+
+
+def existing_file(path: str | Path, what: str) -> Path:
+    """`path` as a Path, if it is a regular file: a pipe or a device would be read for ever."""
+    if not os.path.isfile(path):
+        why = "is not a file" if os.path.exists(path) else "does not exist"
+        raise UserError(what, f"{path}, which {why}", "check the path")
+    return Path(path)
+
+
+def one_line(error: Exception, limit: int = 300) -> str:
+    """An error's text without ONNX Runtime's preamble, line breaks or control characters, cut at `limit`."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error) or type(error).__name__)
+    return printable(" ".join(text.split()), limit)
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """Text from a stranger's file, fit for a terminal."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
+    """Refuse a graph whose inputs and outputs are not exactly those of `signature`.
+
+    Args:
+        inputs, outputs: name → (dtype, dimensions); a dimension that is not a number is free.
+
+    Raises:
+        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+    """
+    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,))}
+    wanted_out: dict[str, Form] = {LOGITS: ("float32", (BATCH, signature.vocab_size))}
+    wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
+    wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.states}
+    problems = [
+        f"{label} {', '.join(sorted(names))}"
+        for label, names in (
+            ("missing inputs", wanted_in.keys() - inputs.keys()),
+            ("unexpected inputs", inputs.keys() - wanted_in.keys()),
+            ("missing outputs", wanted_out.keys() - outputs.keys()),
+            ("unexpected outputs", outputs.keys() - wanted_out.keys()),
+        )
+        if names
+    ]
+    if not problems:
+        pairs = [(name, form, inputs[name]) for name, form in wanted_in.items()]
+        pairs += [(name, form, outputs[name]) for name, form in wanted_out.items()]
+        problems = [
+            f"{name} {_show(got)} for {_show(form)}"
+            for name, form, got in pairs
+            if not _agrees(form, got, signature.batch)
+        ]
+    if problems:
+        raise UserError(
+            "the inputs and outputs that the graph's metadata lists",
+            printable("; ".join(problems)),
+            "export the model again",
+        )
+
+
+def _provider(name: str, available: list[str]) -> Provider:
+    if name not in PROVIDERS:
+        raise UserError(f"a provider of: {', '.join(sorted(PROVIDERS))}", repr(name), "choose one of these")
+    chosen = PROVIDERS[name]
+    if chosen.ort_name not in available:
+        raise UserError(
+            f"an onnxruntime with {chosen.ort_name}",
+            f"one with {', '.join(available)}",
+            f"install the onnxruntime package that has it, or choose another provider than {name}",
+        )
+    return chosen
+
+
+def _options(threads: int | None, provider: Provider) -> ort.SessionOptions:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong arrives as an exception; the log would say it a second time
+    if threads is not None:
+        if type(threads) is not int or threads < 1:
+            raise UserError("a number of threads of at least 1", repr(threads), "leave it out for one a physical core")
+        options.intra_op_num_threads = threads
+    for key, value in provider.config.items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+def _signature(metadata: Mapping[str, str]) -> Signature:
+    try:
+        signature = Signature.from_metadata(metadata)
+        problems = _malformed(signature)
+    except UserError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        problems = [one_line(error)]
+        raise _bad_metadata(problems) from error
+    if problems:
+        raise _bad_metadata(problems)
+    return signature
+
+
+def _bad_metadata(problems: list[str]) -> UserError:
+    return UserError("metadata of the contract's form", printable("; ".join(problems)), "export the model again")
+
+
+def _malformed(signature: Signature) -> list[str]:
+    """What is wrong with the values of metadata that has all its keys; JSON from a stranger can hold anything."""
+
+    def count(value: Any) -> bool:
+        return type(value) is int and value > 0
+
+    def token(value: Any) -> bool:
+        return type(value) is int and 0 <= value < signature.vocab_size
+
+    def initial(spec: StateSpec) -> bool:
+        kind = np.dtype(spec.dtype)
+        most = (np.finfo if kind.kind == "f" else np.iinfo)(kind).max
+        return type(spec.initial) in (int, float) and abs(spec.initial) <= most
+
+    names = [spec.name for spec in signature.states]
+    strings = (signature.checkpoint_sha256, signature.producer, signature.target, signature.quantization)
+    checks = {
+        "vocab_size": count(signature.vocab_size),
+        "batch": signature.batch is None or count(signature.batch),
+        "max_positions": signature.max_positions is None or count(signature.max_positions),
+        "past_end": signature.past_end in ("refuse", "clamp"),
+        "states": all(isinstance(name, str) for name in names)
+        and len(set(names)) == len(names)
+        and all(initial(spec) for spec in signature.states)
+        and all(type(d) in (int, str) for spec in signature.states for d in spec.shape),
+        "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
+        "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
+        "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
+    }
+    problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
+    if not problems and not all(token(t) for t in (*signature.eos_tokens, signature.bos_token or 0)):
+        problems = ["a bad value of bos_token or eos_tokens"]
+    return problems
+
+
+def _form(node: ort.NodeArg) -> Form:
+    return TYPES.get(node.type, node.type), tuple(node.shape or ())
+
+
+def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:
+    def fits(want: int | str | None, have: int | str | None) -> bool:
+        if want == BATCH and batch is not None:
+            want = batch
+        return have == want if isinstance(want, int) else not isinstance(have, int)
+
+    return wanted[0] == got[0] and len(wanted[1]) == len(got[1]) and all(map(fits, wanted[1], got[1]))
+
+
+def _show(form: Form) -> str:
+    return f"{form[0]} ({', '.join('?' if d is None else str(d) for d in form[1])})"

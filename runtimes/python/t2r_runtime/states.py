@@ -1,0 +1,177 @@
+"""The recurrent states between two steps: chained by name, in two buffers that change places.
+
+A state of constant shape gets two buffers and two bindings made once: one reads the first and writes the second, the
+other the reverse. One buffer as both input and output gives the right numbers on the CPU today, but the graph's
+operators are free to write before they have read; WebGPU forbids it. With the bindings ready, a step rebinds nothing.
+
+A state that grows (the cache of a softmax layer) has no size known in advance: ONNX Runtime allocates each step's
+output, which is the next step's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.session import Graph, one_line, printable
+from t2r_runtime.signature import BATCH, GROWING, INPUT_IDS, LOGITS, MAX_STATE_BYTES, POSITION, Signature, StateSpec
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Array = NDArray[Any]
+
+
+class States:
+    """All states of `batch` sequences and the bindings that chain them.
+
+    Raises:
+        UserError: the states of that many sequences exceed what one graph may ask for.
+    """
+
+    def __init__(self, graph: Graph, batch: int) -> None:
+        specs = graph.signature.states
+        size = sum(spec.bytes(batch) for spec in specs)
+        if size > MAX_STATE_BYTES:
+            raise UserError(f"states of at most {MAX_STATE_BYTES} bytes", f"{size} bytes", "choose a smaller batch")
+        self.batch = batch
+        self._session, self._device = graph.session, graph.device
+        self._constant = [spec for spec in specs if not spec.grows]
+        self._growing = [spec for spec in specs if spec.grows]
+        self._ids = _empty((batch,), "int64", "cpu")
+        self._logits = _empty((batch, graph.signature.vocab_size), "float32", "cpu")
+        self._buffers = [
+            {spec.name: _empty(spec.dims(batch), spec.dtype, graph.device) for spec in self._constant} for _ in range(2)
+        ]
+        self._nothing = {spec.name: _empty(spec.dims(batch), spec.dtype, graph.device) for spec in self._growing}
+        self._caches: dict[str, ort.OrtValue] = {}
+        self._turn = 0  # the buffer, and the binding, that the next step reads from
+        self._bindings = [self._bind(past, 1 - past) for past in range(2)]
+        self.reset()
+
+    def reset(self) -> None:
+        """Every state to its initial value."""
+        self._turn = 0
+        for spec in self._constant:
+            initial = np.full(spec.dims(self.batch), spec.initial, spec.dtype)
+            self._buffers[0][spec.name].update_inplace(initial)
+        self._caches = dict(self._nothing)
+
+    def read(self) -> dict[str, Array]:
+        """Copies of all states, name → array."""
+        values = self._buffers[self._turn] | self._caches
+        return {name: np.array(value.numpy()) for name, value in values.items()}
+
+    def write(self, states: Mapping[str, Array]) -> None:
+        """Copy in states that `check_states` has accepted for this batch."""
+        for spec in self._constant:
+            self._buffers[self._turn][spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
+        for spec in self._growing:
+            cache = _empty(states[spec.name].shape, spec.dtype, self._device)
+            cache.update_inplace(np.ascontiguousarray(states[spec.name]))
+            self._caches[spec.name] = cache
+
+    def step(self, ids: NDArray[np.int64]) -> Array:
+        """Read one token of each sequence, ids (B,) → logits (B, vocabulary): a view that the next step overwrites.
+
+        A step that raises leaves the states as they were.
+        """
+        self._ids.update_inplace(ids)
+        binding = self._bindings[self._turn]
+        for spec in self._growing:
+            binding.bind_ortvalue_input(spec.past, self._caches[spec.name])
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+            self._let_go(binding)
+            raise UserError("the graph to run a step", one_line(error), "export the model again") from error
+        if self._growing:
+            outputs = binding.get_outputs()[1 + len(self._constant) :]  # in the order in which they were bound
+            self._caches = dict(zip((spec.name for spec in self._growing), outputs, strict=True))
+            self._let_go(binding)
+        self._turn = 1 - self._turn
+        return np.asarray(self._logits.numpy())
+
+    def _bind(self, past: int, present: int) -> ort.IOBinding:
+        binding = self._session.io_binding()
+        binding.bind_ortvalue_input(INPUT_IDS, self._ids)
+        binding.bind_ortvalue_output(LOGITS, self._logits)
+        for spec in self._constant:
+            binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
+            binding.bind_ortvalue_output(spec.present, self._buffers[present][spec.name])
+        self._let_go(binding)
+        return binding
+
+    def _let_go(self, binding: ort.IOBinding) -> None:
+        """Let a binding hold no cache while the other one works, and make ONNX Runtime allocate its next outputs."""
+        for spec in self._growing:
+            binding.bind_ortvalue_input(spec.past, self._nothing[spec.name])
+            binding.bind_output(spec.present, self._device)
+
+
+def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
+    """Check the names, dtypes and shapes of states for a graph.
+
+    Args:
+        found: name → (dtype, shape).
+
+    Returns:
+        The batch size and the length of the caches that grow (0 if there are none).
+
+    Raises:
+        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+    """
+    specs = {spec.name: spec for spec in signature.states}
+    problems = [
+        f"{label} {', '.join(sorted(names))}"
+        for label, names in (("missing", specs.keys() - found.keys()), ("unexpected", found.keys() - specs.keys()))
+        if names
+    ]
+    letters: dict[str, int] = {} if signature.batch is None else {BATCH: signature.batch}
+    if not problems:
+        problems = [
+            f"{name} {found[name][0]} {found[name][1]} for {spec.dtype} {spec.shape}"
+            for name, spec in specs.items()
+            if not _fits(spec, *found[name], letters)
+        ]
+    if problems:
+        raise UserError(
+            "the states of this graph, one batch size and one cache length in all of them",
+            printable("; ".join(problems)),
+            "take them from the same model",
+        )
+    return letters.get(BATCH, 1), letters.get(GROWING, 0)
+
+
+def tokens_read(states: Mapping[str, Array], length: int, otherwise: int) -> int:
+    """How many tokens the furthest sequence has read: its position state, else its cache's length, else `otherwise`.
+
+    Raises:
+        UserError: a negative position.
+    """
+    position = int(states[POSITION].max()) if POSITION in states else length or otherwise
+    if position < 0 or (POSITION in states and int(states[POSITION].min()) < 0):
+        raise UserError("positions of at least 0", "a negative one", "take the states from a decoder or a snapshot")
+    return position
+
+
+def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str, int]) -> bool:
+    """Whether a state has its form; fills in `letters` from the first state that shows them."""
+    if dtype != spec.dtype or len(shape) != len(spec.shape):
+        return False
+    for want, have in zip(spec.shape, shape, strict=True):
+        if isinstance(want, str) and have < (1 if want == BATCH else 0):
+            return False
+        if have != (letters.setdefault(want, have) if isinstance(want, str) else want):
+            return False
+    return True
+
+
+def _empty(shape: tuple[int, ...], dtype: str, device: str) -> ort.OrtValue:
+    import onnxruntime as ort
+
+    return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.dtype(dtype).type, device, 0)

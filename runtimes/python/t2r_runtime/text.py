@@ -1,0 +1,126 @@
+"""Text to tokens and back, with the tokenizer that travels inside the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.session import one_line
+from t2r_runtime.signature import Signature
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character, or not yet one
+MAX_UNFINISHED = 16  # characters: one has at most 4 bytes, so that a longer row of these will never be any
+CONTEXT = 32  # tokens of a prompt that may matter for the text of the next one
+
+
+class Text:
+    """A tokenizer.
+
+    Args:
+        tokenizer: the text of a tokenizer.json.
+        bos_token: stands in for an empty prompt; None if the model has none.
+
+    Raises:
+        UserError: not a tokenizer.json, or the package tokenizers is not installed.
+    """
+
+    def __init__(self, tokenizer: str, bos_token: int | None = None) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise UserError("the package tokenizers", "a Python without it", "pip install tokenizers") from error
+        try:
+            self._tokenizer: Any = Tokenizer.from_str(tokenizer)
+        except Exception as error:  # tokenizers raises Exception itself
+            raise UserError(
+                "the text of a tokenizer.json", one_line(error), "export the model again with its tokenizer"
+            ) from error
+        self._tokenizer.no_truncation()  # a tokenizer.json can ask for it, and a prompt would lose its end
+        self._tokenizer.no_padding()
+        self._bos = bos_token
+
+    @classmethod
+    def of(cls, signature: Signature) -> Text:
+        """The tokenizer in a graph's metadata.
+
+        Raises:
+            UserError: there is none, or it is malformed.
+        """
+        if signature.tokenizer is None:
+            raise UserError(
+                "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer"
+            )
+        return cls(signature.tokenizer, signature.bos_token)
+
+    def encode(self, text: str) -> list[int]:
+        """Token numbers, with the special tokens that the tokenizer itself puts around a text.
+
+        An empty text is the BOS token.
+
+        Raises:
+            UserError: an empty text, and a model without a BOS token.
+        """
+        ids: list[int] = self._tokenizer.encode(text).ids
+        if not ids and self._bos is None:
+            raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")
+        return ids or [int(self._bos or 0)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, without special tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def stream(self, prompt: Iterable[int] = ()) -> TextStream:
+        """Text of the tokens that follow `prompt`, as they come."""
+        return TextStream(self, prompt)
+
+
+class TextStream:
+    """Turns tokens into text one by one, and never hands out half a character.
+
+    A token's text depends on its neighbours: a space before it is dropped at the start of a text only, and a
+    character's bytes can be spread over several tokens. So new tokens are decoded together with a few before them (the
+    context, whose text is out already), and what is new is the difference. Characters that may still be waiting for
+    their last bytes stay inside until the next token shows what they are.
+
+    Args:
+        text: the tokenizer.
+        prompt: what comes before; it is not handed out again.
+    """
+
+    def __init__(self, text: Text, prompt: Iterable[int] = ()) -> None:
+        self._text = text
+        self._pending: list[int] = []
+        self._given = 0  # characters of the pending tokens' text that are out
+        self._start_from(list(prompt)[-CONTEXT:])
+
+    def feed(self, token: int) -> str:
+        """The text that `token` completes; "" if it completes none."""
+        self._pending.append(token)
+        new = self._new()
+        whole = new.rstrip(UNFINISHED)
+        if len(new) - len(whole) > MAX_UNFINISHED:
+            whole = new
+        fresh = whole[self._given :]
+        self._given = max(self._given, len(whole))
+        if new and whole == new:  # without text only special tokens came, and the context stays what it is
+            self._start_from(self._pending)
+        return fresh
+
+    def end(self) -> str:
+        """What was still waiting for the rest of a character. Call it once, after the last token."""
+        fresh = self._new()[self._given :]
+        self._start_from(self._pending or self._context)
+        return fresh
+
+    def _start_from(self, context: list[int]) -> None:
+        self._context, self._before = context, self._text.decode(context)
+        self._pending, self._given = [], 0
+
+    def _new(self) -> str:
+        """The text of the pending tokens."""
+        both = self._text.decode(self._context + self._pending)
+        if both.startswith(self._before):
+            return both[len(self._before) :]
+        # bytes that continue the context's last bytes and spoil them together: on their own they read right
+        return self._text.decode(self._pending)

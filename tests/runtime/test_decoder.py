@@ -1,0 +1,238 @@
+"""The decoder against numpy, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime import graphs
+from runtime.conftest import Open
+
+from t2r_runtime import Decoder, UserError
+
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, a different order of sums
+
+kinds = pytest.mark.parametrize("kind", graphs.KINDS)
+
+
+def tokens(batch: int, time: int, seed: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, graphs.VOCABULARY, (batch, time))
+
+
+@kinds
+@pytest.mark.parametrize("fixed", [None, 2])
+def test_steps_from_random_states_are_those_of_numpy(kind: str, fixed: int | None, opened: Open) -> None:
+    decoder, eager = opened(kind, batch=fixed), graphs.Eager(kind, batch=2)
+    eager.states = graphs.random_states(kind, batch=2)
+    decoder.set_state(eager.states)
+    assert (decoder.batch, decoder.position) == (2, 3)
+    for count, column in enumerate(tokens(2, 6).T):
+        np.testing.assert_allclose(decoder.step(column), eager.step(column), **CLOSE)
+        assert decoder.position == 4 + count
+    for name, state in decoder.state().items():
+        assert state.dtype == eager.states[name].dtype
+        np.testing.assert_allclose(state, eager.states[name], **CLOSE)
+
+
+@kinds
+def test_prefill_is_its_steps(kind: str, opened: Open) -> None:
+    ids = tokens(2, 7)
+    one, other = opened(kind), opened(kind)
+    one.reset(batch=2)
+    other.reset(batch=2)
+    logits = one.prefill(ids)
+    for column in ids.T:
+        last = other.step(column)
+    np.testing.assert_array_equal(logits, last)
+    assert one.position == other.position == 7
+    for name, state in one.state().items():
+        np.testing.assert_array_equal(state, other.state()[name])
+
+
+@kinds
+def test_batch_is_its_rows(kind: str, opened: Open) -> None:
+    ids = tokens(3, 7)
+    decoder = opened(kind)
+    decoder.reset(batch=3)
+    together = decoder.prefill(ids)
+    for row in range(3):
+        decoder.reset(batch=1)
+        np.testing.assert_allclose(decoder.prefill(ids[row])[0], together[row], **CLOSE)
+
+
+@kinds
+def test_reset_forgets(kind: str, opened: Open) -> None:
+    decoder = opened(kind)
+    first = decoder.prefill([3, 1, 4])
+    assert not np.array_equal(decoder.prefill([3, 1, 4]), first)
+    decoder.reset()
+    assert decoder.position == 0
+    np.testing.assert_array_equal(decoder.prefill([3, 1, 4]), first)
+
+
+def test_initial_values_are_those_of_the_metadata(opened: Open) -> None:
+    start = (graphs.S, graphs.StateSpec("z.0", "float32", ("B", graphs.G, graphs.K), initial=0.5), graphs.POSITION)
+    decoder = opened("constant", states=start)
+    decoder.step(3)
+    decoder.reset(batch=2)
+    assert (decoder.state()["z.0"] == 0.5).all()
+    assert (decoder.state()["S.0"] == 0).all()
+
+
+@kinds
+def test_what_is_handed_out_is_the_callers(kind: str, opened: Open) -> None:
+    decoder = opened(kind)
+    logits, states = decoder.prefill([3, 1]), decoder.state()
+    kept = logits.copy(), {name: array.copy() for name, array in states.items()}
+    given = decoder.state()
+    decoder.set_state(given)
+    for array in given.values():
+        array[...] = 77  # the decoder has its own copy
+    decoder.prefill([4, 1, 5])
+    np.testing.assert_array_equal(logits, kept[0])
+    for name, array in states.items():
+        np.testing.assert_array_equal(array, kept[1][name])
+
+
+def test_no_buffer_is_past_and_present(opened: Open) -> None:
+    chain = opened("both")._states
+    for binding in chain._bindings:
+        bound_in, bound_out = binding._bound_inputs, binding._bound_outputs
+        for spec in graphs.states("constant"):
+            past, present = bound_in[spec.past], bound_out[spec.present]
+            assert not np.shares_memory(past.numpy(), present.numpy())
+    assert chain._bindings[0]._bound_inputs["past_S.0"] is chain._bindings[1]._bound_outputs["present_S.0"]
+
+
+@pytest.mark.parametrize("ids", [3, [3], np.array([3], np.uint8), np.array(3, np.int32)])
+def test_one_token_in_any_whole_dtype(ids: object, opened: Open) -> None:
+    np.testing.assert_array_equal(opened().step(ids), opened().step([3]))
+
+
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        ([], "expected at least one token; received none; start from the BOS token, 1"),
+        ([1.0], "expected ids that are whole numbers; received float64; encode the text first"),
+        ([True], "expected ids that are whole numbers; received bool; encode the text first"),
+        (["a"], "expected ids that are whole numbers; received <U1; encode the text first"),
+        ([-1], "expected ids in 0 … 10; received -1 … -1; use the tokenizer of this model"),
+        ([11], "expected ids in 0 … 10; received 11 … 11; use the tokenizer of this model"),
+        ([1, 2], "expected ids of the shape (1,); received (2,); give one token a sequence"),
+        ([[1]], "expected ids of the shape (1,); received (1, 1); give one token a sequence"),
+    ],
+)
+def test_step_refuses(ids: object, message: str, opened: Open) -> None:
+    decoder = opened()
+    with pytest.raises(UserError) as caught:
+        decoder.step(ids)
+    assert str(caught.value) == message
+    assert decoder.position == 0
+
+
+def test_prefill_refuses(opened: Open) -> None:
+    decoder = opened()
+    with pytest.raises(UserError, match="at least one token; received none; start from the BOS token, 1"):
+        decoder.prefill([])
+    with pytest.raises(UserError, match=r"shape \(1, T\) or \(T,\); received \(2, 3\); give one row of tokens a sequ"):
+        decoder.prefill(tokens(2, 3))
+    with pytest.raises(UserError, match="received 1 … 11"):
+        decoder.prefill([1, 2, 11])
+    decoder.reset(batch=2)
+    with pytest.raises(UserError, match=r"shape \(2, T\); received \(2,\)"):
+        decoder.prefill([1, 2])
+    assert decoder.position == 0
+    with pytest.raises(UserError, match="none; start from any token"):
+        opened(bos_token=None).prefill([])
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.0, True])
+def test_reset_refuses_a_bad_batch(batch: int, opened: Open) -> None:
+    with pytest.raises(UserError, match="expected a batch of at least 1; received .*; choose another"):
+        opened().reset(batch=batch)
+
+
+def test_reset_refuses_what_does_not_fit_in_memory(opened: Open) -> None:
+    decoder = opened()
+    with pytest.raises(UserError, match="states of at most 17179869184 bytes; received .*; choose a smaller batch"):
+        decoder.reset(batch=10**9)
+    assert decoder.batch == 1
+
+
+def test_a_fixed_batch_stays(opened: Open) -> None:
+    decoder = opened(batch=2)
+    assert decoder.batch == 2
+    decoder.reset(batch=2)
+    with pytest.raises(UserError, match="a batch of 2, for which the graph was exported; received 3; export the model"):
+        decoder.reset(batch=3)
+    with pytest.raises(UserError, match=r"S.0 float32 \(3, 3, 5, 4\) for float32 \('B', 3, 5, 4\)"):
+        decoder.set_state(graphs.random_states("constant", batch=3))
+
+
+def test_no_step_past_the_last_position(opened: Open) -> None:
+    decoder = opened("table")
+    decoder.prefill([1] * 8)
+    message = "at most 9 tokens, where this model's positions end; received 2 more after 8; reset, read less, or export"
+    with pytest.raises(UserError, match=message):
+        decoder.prefill([1, 1])
+    decoder.step(1)
+    with pytest.raises(UserError, match="1 more after 9"):
+        decoder.step(1)
+    before = decoder.state()
+    decoder.set_state(before)  # the count comes from the position state
+    with pytest.raises(UserError, match="1 more after 9"):
+        decoder.step(1)
+
+
+def test_a_graph_that_clamps_goes_on(opened: Open) -> None:
+    decoder = opened("constant", max_positions=2, past_end="clamp")
+    decoder.prefill([1, 2, 3])
+    assert decoder.position == 3
+
+
+def test_set_state_refuses_what_does_not_fit(opened: Open) -> None:
+    decoder = opened("both")
+    decoder.prefill([1, 2])
+    before = decoder.state()
+    good = graphs.random_states("both", batch=2)
+    without = {name: array for name, array in good.items() if name != "z.0"}
+    bad = [
+        (without | {"z.1": good["z.0"]}, "missing z.0; unexpected z.1"),
+        (good | {"z.0": good["z.0"].astype(np.float64)}, r"z.0 float64 \(2, 3, 5\) for float32 \('B', 3, 5\)"),
+        (good | {"z.0": good["z.0"].astype(">f4")}, r"z.0 >f4 \(2, 3, 5\) for"),
+        (good | {"z.0": good["z.0"][:1]}, r"z.0 float32 \(1, 3, 5\) for float32 \('B', 3, 5\)"),
+        (good | {"S.0": good["S.0"].swapaxes(2, 3)}, r"S.0 float32 \(2, 3, 4, 5\) for"),
+        (good | {"S.0": good["S.0"][..., 0]}, r"S.0 float32 \(2, 3, 5\) for"),
+        ({name: array[:0] for name, array in good.items()}, r"S.0 float32 \(0, 3, 5, 4\) for"),
+        (good | {"position": np.array([3, -1], np.int32)}, "positions of at least 0; received a negative one"),
+    ]
+    for states, message in bad:
+        with pytest.raises(UserError, match=message):
+            decoder.set_state(states)
+        assert (decoder.batch, decoder.position) == (1, 2)
+        for name, state in decoder.state().items():
+            np.testing.assert_array_equal(state, before[name])
+
+
+def test_position_without_a_state_that_says_it(opened: Open) -> None:
+    decoder = opened("growing")
+    decoder.prefill([1, 2, 3])
+    decoder.set_state(decoder.state())
+    assert decoder.position == 3
+    silent = opened("silent")
+    silent.set_state(silent.state(), position=5)
+    assert silent.position == 5
+
+
+def test_a_step_that_fails_leaves_the_states(tmp_path: Path) -> None:
+    # the table has 9 rows and the metadata promises 12: the graph itself refuses the tenth token
+    decoder = Decoder(graphs.save(tmp_path / "g.onnx", "table", max_positions=12), threads=1)
+    decoder.prefill([1] * 9)
+    before = decoder.state()
+    with pytest.raises(UserError, match="expected the graph to run a step; received .*; export the model again") as error:
+        decoder.step(1)
+    assert "\n" not in str(error.value)
+    assert decoder.position == 9
+    for name, state in decoder.state().items():
+        np.testing.assert_array_equal(state, before[name])
