@@ -51,6 +51,10 @@ def _number(name: str, value: Any, positive: bool = True) -> None:
     )
 
 
+def _flag(name: str, value: Any) -> None:
+    _need(isinstance(value, bool), f"{name} to be true or false", repr(value), f"correct {name}")
+
+
 def _fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Check that `data` has the dataclass's fields and no others, so that a misspelt key is never ignored."""
     _need(isinstance(data, Mapping), f"{what} to be a JSON object", type(data).__name__, f"correct {what}")
@@ -92,6 +96,7 @@ class SoftmaxConfig:
     """Causal softmax attention with a cache that grows by one key and value a step."""
 
     kind: ClassVar[str] = "softmax"
+    folded: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -104,15 +109,20 @@ class LinearConfig:
     query_scale: float = 1.0  # multiplies q before φ; the authors use d ** -0.5
     guard: Guard = Guard()
     folded: bool = False  # W_φ is inside the projections (eq. 8)
+    feature_map: str = "relu"
 
     kind: ClassVar[str] = "linear"
-    feature_map: ClassVar[str] = "relu"
+    FEATURE_MAPS: ClassVar[tuple[str, ...]] = ("relu",)
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "drop")
 
     def __post_init__(self) -> None:
         _size("feature_size", self.feature_size)
+        _choice("feature_map", self.feature_map, self.FEATURE_MAPS)
         _choice("positions", self.positions, self.POSITIONS)
         _number("query_scale", self.query_scale)
+        _flag("shared_features", self.shared_features)
+        _flag("folded", self.folded)
+        _need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
 
 
 MixerConfig = SoftmaxConfig | LinearConfig
@@ -192,6 +202,8 @@ class ModelConfig:
         _choice("activation", self.activation, self.ACTIVATIONS)
         _choice("position", self.position, self.POSITION_KINDS)
         _number("norm_eps", self.norm_eps)
+        for name in ("gated_ffn", "tied_head", "qkv_bias", "output_bias", "ffn_bias"):
+            _flag(name, getattr(self, name))
         self._check_positions()
         self._check_tokens()
         for mixer in self.layers:
@@ -227,7 +239,7 @@ class ModelConfig:
         special = (*self.eos_tokens, *([] if self.bos_token is None else [self.bos_token]))
         for token in special:
             _need(
-                isinstance(token, int) and 0 <= token < self.vocab_size,
+                isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.vocab_size,
                 f"special tokens from 0 to {self.vocab_size - 1}",
                 token,
                 "correct bos_token and eos_tokens",
@@ -268,11 +280,14 @@ class ModelConfig:
         fields["layers"] = tuple(_mixer_from_dict(m) for m in layers)
         if fields.get("rotary") is not None:
             fields["rotary"] = RotaryConfig(**_fields(RotaryConfig, fields["rotary"], "the rotary config"))
-        fields["eos_tokens"] = tuple(fields.get("eos_tokens", ()))
+        eos = fields.get("eos_tokens", ())
+        _need(isinstance(eos, list | tuple), "eos_tokens to be a list", type(eos).__name__, "correct eos_tokens")
+        fields["eos_tokens"] = tuple(eos)
         return cls(**fields)
 
 
 def _mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig:
+    _need(isinstance(data, Mapping), "a layer's config to be a JSON object", type(data).__name__, "correct the config")
     fields = dict(data)
     kind = fields.pop("kind", None)
     _choice("mixer kind", kind, tuple(MIXER_CONFIGS))

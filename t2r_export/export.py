@@ -71,11 +71,10 @@ def export(
     """
     config = config or ExportConfig()
     model, folds = fold(checkpoint.model)
-    if hasattr(model.positions, "past_end"):
-        model.positions.past_end = config.past_end
+    model.positions.past_end = config.past_end
     groups = group(model.state_spec(), config.state_layout)
     graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch)
-    signature = _signature(checkpoint, model.config, groups, config)
+    signature = _signature(checkpoint, model.config, groups, folds, config)
     helper.set_model_props(graph, signature.to_metadata())
     files = write_graph(graph, ops.weights, path, external_bytes)
     parameters = sum(p.numel() for p in model.parameters())
@@ -138,13 +137,12 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps) -> onnx.M
 
 
 def _signature(
-    checkpoint: Checkpoint, config: ModelConfig, groups: Sequence[Group], options: ExportConfig
+    checkpoint: Checkpoint, config: ModelConfig, groups: Sequence[Group], folds: list[LayerFold], options: ExportConfig
 ) -> Signature:
-    feature_maps = [getattr(mixer, "feature_map", None) for mixer in config.layers]
-    layers = [
-        {**layer, **({"feature_map": name} if name else {})}
-        for layer, name in zip(config.to_dict()["layers"], feature_maps, strict=True)
-    ]
+    sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_size": config.head_size}
+    layers = tuple(
+        {**layer, **sizes, "fold": f.status} for layer, f in zip(config.to_dict()["layers"], folds, strict=True)
+    )
     return Signature(
         states=tuple(g.spec for g in groups),
         vocab_size=config.vocab_size,
@@ -154,7 +152,7 @@ def _signature(
         max_positions=config.max_positions,
         past_end=options.past_end,
         state_layout=options.state_layout,
-        layers=tuple(layers),
+        layers=layers,
         target="portable",
         quantization="none",
         checkpoint_sha256=checkpoint.sha256,

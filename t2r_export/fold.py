@@ -32,6 +32,10 @@ class LayerFold:
     reason: str | None  # why not, where not
     error: float | None  # relative, float64, where folded now
 
+    @property
+    def status(self) -> str:
+        return "folded" if self.folded else f"not folded: {self.reason}"
+
 
 def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
     """A folded copy of `model` and what happened to each layer. `model` itself is not changed.
@@ -42,15 +46,15 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
     folded = copy.deepcopy(model)
     layers, report = list(model.config.layers), []
     for layer, block in enumerate(folded.blocks):
-        mixer = block.mixer
-        kind, obstacle, error = layers[layer].kind, mixer.fold_obstacle(), None
-        if obstacle is None:
+        mixer, error = block.mixer, None
+        obstacle = None if mixer.config.folded else mixer.fold_obstacle()
+        if obstacle is None and not mixer.config.folded:
             error = fold_error(mixer)
             if not error <= FOLD_TOLERANCE:
                 raise CheckFailed(f"layer {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
             block.mixer = mixer.fold()
             layers[layer] = block.mixer.config
-        report.append(LayerFold(layer, kind, obstacle is None, obstacle, error))
+        report.append(LayerFold(layer, mixer.config.kind, obstacle is None, obstacle, error))
     folded.config = dataclasses.replace(model.config, layers=tuple(layers))
     return folded.eval(), report
 

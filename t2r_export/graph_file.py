@@ -56,7 +56,7 @@ def write_graph(
 
 def _bytes(weight: Tensor) -> memoryview:
     array = np.ascontiguousarray(weight.detach().float().cpu().numpy())
-    return memoryview(array.astype("<f4", copy=False)).cast("B")
+    return array.astype("<f4", copy=False).data
 
 
 def _digest(weights: Mapping[str, Tensor]) -> str:
@@ -64,7 +64,8 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
     for name, weight in weights.items():
         digest.update(name.encode())
         digest.update(_bytes(weight))
-    return digest.hexdigest()[:_DIGEST]
+    digits: str = digest.hexdigest()
+    return digits[:_DIGEST]
 
 
 def _inline(name: str, weight: Tensor) -> bytes:

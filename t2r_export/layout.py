@@ -63,10 +63,8 @@ def _pack(name: str, members: list[StateSpec]) -> Group:
 
 def pack(states: Mapping[str, Any], groups: list[Group]) -> dict[str, np.ndarray]:
     """The model's states (arrays by name) as the graph's."""
-    return {
-        g.spec.name: np.stack([states[m.name] for m in g.members], axis=1) if g.packed else np.asarray(states[g.spec.name])
-        for g in groups
-    }
+    arrays = {g.spec.name: [np.asarray(states[m.name]) for m in g.members] for g in groups}
+    return {g.spec.name: np.stack(arrays[g.spec.name], 1) if g.packed else arrays[g.spec.name][0] for g in groups}
 
 
 def unpack(states: Mapping[str, np.ndarray], groups: list[Group]) -> dict[str, np.ndarray]:

@@ -6,17 +6,17 @@ its own states, named `<state>.<layer>` outside ("S.3"), and counts the position
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
-from t2r_export.mixers import State, build_mixer
+from t2r_export.mixers import Mixer, State, build_mixer
 from t2r_export.ops import TORCH, TorchOps
-from t2r_export.positions import Rotary, build_positions
+from t2r_export.positions import Positions, Rotary, build_positions
 from t2r_runtime.signature import BATCH, POSITION, StateSpec
-
 
 
 class Norm(nn.Module):
@@ -56,6 +56,8 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """x + mixer(norm1(x)), then x + ffn(norm2(x))."""
 
+    mixer: Mixer
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = Norm(config)
@@ -77,12 +79,16 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A decoder whose layers each keep their own kind of state."""
 
+    positions: Positions
+    blocks: Sequence[Block]  # an nn.ModuleList
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.positions = build_positions(config)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(len(config.layers)))
+        blocks = nn.ModuleList(Block(config, layer) for layer in range(len(config.layers)))
+        self.blocks = blocks  # type: ignore[assignment]
         self.norm = Norm(config)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         if config.tied_head:

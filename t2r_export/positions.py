@@ -27,6 +27,7 @@ class Positions(nn.Module):
     """The kind `none`, and the base of the others: adds nothing, rotates nothing, needs no state."""
 
     needs_state = False
+    past_end = "refuse"  # clamp: every position past a table's end is its last one
 
     def embed(self, x: Any, position: Any, ops: TorchOps = TORCH) -> Any:
         """Token embeddings x (…, D) with what their position (…) adds to them."""
@@ -46,7 +47,6 @@ class LearnedPositions(Positions):
         super().__init__()
         assert config.max_positions is not None
         self.table = nn.Embedding(config.max_positions, config.width)
-        self.past_end = "refuse"  # clamp: every position past the table is its last one
 
     def embed(self, x: Any, position: Any, ops: TorchOps = TORCH) -> Any:
         rows = self.table.num_embeddings
@@ -103,7 +103,7 @@ POSITIONS: dict[str, type[Positions]] = {
 
 def build_positions(config: ModelConfig) -> Positions:
     kind = POSITIONS[config.position]
-    return kind() if kind is Positions else kind(config)  # type: ignore[call-arg]
+    return kind() if kind is Positions else kind(config)
 
 
 def rotate(x: Any, rotary: Rotary, ops: TorchOps = TORCH) -> Any:

@@ -24,9 +24,7 @@ def guarded(denominator: float, guard: Guard) -> float:
     return max(denominator, guard.eps) if guard.kind == "clamp" else denominator + guard.eps
 
 
-def recurrent(
-    phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard
-) -> tuple[Array, Array, Array]:
+def recurrent(phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard) -> tuple[Array, Array, Array]:
     """One token after another (eq. 4 and 5).
 
     Args:

@@ -31,5 +31,9 @@ def tolerance(provider: str, quantization: str) -> Tolerance:
     """
     if (provider, quantization) not in TOLERANCES:
         known = ", ".join(f"{p} with {q}" for p, q in TOLERANCES)
-        raise UserError(f"a provider and quantization with a tolerance ({known})", f"{provider} with {quantization}", "choose one of those")
+        raise UserError(
+            f"a provider and quantization with a tolerance ({known})",
+            f"{provider} with {quantization}",
+            "choose one of those",
+        )
     return TOLERANCES[provider, quantization]

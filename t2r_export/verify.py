@@ -98,8 +98,7 @@ def verify(
     model, folds = fold(checkpoint.model)
     unfolded = checkpoint.model
     for each in (model, unfolded):
-        if hasattr(each.positions, "past_end"):
-            each.positions.past_end = signature.past_end
+        each.positions.past_end = signature.past_end
     groups = group(model.state_spec(), signature.state_layout)
     _same_interface(decoder, groups, model)
     report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
@@ -232,7 +231,7 @@ def _random_ids(model: Transformer, shape: tuple[int, ...], generator: torch.Gen
 def _room(model: Transformer, used: int, wanted: int) -> int:
     """How many of the wanted tokens fit behind the used ones, where positions end."""
     end = model.config.max_positions
-    if end is None or getattr(model.positions, "past_end", "refuse") == "clamp":
+    if end is None or model.positions.past_end == "clamp":
         return wanted
     if end <= used:
         raise UserError(f"a model that reaches past {used} positions", f"max_positions {end}", "nothing to verify")

@@ -28,11 +28,11 @@ class Mixer(nn.Module):
         self.heads, self.kv_heads, self.head_size = model.heads, model.kv_heads, model.head_size
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
-        """Parallel form. x (B, T, D), the state before it, cos and sin (B, T, d/2) -> y (B, T, D), the state after."""
+        """Parallel form. x (B, T, D), the state before, cos and sin (B, T, 1, d/2) -> y (B, T, D), the state after."""
         raise NotImplementedError
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        """Recurrent form. x (B, D), the state before it, cos and sin (B, d/2) -> y (B, D), the state after."""
+        """Recurrent form. x (B, D), the state before it, cos and sin (B, 1, d/2) -> y (B, D), the state after."""
         raise NotImplementedError
 
     def state_spec(self) -> list[StateSpec]:
@@ -44,5 +44,5 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     def fold(self) -> Mixer:
-        """The same function with its feature map inside its projections. Only where there is no obstacle."""
+        """The same function with its feature map inside its projections. Only where not yet done and no obstacle is."""
         raise NotImplementedError

@@ -133,8 +133,6 @@ class LinearMixer(Mixer):
         return [StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))]
 
     def fold_obstacle(self) -> str | None:
-        if self.config.folded:
-            return "already folded"
         if self.rotates:
             return "positions are rotated between the projection and φ (positions='keep')"
         return None
@@ -212,9 +210,10 @@ def chunk_size(K: int, V: int, R: int) -> int:
 
 
 def _bias(projection: nn.Linear) -> Tensor:
-    if projection.bias is None:
+    bias: Tensor | None = projection.bias
+    if bias is None:
         return torch.zeros(projection.out_features, dtype=torch.float64, device=projection.weight.device)
-    return projection.bias.double()
+    return bias.double()
 
 
 def _folded(projection: nn.Linear, phi: FeatureMap, scale: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,196 @@
+"""What a checkpoint or a graph is, for a person and for a program: `t2r inspect`.
+
+Reads; never runs anything. A model and the graph that was exported from it are described in the same words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from t2r_export import checkpoint
+from t2r_export.mixers import Mixer
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import PREFIX, Signature, StateSpec
+
+GRAPH_SUFFIXES = (".onnx",)
+CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `t2r inspect` shows."""
+
+    file: str
+    kind: str  # checkpoint | graph
+    parameters: int
+    layers: list[dict[str, Any]]  # the mixer's config, and `fold`: what became of the layer, or can
+    states: list[StateSpec]
+    state_bytes: int  # a sequence, at the start
+    growth_bytes: int  # a token
+    break_even: int | None  # tokens from which a key/value cache would be larger; None if no layer was converted
+    max_positions: int | None
+    past_end: str | None
+    vocab_size: int
+    special_tokens: dict[str, Any]
+    details: dict[str, Any]  # of a graph: opset, operators, metadata; of a checkpoint: provenance
+
+    @property
+    def memory(self) -> str:
+        """`constant`, or `grows`, and why."""
+        growing = [s.name for s in self.states if s.grows]
+        if not growing:
+            return "constant"
+        return f"grows by {self.growth_bytes} bytes a token ({', '.join(growing[:4])}{', …' if growing[4:] else ''})"
+
+    @property
+    def reach(self) -> str:
+        """How far the model's positions go."""
+        if self.max_positions is None:
+            return "no end"
+        clamped = self.past_end == "clamp"
+        return f"{self.max_positions} positions" + (", then its last one" if clamped else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        states = [
+            {**asdict(s), "bytes": s.bytes(), "bytes_per_token": s.bytes(length=1) - s.bytes()} for s in self.states
+        ]
+        return {**vars(self), "states": states, "memory": self.memory, "reach": self.reach}
+
+
+def describe(path: str | Path) -> Description:
+    """Describe a model.pt, a Hugging Face folder or a graph.
+
+    Raises:
+        UserError: it is none of these, or it is damaged, or it is a graph without our metadata.
+    """
+    path = Path(path)
+    return _graph(path) if path.suffix in GRAPH_SUFFIXES and not path.is_dir() else _checkpoint(path)
+
+
+def _checkpoint(path: Path) -> Description:
+    loaded = checkpoint.load(path)
+    model, config = loaded.model, loaded.config
+    sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_size": config.head_size}
+    layers = [
+        {**layer, **sizes, "fold": _fold(block.mixer)}
+        for layer, block in zip(config.to_dict()["layers"], model.blocks, strict=True)
+    ]
+    states = model.state_spec()
+    return Description(
+        file=str(path),
+        kind="checkpoint",
+        parameters=sum(p.numel() for p in model.parameters()),
+        layers=layers,
+        states=states,
+        **_memory(layers, states),
+        max_positions=config.max_positions,
+        past_end=None,
+        vocab_size=config.vocab_size,
+        special_tokens={"bos": config.bos_token, "eos": list(config.eos_tokens)},
+        details={
+            "positions": config.position,
+            "tokenizer": loaded.tokenizer is not None,
+            "sha256": loaded.sha256,
+            "provenance": loaded.provenance,
+        },
+    )
+
+
+def _graph(path: Path) -> Description:
+    if not path.is_file():
+        raise UserError(f"a graph at {path}", "no such file", "check the path")
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
+    signature = Signature.from_metadata(metadata)
+    layers = [dict(layer) for layer in signature.layers]
+    tokenizer = signature.tokenizer is not None
+    short = {k: v for k, v in replace(signature, tokenizer=None).to_metadata().items() if k != PREFIX + "tokenizer"}
+    return Description(
+        file=str(path),
+        kind="graph",
+        parameters=sum(math.prod(t.dims) for t in model.graph.initializer),
+        layers=layers,
+        states=list(signature.states),
+        **_memory(layers, signature.states),
+        max_positions=signature.max_positions,
+        past_end=signature.past_end,
+        vocab_size=signature.vocab_size,
+        special_tokens={"bos": signature.bos_token, "eos": list(signature.eos_tokens)},
+        details={
+            "opset": {o.domain or "ai.onnx": o.version for o in model.opset_import},
+            "ir_version": model.ir_version,
+            "operators": dict(Counter(node.op_type for node in model.graph.node).most_common()),
+            "batch": signature.batch or "any",
+            "tokenizer": tokenizer,
+            "metadata": short,
+        },
+    )
+
+
+def _fold(mixer: Mixer) -> str:
+    if mixer.config.folded:
+        return "folded"
+    obstacle = mixer.fold_obstacle()
+    return f"not folded: {obstacle}" if obstacle else "not folded yet: export folds it"
+
+
+def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> dict[str, Any]:
+    """Bytes of all states, and from which length a softmax cache in the converted layers would take more.
+
+    A kv head keeps K(V + 1) numbers for ever where a cache keeps 2V for every token.
+    """
+    start = sum(s.bytes() for s in states)
+    growth = sum(s.bytes(length=1) - s.bytes() for s in states)
+    converted = [layer for layer in layers if layer["kind"] != "softmax"]
+    cache = sum(2 * layer["kv_heads"] * layer["head_size"] * CACHE_BYTES for layer in converted)
+    return {
+        "state_bytes": start,
+        "growth_bytes": growth,
+        "break_even": math.floor(start / cache) + 1 if converted else None,
+    }
+
+
+def lines(description: Description) -> list[str]:
+    """The description for a person."""
+    d = description
+    out = [
+        f"{d.file}: a {d.kind}, {d.parameters:,} parameters, vocabulary {d.vocab_size}",
+        f"reach: {d.reach}",
+        f"memory: {d.memory}; {d.state_bytes:,} bytes a sequence at the start",
+    ]
+    if d.break_even is not None:
+        out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")
+    for number, layer in enumerate(d.layers):
+        out.append(f"layer {number}: {_layer(layer)}")
+    for state in d.states:
+        size = f"{state.bytes(length=1):,} bytes a token" if state.grows else f"{state.bytes():,} bytes"
+        shape = " × ".join(str(n) for n in state.shape)
+        out.append(f"state {state.name}: {state.dtype} {shape}, {size}")
+    out.extend(f"{key}: {_short(value)}" for key, value in d.details.items())
+    return out
+
+
+def _layer(layer: dict[str, Any]) -> str:
+    if "feature_size" not in layer:
+        return f"{layer['kind']}, {layer['fold']}"
+    guard = layer["guard"]
+    return (
+        f"{layer['kind']}, {layer['feature_size']} features, guard {guard['kind']} {guard['eps']:g}, "
+        f"positions {layer['positions']}, {layer['fold']}"
+    )
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+    return text if len(text) <= 300 else text[:299] + "…"
