@@ -8,7 +8,6 @@ one in `t2r_export.mixers.MIXERS`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,6 +19,7 @@ from t2r_runtime.errors import UserError
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # any one of D, ffn, heads, head size, feature size
 MAX_VOCABULARY = 1 << 22
+LARGEST = 1e300  # any number that is not a size
 
 
 def _need(condition: bool, expected: str, received: Any, do: str) -> None:
@@ -42,7 +42,8 @@ def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def _number(name: str, value: Any, positive: bool = True) -> None:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # a comparison, because a NaN fails it and a whole number too large for a float does not raise in it
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     _need(
         fine and (value > 0 or not positive),
         f"{name} to be a finite{' positive' if positive else ''} number",

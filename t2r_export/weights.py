@@ -24,8 +24,13 @@ LISTED = 5  # names that a message spells out before it only counts
 
 def outline(config: ModelConfig) -> Transformer:
     """The model with shapes and without numbers (its position frequencies are computed: they are not weights)."""
-    with torch.device("meta"):
-        return Transformer(config)
+    try:
+        with torch.device("meta"):
+            return Transformer(config)
+    except RuntimeError as error:  # torch counts bytes in 64 bits
+        raise UserError(
+            "sizes that some memory could hold", str(error)[:200], "correct the sizes in the config"
+        ) from error
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -65,13 +70,13 @@ def as_float32(name: str, tensor: Tensor) -> Tensor:
     Raises:
         UserError: it holds no floating-point numbers, or a NaN, or an infinity, or a value past float32's range.
     """
-    if tensor.dtype not in FLOATS or tensor.layout != torch.strided or tensor.is_quantized:
+    if tensor.dtype not in FLOATS or tensor.layout != torch.strided:
         raise UserError(
             f"dense floating-point numbers in {name!r}",
             f"{tensor.layout} of {tensor.dtype}".replace("torch.", ""),
             "use the checkpoint from before it was quantized",
         )
-    tensor = tensor.to(torch.float32).contiguous()
+    tensor = tensor.detach().to(torch.float32).contiguous()
     low, high = tensor.aminmax() if tensor.numel() else (torch.zeros(()), torch.zeros(()))
     if not torch.isfinite(low + high):  # a NaN anywhere comes out of aminmax as NaN
         kind = "NaN" if torch.isnan(tensor).any() else "an infinity"

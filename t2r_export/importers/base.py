@@ -6,13 +6,13 @@ tensor of the family's files holds which of our weights. It never touches a file
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t2r_export.config import MAX_LAYERS, ModelConfig
+from t2r_export.config import LARGEST, MAX_LAYERS, ModelConfig
 from t2r_runtime.errors import UserError
 
 # transformers' names -> ours; several names stand for one formula
@@ -86,7 +86,7 @@ class Fields:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < LARGEST:
             raise self.wrong(key, "a finite positive number", value)
         return float(value)
 
@@ -106,8 +106,9 @@ class Fields:
     def only(self, key: str, supported: Any) -> None:
         """Refuse a feature that we do not have: the key must be absent, null, or `supported`."""
         value = self.get(key, supported)
+        supported_only = f"absent or {_json(supported)}, since nothing else is supported"
         if value != supported or isinstance(value, bool) != isinstance(supported, bool):
-            raise self.wrong(key, f"{_json(supported)} (the only value that is supported)", value, "use another model")
+            raise self.wrong(key, supported_only, value, "use a model without it")
 
     def object(self, key: str) -> dict[str, Any]:
         value = self.get(key, {})
@@ -128,10 +129,10 @@ class Fields:
         return sorted(set(self.data) - self.read)
 
     def wrong(self, key: str, expected: str, value: Any, do: str = "") -> UserError:
-        received = "no such key" if value is None else _json(value)
+        received = "no value" if value is None else _json(value)
         return UserError(f"{key} in {self.where} to be {expected}", received, do or f"correct {key}")
 
 
 def _json(value: Any) -> str:
-    names: dict[Any, str] = {True: "true", False: "false"}
-    return names[value] if isinstance(value, bool) else repr(value)[:100]
+    """The value as the file spells it, on one line and no longer than a message can be."""
+    return json.dumps(value)[:100]

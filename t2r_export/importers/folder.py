@@ -51,7 +51,8 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     family = fields.get("model_type")
     if not isinstance(family, str) or family not in importers:
         raise fields.wrong("model_type", f"one of {', '.join(sorted(importers))}", family, "use a model of those")
-    fields.only("quantization_config", None)
+    if fields.get("quantization_config"):
+        raise UserError(f"weights in floating point in {folder}", "a quantization_config", "use the model before that")
     importer = importers[family]
     config = importer.config(fields)
     config = dataclasses.replace(config, **_special_tokens(config, fields, files))
