@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, show, size
-from t2r_runtime.signature import StateSpec
+from t2r_export.cli.output import json_option, ranges, show, size
 
 
 @click.command("export")
@@ -38,11 +37,9 @@ def command(model: Path, out: Path, batch: int | None, state_layout: str, past_e
     }
     lines = [f"{file}: {size(count)}" for file, count in files.items()]
     lines.append(f"{report.parameters:,} parameters, {report.nodes} operators, {len(signature.states)} states")
-    lines.append(f"layers: {', '.join(f'{kinds.count(k)} {k}' for k in dict.fromkeys(kinds))}")
-    lines.append(f"state: {size(state_bytes)} a sequence" + (", and growing" if _grows(signature.states) else ""))
-    lines += [f"layer {fold.layer} is not folded: {fold.reason}" for fold in report.folds if fold.reason]
+    lines.append(f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers")
+    grows = any(state.grows for state in signature.states)
+    lines.append(f"state: {size(state_bytes)} a sequence{', and more with every token' if grows else ', constant'}")
+    for status in dict.fromkeys(fold.status for fold in report.folds):
+        lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
     show(as_json, data, "\n".join(lines))
-
-
-def _grows(states: tuple[StateSpec, ...]) -> bool:
-    return any(state.grows for state in states)

@@ -1,6 +1,20 @@
+"""`t2r inspect`: describe a model or a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
 import click
+
+from t2r_export.cli.output import json_option, show
 
 
 @click.command("inspect")
-def command() -> None:
-    """Not yet."""
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def command(path: Path, as_json: bool) -> None:
+    """Describe PATH (a model.pt, a Hugging Face folder or an exported .onnx): layers, states, sizes, metadata."""
+    from t2r_export.describe import describe, lines
+
+    description = describe(path)
+    show(as_json, description.to_dict(), "\n".join(lines(description)))

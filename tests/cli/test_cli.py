@@ -147,6 +147,47 @@ def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
     assert [fold["folded"] for fold in result["folds"]] == [False, False]
 
 
+def test_verify_passes(folder: Path, capsys: Output) -> None:
+    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 40]
+    out, err = run(capsys, *arguments)
+    assert out.startswith("40 steps, cpu  ")
+    assert "first other greedy token" in out
+    assert "FAILED" not in out
+    assert err == ""
+    result = json.loads(run(capsys, *arguments, "--provider", "cpu", "--json")[0])
+    assert (result["passed"], result["steps"], result["same_checkpoint"]) == (True, 40, True)
+
+
+def test_verify_fails_with_1(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    arguments = ["convert", folder / "model.pt", tmp_path / "other.pt", "--feature-size", 5, "--seed", 9]
+    run(capsys, *arguments)
+    arguments = ["verify", tmp_path / "other.pt", folder / "t2r.onnx", "--steps", 5]
+    out, err = run(capsys, *arguments, code=1)
+    assert "FAILED" in out
+    lines = err.splitlines()
+    assert lines[0].endswith(f"t2r.onnx says that it was exported from another file than {tmp_path / 'other.pt'}")
+    assert lines[1].startswith("t2r: check failed: ")
+    assert len(lines) == 2
+    assert json.loads(run(capsys, *arguments, "--json", code=1)[0])["passed"] is False
+
+
+def test_verify_refuses(folder: Path, capsys: Output) -> None:
+    _, err = run(capsys, "verify", folder / "model.pt", folder / "t2r.onnx", code=2)
+    assert err.startswith("t2r: expected a graph of this model: ")
+    _, err = run(capsys, "verify", folder / "t2r.pt", folder / "t2r.onnx", "--provider", "abacus", code=2)
+    assert "abacus" in err
+    assert err.count("\n") == 1
+
+
+def test_inspect(folder: Path, capsys: Output) -> None:
+    for name in ("model.pt", "t2r.pt", "t2r.onnx"):
+        out, err = run(capsys, "inspect", folder / name)
+        assert f"{name}: a " in out
+        assert err == ""
+        result = json.loads(run(capsys, "inspect", folder / name, "--json")[0])
+        assert [layer["kind"] for layer in result["layers"]] == ["softmax" if name == "model.pt" else "linear"] * 2
+
+
 class TestGenerate:
     def test_text_goes_to_stdout_alone(self, folder: Path, capsys: Output) -> None:
         arguments = ["generate", folder / "t2r.onnx", "--prompt", "one day", "--max-tokens", 9, "--temperature", 0]

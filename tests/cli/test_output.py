@@ -1,0 +1,78 @@
+"""What commands print, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from t2r_export.cli.output import plain, ranges, show, size, table
+from t2r_export.cli.progress import progress
+
+
+@dataclasses.dataclass
+class Measured:
+    name: str
+    values: tuple[float, ...]
+    file: Path
+
+
+def test_json_is_one_object_that_json_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    show(True, {"a": Measured("ü", (0.5, math.nan, -math.inf), Path("x/y")), 3: [None, True]}, "text")
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"a": {"name": "ü", "values": [0.5, None, None], "file": "x/y"}, "3": [None, True]}
+    assert out.count("\n") == 1
+    assert "NaN" not in out
+
+
+def test_text_is_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    show(False, {}, "two\nlines")
+    assert capsys.readouterr().out == "two\nlines\n"
+
+
+def test_plain_leaves_classes_alone() -> None:
+    assert plain([1, "a", False]) == [1, "a", False]
+
+
+def test_table() -> None:
+    assert table([["a", 1], ["long", 20]], ["name", "n"]) == "name   n\na      1\nlong  20"
+    assert table([["a", "b"], ["ccc", ""]]) == "a    b\nccc"
+
+
+@pytest.mark.parametrize(
+    "count, text", [(0, "0 B"), (999, "999 B"), (1234, "1.23 kB"), (75.5e6, "75.5 MB"), (2**31, "2.15 GB")]
+)
+def test_size(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+def test_ranges() -> None:
+    assert ranges([]) == ""
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+
+
+def test_progress_in_a_log_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("verify", 10, seconds=0.0) as advance:
+        advance(4)
+        advance(10)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("verify: 4 of 10, ")
+    assert lines[1] == "verify: 10 of 10, 0 s left"
+
+
+def test_short_work_logs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("verify", 10) as advance:
+        advance(10)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress("verify", 10) as advance:
+        for done in (5, 10):
+            advance(done)
+    assert "verify" in capsys.readouterr().err
