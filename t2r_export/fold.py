@@ -17,6 +17,7 @@ import torch
 
 from t2r_export.mixers import Mixer, State
 from t2r_export.model import Transformer
+from t2r_export.weights import assemble
 from t2r_runtime.errors import CheckFailed
 
 FOLD_TOLERANCE = 1e-10  # relative, float64; measured 1e-15 to 1e-14
@@ -38,25 +39,31 @@ class LayerFold:
 
 
 def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
-    """A folded copy of `model` and what happened to each layer. `model` itself is not changed.
+    """`model` with its layers folded, and what happened to each layer.
+
+    `model` itself is not changed; the weights that a fold leaves as they are belong to both, so that folding a large
+    model needs memory for one layer.
 
     Raises:
         CheckFailed: a folded layer differs from the unfolded one by more than 1e-10 relative in float64.
     """
-    folded = copy.deepcopy(model)
     layers, report = list(model.config.layers), []
-    for layer, block in enumerate(folded.blocks):
+    weights = model.state_dict()
+    for layer, block in enumerate(model.blocks):
         mixer, error = block.mixer, None
         obstacle = None if mixer.config.folded else mixer.fold_obstacle()
         if obstacle is None and not mixer.config.folded:
             error = fold_error(mixer)
             if not error <= FOLD_TOLERANCE:
                 raise CheckFailed(f"layer {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
-            block.mixer = mixer.fold()
-            layers[layer] = block.mixer.config
+            folded = mixer.fold()
+            layers[layer] = folded.config
+            prefix = f"blocks.{layer}.mixer."
+            weights = {name: tensor for name, tensor in weights.items() if not name.startswith(prefix)}
+            weights |= {prefix + name: tensor for name, tensor in folded.state_dict().items()}
         report.append(LayerFold(layer, mixer.config.kind, obstacle is None, obstacle, error))
-    folded.config = dataclasses.replace(model.config, layers=tuple(layers))
-    return folded.eval(), report
+    config = dataclasses.replace(model.config, layers=tuple(layers))
+    return assemble(config, weights), report
 
 
 @torch.no_grad()
