@@ -1,0 +1,173 @@
+"""Finetuning from end to end: a converted model and a text become a student that knows what its teacher knows.
+
+Requires a model (usually fresh from `convert`) and, for the stages that imitate, its teacher. Ensures an output file
+that holds the trained model with its history, or no output file; and, until then, a state to resume from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t2r_export import checkpoint
+from t2r_export.checkpoint import Checkpoint
+from t2r_export.config import SoftmaxConfig
+from t2r_export.data import Corpus, held_out_windows, read_corpus
+from t2r_export.evaluate import Evaluation, evaluate
+from t2r_export.finetune_config import FinetuneConfig
+from t2r_export.model import Transformer
+from t2r_export.stages import STAGES
+from t2r_export.training import Trainer, remove_state
+from t2r_export.training_log import TrainingLog
+from t2r_export.training_state import TrainingState, load_state
+from t2r_runtime.errors import CheckFailed, UserError
+
+
+@dataclass(frozen=True)
+class FinetuneReport:
+    """What a run did, and teacher and student side by side on all held-out windows."""
+
+    output: Path
+    teacher: Evaluation | None
+    before: Evaluation
+    after: Evaluation
+    tokens: int  # trained on, all stages together
+    seconds: float  # of this process, evaluation included
+
+
+def finetune(config: FinetuneConfig) -> FinetuneReport:
+    """Train `config.model` as planned and write `config.output`.
+
+    Raises:
+        UserError: an input that cannot be used, an unfinished run in the way, or a state of another run to resume.
+        CheckFailed: the loss stopped being finite.
+        KeyboardInterrupt: Ctrl-C; the state has been saved.
+    """
+    started = time.monotonic()
+    accelerator = _accelerator(config)
+    main = accelerator.is_main_process
+    loaded, teacher, corpus, identity = _inputs(config)
+    student = loaded.model
+    windows = held_out_windows(corpus.validation, config.length)
+    with TrainingLog(config.log_path, main) as log:
+        state = _start(config, identity, student)
+        student.to(accelerator.device)
+        if teacher is not None:
+            teacher.to(accelerator.device)
+        log.record(event="start", stage=state.stage, step=state.step, **config.recipe())
+        if main and not state.measured:
+            measured = {"teacher": teacher, "student": student}
+            state.measured = {k: evaluate(m, windows).nats for k, m in measured.items() if m is not None}
+        Trainer(config, student, teacher, corpus, accelerator, log, state).run()
+        if main:
+            after = evaluate(student, windows)
+            if not math.isfinite(after.nats):
+                raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
+            _write(config, loaded, student, state, identity, after)
+            log.record(event="done", nats=after.nats, before=state.measured)
+        accelerator.wait_for_everyone()
+    if not main:
+        after = Evaluation(math.nan, 0, config.length)
+    figures = {name: dataclasses.replace(after, nats=nats) for name, nats in state.measured.items()}
+    return FinetuneReport(
+        config.output,
+        figures.get("teacher"),
+        figures.get("student", after),
+        after,
+        state.tokens,
+        time.monotonic() - started,
+    )
+
+
+def _accelerator(config: FinetuneConfig) -> Any:
+    import torch
+    from accelerate import Accelerator
+
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
+    return Accelerator(cpu=config.device == "cpu")
+
+
+def _inputs(config: FinetuneConfig) -> tuple[Checkpoint, Transformer | None, Corpus, dict[str, Any]]:
+    """Student, teacher and text, checked against each other, and what identifies the run."""
+    if config.output.is_dir():
+        raise UserError("a file name to write to", f"the folder {config.output}", "name a file inside it")
+    loaded = checkpoint.load(config.model)
+    limit = loaded.config.max_positions
+    if limit is not None and config.length > limit:
+        raise UserError(f"a length of at most {limit}, the model's last position", f"{config.length}", "shorten it")
+    teacher, teacher_sha256 = _teacher(config, loaded)
+    corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.held_out, config.separator)
+    identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
+    return loaded, teacher, corpus, identity
+
+
+def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:
+    if config.teacher is not None:
+        loaded = checkpoint.load(config.teacher)
+        if loaded.config.vocab_size != student.config.vocab_size:
+            raise UserError(
+                f"a teacher with the student's vocabulary of {student.config.vocab_size}",
+                f"one of {loaded.config.vocab_size}",
+                "give the model that the student was converted from",
+            )
+        return loaded.model, loaded.sha256
+    if not any(STAGES[plan.stage].needs_teacher for plan in config.plan if plan.steps):
+        return None, None
+    return original(student), None
+
+
+def original(converted: Checkpoint) -> Transformer:
+    """The softmax model that a converted, still untrained model was made from: conversion keeps all its weights.
+
+    Raises:
+        UserError: the model has been trained since, or does not hold a softmax model's weights.
+    """
+    config = dataclasses.replace(converted.config, layers=(SoftmaxConfig(),) * len(converted.config.layers))
+    model = Transformer(config)
+    missing, _ = model.load_state_dict(converted.model.state_dict(), strict=False)
+    if missing or "finetune" in converted.provenance:
+        reason = "weights trained since" if "finetune" in converted.provenance else f"a model without {missing[0]}"
+        raise UserError(
+            "a freshly converted model, which holds its teacher's weights", reason, "give the teacher explicitly"
+        )
+    return model.eval()
+
+
+def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transformer) -> TrainingState:
+    """The state to begin with. Refuses to run over the state of an unfinished run."""
+    if not config.state_path.exists():
+        return TrainingState(identity, student.state_dict())
+    if not config.resume:
+        raise UserError(
+            "no unfinished run with this output",
+            f"its state in {config.state_path}",
+            "go on with --resume, or delete that file to start anew",
+        )
+    state = load_state(config.state_path, identity)
+    student.load_state_dict(state.weights)
+    return state
+
+
+def _write(
+    config: FinetuneConfig,
+    loaded: Checkpoint,
+    student: Transformer,
+    state: TrainingState,
+    identity: dict[str, Any],
+    after: Evaluation,
+) -> None:
+    """The output with what was done to it, which is a function of the run alone: no dates, no durations."""
+    done = {
+        **identity,
+        "files": [path.name for path in config.data],
+        "tokens": state.tokens,
+        "evaluation": {"tokens": after.tokens, "length": after.length, **state.measured, "finetuned": after.nats},
+    }
+    provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}
+    checkpoint.save(config.output, student, loaded.tokenizer, provenance)
+    remove_state(config.state_path)

@@ -1,0 +1,191 @@
+"""The stages of finetuning: what each one trains, and by which loss.
+
+    transfer  the new mixers' own parameters (φ), so that each layer's output is what the teacher's layer gives for the
+              teacher's own hidden states: attention transfer, Zhang et al. 2024 (LoLCATs), arXiv 2410.10254, sec. 3.1
+    distill   all weights, so that the student's next-token distribution is the teacher's: Hinton et al. 2015
+    task      all weights, on the text itself: the recipe of Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
+
+A stage is a module whose `forward` is its loss: so it can be wrapped for several devices as a whole. A new stage is a
+class here and a line in `STAGES`, here and in `finetune_config`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from t2r_export.model import Transformer
+from t2r_runtime.errors import UserError
+
+
+class Stage(nn.Module):
+    """Base of the stages. Requires a student, and a teacher where `needs_teacher`.
+
+    Ensures that exactly the parameters of `trainable` ask for gradients.
+    """
+
+    needs_teacher: ClassVar[bool]
+
+    def __init__(self, student: Transformer, teacher: Transformer | None, cross_entropy: float = 0.0) -> None:
+        super().__init__()
+        self.student, self.teacher, self.cross_entropy = student, teacher, cross_entropy
+        chosen = self.trainable()
+        for name, parameter in student.named_parameters():
+            parameter.requires_grad_(name in chosen)
+        if teacher is not None:
+            teacher.requires_grad_(False)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The student's parameters that this stage changes, by name."""
+        return dict(self.student.named_parameters())
+
+    def measure(self, windows: Tensor) -> None:
+        """Look once at a batch (B, T+1) before training starts, for constants of the loss."""
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """windows (B, T+1) int64 -> the loss, a float32 scalar: a mean over tokens."""
+        raise NotImplementedError
+
+
+class Transfer(Stage):
+    """Squared error of each new layer's output, divided by the variance of the teacher's: layers weigh alike.
+
+    The loss is the sum over layers of the share of variance that is not explained, so an untrained layer starts near
+    1 and a layer that the student kept contributes nothing.
+    """
+
+    needs_teacher = True
+    variance: Tensor  # (new layers)
+
+    def __init__(self, student: Transformer, teacher: Transformer | None, cross_entropy: float = 0.0) -> None:
+        assert teacher is not None
+        if len(student.blocks) != len(teacher.blocks) or student.config.width != teacher.config.width:
+            raise UserError(
+                "a teacher with the student's layers and width for the transfer stage",
+                f"{len(teacher.blocks)} layers of width {teacher.config.width} for "
+                f"{len(student.blocks)} of {student.config.width}",
+                "give the model that was converted as the teacher, or leave transfer out",
+            )
+        self.new = {layer: _new_parameters(student, teacher, layer) for layer in range(len(student.blocks))}
+        self.new = {layer: names for layer, names in self.new.items() if names}
+        if not self.new:
+            raise UserError(
+                "a student whose mixers have parameters that its teacher's lack",
+                "the same mixers in both",
+                "convert the model first, or leave transfer out",
+            )
+        super().__init__(student, teacher, cross_entropy)
+        self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        names = {name for names in self.new.values() for name in names}
+        return {name: p for name, p in self.student.named_parameters() if name in names}
+
+    @torch.no_grad()
+    def measure(self, windows: Tensor) -> None:
+        """Set each layer's variance, over the tokens of these windows and averaged over the width.
+
+        One window at a time, so that it fits wherever one process's share of the batch does, and is the same number
+        however many processes share it.
+        """
+        sums = []
+        for window in windows.split(1):
+            targets = [y.double().flatten(0, 1) for _, y in self._teacher_layers(window[:, :-1])]  # each (T, D)
+            sums.append(torch.stack([torch.stack([y.mean(0), y.square().mean(0)]) for y in targets]))
+        mean, square = torch.stack(sums).mean(0).unbind(1)  # (layers, D) each
+        self.variance.copy_((square - mean.square()).mean(1).clamp(min=1e-12))
+
+    def forward(self, windows: Tensor) -> Tensor:
+        ids = windows[:, :-1]
+        states = self.student.init_state(len(ids))
+        with torch.no_grad():
+            layers = self._teacher_layers(ids)
+            rotary = self.student.embed(ids, states)[1]
+        losses = []
+        for layer, (x, target) in zip(self.new, layers, strict=True):
+            y, _ = self.student.blocks[layer].mixer(x, self.student.layer_state(states, layer), rotary)
+            losses.append((y.float() - target.float()).square().mean())
+        return (torch.stack(losses) / self.variance).sum()
+
+    def _teacher_layers(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What the teacher's mixers get and give, (B, T, D) each, in the layers that are new in the student."""
+        teacher = self.teacher
+        assert teacher is not None
+        states = teacher.init_state(len(ids))
+        x, rotary, _ = teacher.embed(ids, states)
+        seen = []
+        for layer, block in enumerate(teacher.blocks):
+            normed = block.norm1(x)
+            y, _ = block.mixer(normed, teacher.layer_state(states, layer), rotary)
+            if layer in self.new:
+                seen.append((normed, y))
+            x = x + y
+            x = x + block.ffn(block.norm2(x))
+        return seen
+
+
+class Distill(Stage):
+    """KL(teacher ‖ student) of the next token, plus `cross_entropy` times the cross-entropy of the text's."""
+
+    needs_teacher = True
+
+    def forward(self, windows: Tensor) -> Tensor:
+        assert self.teacher is not None
+        ids = windows[:, :-1]
+        with torch.no_grad():
+            target = self.teacher(ids)
+        logits = self.student(ids)
+        loss: Tensor = Divergence.apply(logits.flatten(0, 1), target.flatten(0, 1))
+        if self.cross_entropy:
+            loss = loss + self.cross_entropy * next_token_loss(logits, windows)
+        return loss
+
+
+class Task(Stage):
+    """Cross-entropy of the text. Also trains a model from random weights."""
+
+    needs_teacher = False
+
+    def forward(self, windows: Tensor) -> Tensor:
+        return next_token_loss(self.student(windows[:, :-1]), windows)
+
+
+class Divergence(torch.autograd.Function):
+    """KL(p ‖ q), mean over tokens, of logits (N, vocabulary): q's from the student, p's from the teacher.
+
+    Its gradient for q's logits is (q - p)/N. Written out because the composed form keeps several tensors of the size
+    of the logits until the backward pass, the largest there are with a large vocabulary, and takes twice as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        log_p, log_q = F.log_softmax(target, -1, dtype=wide), F.log_softmax(logits, -1, dtype=wide)
+        p = log_p.exp()
+        loss = log_p.sub_(log_q).mul_(p).sum() / len(logits)
+        ctx.save_for_backward(log_q.exp_().sub_(p).div_(len(logits)).to(logits.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (difference,) = ctx.saved_tensors
+        return difference * gradients[0], None
+
+
+def next_token_loss(logits: Tensor, windows: Tensor) -> Tensor:
+    """Cross-entropy, mean over tokens, of logits (B, T, vocabulary) and windows (B, T+1), whose last T it predicts."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+
+def _new_parameters(student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+    """Names of the parameters of a student's mixer which the teacher's mixer in that layer does not have."""
+    known = {name for name, _ in teacher.blocks[layer].mixer.named_parameters()}
+    names = [name for name, _ in student.blocks[layer].mixer.named_parameters()]
+    return {f"blocks.{layer}.mixer.{name}" for name in names if name not in known}
+
+
+# the stages by name; how long they train, and how fast, stands in t2r_export.finetune_config under the same names
+STAGES: dict[str, type[Stage]] = {"transfer": Transfer, "distill": Distill, "task": Task}

@@ -1,0 +1,204 @@
+"""The training loop: one stage after the other, over batches that depend on the step alone.
+
+Requires finite weights. Ensures that what it saves is finite, and that a run which was stopped at any moment and
+resumed ends with the weights of a run that was not (on CPU, bit for bit).
+
+Several devices are Hugging Face Accelerate's business: each process takes its share of every global batch, so that N
+processes see the batches that one would.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.data import Corpus, Windows, held_out_windows
+from t2r_export.evaluate import evaluate, spread
+from t2r_export.finetune_config import FinetuneConfig, StagePlan
+from t2r_export.model import Transformer
+from t2r_export.stages import STAGES, Stage
+from t2r_export.training_log import TrainingLog
+from t2r_export.training_state import TrainingState, save_state
+from t2r_runtime.errors import CheckFailed, UserError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+LOG_EVERY = 10  # steps between two looks at the loss; each look waits for the device
+VALIDATION_WINDOWS = 32  # of the held-out windows, in the validations on the way
+BETAS = (0.9, 0.95)
+
+
+class Trainer:
+    """Takes a student through the stages of a config, from wherever `state` stands."""
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        student: Transformer,
+        teacher: Transformer | None,
+        corpus: Corpus,
+        accelerator: Accelerator,
+        log: TrainingLog,
+        state: TrainingState,
+    ) -> None:
+        self.config, self.student, self.teacher = config, student, teacher
+        self.accelerator, self.log, self.state = accelerator, log, state
+        self.windows = Windows(corpus.training, config.length, config.batch, config.seed)
+        self.validation = spread(held_out_windows(corpus.validation, config.length), VALIDATION_WINDOWS)
+        self.device = accelerator.device
+        self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
+        if config.batch % accelerator.num_processes:
+            raise UserError(
+                f"a batch that {accelerator.num_processes} processes can share evenly", f"{config.batch}", "change one"
+            )
+
+    def run(self) -> None:
+        """Make all steps that are left. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
+        for number, plan in enumerate(self.config.plan):
+            if number >= self.state.stage:
+                with Interrupt() as interrupt:
+                    self._stage(plan, interrupt)
+                self.state.stage, self.state.step, self.state.optimizer = number + 1, 0, None
+                self._save(None)
+
+    def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
+        before = sum(p.steps for p in self.config.plan[: self.state.stage])  # so that no stage repeats another's data
+        stage = STAGES[plan.stage](self.student, self.teacher, self.config.cross_entropy).to(self.device)
+        stage.measure(self.windows(before).to(self.device))
+        parameters = list(stage.trainable().values())
+        optimizer: Any = make_optimizer(parameters, plan.learning_rate, self.config.weight_decay)
+        if self.state.optimizer is not None:
+            optimizer.load_state_dict(self.state.optimizer)
+        module, optimizer = self.accelerator.prepare(stage, optimizer)
+        self.log.start_stage(plan.stage, self.state.step, plan.steps)
+        pending: list[Tensor] = []  # loss and gradient norm of the steps since the last look
+        for step in range(self.state.step, plan.steps):
+            rate = learning_rate(step, plan.steps, plan.learning_rate, self.config.warmup)
+            pending.append(self._step(module, optimizer, parameters, self._share(before + step), rate))
+            done, stopping = step + 1, interrupt.asked
+            saving = stopping or done % self.config.checkpoint_every == 0
+            validating = not stopping and (done % self.config.validate_every == 0 or done == plan.steps)
+            if saving or validating or done % LOG_EVERY == 0:
+                loss = self._look(pending, plan.stage, done, together=not stopping)
+                tokens = len(pending) * self.config.batch * self.config.length
+                self.state.step, self.state.tokens = done, self.state.tokens + tokens
+                pending.clear()
+                if validating:
+                    self._validate(stage, done)
+                self.log.progress(done, loss, rate, tokens)
+            if saving:
+                self._save(optimizer)
+            if stopping:
+                self.log.close_bar()
+                self.log.note(f"stopped after step {done} of {plan.stage}; --resume goes on from there")
+                raise KeyboardInterrupt
+        self.accelerator.free_memory()
+
+    def _share(self, step: int) -> Tensor:
+        """This process's rows of the global batch of a step, on its device."""
+        rows = self.windows(step)[self.accelerator.process_index :: self.accelerator.num_processes]
+        return rows.to(self.device, non_blocking=True)
+
+    def _step(
+        self, module: nn.Module, optimizer: Any, parameters: list[nn.Parameter], windows: Tensor, rate: float
+    ) -> Tensor:
+        """One update. Returns loss and gradient norm (2,), on the device: reading them here would wait for it."""
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            loss = module(windows)
+        self.accelerator.backward(loss)
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.stack([loss.detach(), norm])
+
+    def _look(self, pending: list[Tensor], stage: str, done: int, together: bool) -> float:
+        """The mean loss of the pending steps, once all of them are found finite."""
+        values = torch.stack(pending)
+        if together:
+            values = self.accelerator.reduce(values, reduction="mean")
+        finite = values.isfinite().all(1)
+        if not finite.all():
+            first = int((~finite).nonzero()[0])
+            loss, norm = values[first].tolist()
+            raise CheckFailed(
+                f"the loss is {loss:g} and its gradient {norm:g} at step {done - len(pending) + first + 1} of {stage}; "
+                f"{self.config.state_path} keeps an earlier, finite state; start anew with a lower learning rate"
+            )
+        return float(values[:, 0].mean())
+
+    @torch.no_grad()
+    def _validate(self, stage: Stage, done: int) -> None:
+        """The stage's loss and the student's nats per token on some held-out windows. The main process does it."""
+        if self.log.enabled:
+            with self.log.aside():
+                share = max(1, self.config.batch // self.accelerator.num_processes)
+                parts = self.validation.split(share)
+                losses = [float(stage(part.to(self.device))) * len(part) for part in parts]
+                nats = evaluate(self.student, self.validation, share).nats
+                self.log.validation(done, sum(losses) / len(self.validation), nats)
+
+    def _save(self, optimizer: Any) -> None:
+        if self.log.enabled:
+            with self.log.aside():
+                self.state.weights = self.student.state_dict()
+                self.state.optimizer = None if optimizer is None else optimizer.state_dict()
+                save_state(self.config.state_path, self.state)
+
+
+class Interrupt:
+    """Ctrl-C inside this context asks to stop at the end of the step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Interrupt:
+        # only the main thread may set a handler; elsewhere Ctrl-C is somebody else's business
+        self.mine = threading.current_thread() is threading.main_thread()
+        if self.mine:
+            self.previous = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        if self.mine:
+            signal.signal(signal.SIGINT, self.previous)
+
+
+def make_optimizer(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019) with decay on matrices alone: biases and norms keep their size."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    # one kernel for all tensors: the loop over them took as long as a small model's whole backward pass
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
+    """The rate of a step counted from 0: linear up over the first share `warmup` of the steps, then half a cosine to 0.
+
+    A function of the step alone, so that a resumed run needs no scheduler's state.
+    """
+    rising = max(1, round(steps * warmup))
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step + 1 - rising) / (steps + 1 - rising)))
+
+
+def remove_state(path: Path) -> None:
+    """Delete the saved state of a run that is complete."""
+    path.unlink(missing_ok=True)

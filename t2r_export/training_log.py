@@ -1,0 +1,146 @@
+"""What a training run says while it runs: a bar on a terminal, plain lines otherwise, and JSON lines in a file.
+
+The file is for programs: an object a line, appended, so that a resumed run goes on where the first one ended (and
+writes the steps after its last saved state again, behind a line with the event "start").
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from t2r_runtime.errors import UserError
+
+SECONDS = 20.0  # between two plain lines
+
+
+class TrainingLog:
+    """Bar, lines and file of one run. A log that is not `enabled` (every process but the main one) does nothing."""
+
+    def __init__(self, path: Path | None, enabled: bool = True, seconds: float = SECONDS) -> None:
+        self.enabled, self.seconds = enabled, seconds
+        self._file = _open(path) if enabled and path is not None else None
+        self._stage = Stopwatch("", 0, 0)
+        self._bar: Any = None
+        self._validation = ""
+        self._spoken = -math.inf
+
+    def note(self, text: str) -> None:
+        """A line for a person, on stderr; above the bar where there is one."""
+        if not self.enabled:
+            return
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    def record(self, **fields: Any) -> None:
+        """A line in the file."""
+        if self._file is not None:
+            # JSON has no word for NaN
+            fields = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+            self._file.write(json.dumps(fields) + "\n")
+            self._file.flush()
+
+    def start_stage(self, name: str, done: int, steps: int) -> None:
+        """From here on steps are those of this stage, of which `done` of `steps` were made in an earlier run."""
+        self.close_bar()
+        self._stage = Stopwatch(name, done, steps)
+        self._spoken = -math.inf
+        self._validation = ""
+        if self.enabled and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=steps, initial=done, desc=name, unit="step", dynamic_ncols=True)
+
+    def progress(self, done: int, loss: float, learning_rate: float, tokens: int) -> None:
+        """`done` steps of the stage are made; `loss` is the mean since the last call, `tokens` the number since."""
+        rate = self._stage.lap(tokens)
+        self.record(
+            stage=self._stage.name, step=done, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1)
+        )
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}{self._validation}, {rate:,.0f} tok/s", refresh=False)
+            self._bar.update(done - self._bar.n)
+            return
+        now = time.monotonic()
+        if now - self._spoken >= self.seconds or done == self._stage.steps:
+            self._spoken = now
+            stage = self._stage
+            self.note(
+                f"{stage.name} {done}/{stage.steps}: loss {loss:.4f}{self._validation}, {rate:,.0f} tokens/s, "
+                f"{stage.left(done):.0f} s left"
+            )
+
+    def validation(self, done: int, loss: float, nats: float) -> None:
+        """The stage's own loss, and nats per token, on held-out windows after `done` steps."""
+        self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
+        self.record(stage=self._stage.name, step=done, validation_loss=loss, validation_nats=nats)
+
+    def aside(self) -> Pause:
+        """A context whose time counts neither in tokens/s nor in the time left: evaluation, saving."""
+        return Pause(self._stage)
+
+    def close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> TrainingLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_bar()
+        if self._file is not None:
+            self._file.close()
+
+
+class Stopwatch:
+    """Time spent on the steps of a stage."""
+
+    def __init__(self, name: str, done: int, steps: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name, self.first, self.steps, self.clock = name, done, steps, clock
+        self.started = self.lapped = clock()
+
+    def lap(self, tokens: int) -> float:
+        """Tokens a second since the last lap."""
+        now = self.clock()
+        rate = tokens / max(now - self.lapped, 1e-9)
+        self.lapped = now
+        return rate
+
+    def left(self, done: int) -> float:
+        """Seconds for the steps that are left, at the mean speed so far."""
+        made = max(done - self.first, 1)
+        return (self.clock() - self.started) / made * (self.steps - done)
+
+    def shift(self, seconds: float) -> None:
+        """Forget `seconds` that were spent on something else."""
+        self.started += seconds
+        self.lapped += seconds
+
+
+class Pause:
+    """Takes the time inside it off a stopwatch."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self.watch = watch
+
+    def __enter__(self) -> None:
+        self.began = self.watch.clock()
+
+    def __exit__(self, *_: object) -> None:
+        self.watch.shift(self.watch.clock() - self.began)
+
+
+def _open(path: Path) -> IO[str]:
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"to be able to write the log {path}", reason, "choose another place for it") from error
