@@ -1,0 +1,130 @@
+"""Small random models whose sizes are all different, so that a transposed axis fails, and the graphs of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t2r_export.checkpoint import Checkpoint
+from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
+from t2r_export.export import ExportConfig, ExportReport, export
+from t2r_export.mixers import State
+from t2r_export.model import Transformer
+
+B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
+WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
+CACHED = 3  # tokens in the cache of a random state
+
+LINEAR = LinearConfig(feature_size=K)
+DROPPED = LinearConfig(feature_size=K, positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
+SOFTMAX = SoftmaxConfig()
+
+GPT2 = ModelConfig(
+    vocab_size=VOCABULARY,
+    width=WIDTH,
+    heads=H,
+    kv_heads=G,
+    head_size=V,
+    ffn_size=FFN,
+    layers=(LINEAR, LINEAR),
+    max_positions=POSITIONS,
+    bos_token=1,
+    eos_tokens=(2,),
+)
+LLAMA = dataclasses.replace(
+    GPT2,
+    norm="rms",
+    activation="silu",
+    gated_ffn=True,
+    position="rotary",
+    max_positions=None,
+    rotary=RotaryConfig(),
+    tied_head=False,
+    qkv_bias=False,
+    output_bias=False,
+    ffn_bias=False,
+)
+CONFIGS = {
+    "learned": GPT2,
+    "sinusoidal": dataclasses.replace(GPT2, position="sinusoidal", max_positions=None, activation="relu"),
+    "none": dataclasses.replace(GPT2, position="none", max_positions=None, activation="gelu"),
+    "rotary_keep": LLAMA,
+    "rotary_drop": dataclasses.replace(LLAMA, layers=(DROPPED, DROPPED)),
+    "shared": dataclasses.replace(GPT2, kv_heads=H, layers=(LinearConfig(K, shared_features=True),)),
+    "hybrid": dataclasses.replace(LLAMA, layers=(LINEAR, SOFTMAX, DROPPED)),
+    "softmax": dataclasses.replace(GPT2, layers=(SOFTMAX, SOFTMAX)),
+}
+
+
+def model(config: ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
+    """A model of random weights, biases and scales too: what is zero or one cannot show that it was forgotten."""
+    made = Transformer(CONFIGS[config] if isinstance(config, str) else config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in made.named_parameters():
+        centre = 1.0 if ".norm" in f".{name}" and name.endswith("weight") else 0.0
+        weight.data = centre + 0.4 * torch.randn(weight.shape, generator=generator)
+    return made
+
+
+def checkpoint(config: ModelConfig | str = GPT2, seed: int = 0) -> Checkpoint:
+    """A checkpoint that was never a file."""
+    made = model(config, seed)
+    return Checkpoint(made.config, made, None, {}, f"{seed:064x}")
+
+
+def graph(path: Path, config: ModelConfig | str = GPT2, **options: Any) -> tuple[Checkpoint, ExportReport]:
+    """A checkpoint and its graph at `path`; `options` are those of ExportConfig."""
+    made = checkpoint(config)
+    return made, export(made, path, ExportConfig(**options))
+
+
+def ids(batch: int = B, length: int = T, seed: int = 0, vocabulary: int = VOCABULARY) -> Tensor:
+    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def states(made: Transformer, batch: int = B, seed: int = 0) -> State:
+    """Random states, none of them zero; every row at its own position, caches of `CACHED` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    out: State = {}
+    for spec in made.state_spec():
+        shape = spec.dims(batch, CACHED)
+        if spec.dtype == "int32":
+            out[spec.name] = torch.arange(CACHED, CACHED + 2 * batch, 2, dtype=torch.int32)
+        elif spec.name.startswith("z"):  # a sum of what is never negative
+            out[spec.name] = 0.5 + torch.rand(shape, generator=generator)
+        else:
+            out[spec.name] = torch.randn(shape, generator=generator)
+    return in_precision_of(made, out)
+
+
+def in_precision_of(made: Transformer, values: State) -> State:
+    wide = made.embedding.weight.dtype
+    return {name: value.to(wide) if value.is_floating_point() else value for name, value in values.items()}
+
+
+def by_steps(made: Transformer, tokens: Tensor, start: State) -> tuple[Tensor, State]:
+    """`prefill`, one step a token."""
+    logits = []
+    for column in tokens.T:
+        row, start = made.step(column, start)
+        logits.append(row)
+    return torch.stack(logits, 1), start
+
+
+def arrays(values: State) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy() for name, value in values.items()}
+
+
+def assert_states(received: State, expected: State, tolerance: float) -> None:
+    """Every state within `tolerance` of its largest value, and no state missing or new."""
+    assert received.keys() == expected.keys()
+    for name, value in expected.items():
+        found = torch.as_tensor(received[name])
+        assert found.shape == value.shape, name
+        error = (found.double() - value.double()).abs().max() / value.double().abs().max()
+        assert error <= tolerance, (name, float(error))
