@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import small
+import texts
+from t2r_export import finetune_config
+from t2r_export.convert import convert
+from t2r_export.evaluate import evaluate
+from t2r_export.model import Transformer
+from t2r_export.stages import STAGES, Distill, Divergence, Task, Transfer
+from t2r_runtime.errors import UserError
+
+
+def pair(layers: str = "all") -> tuple[Transformer, Transformer]:
+    teacher = small.model(texts.TEACHER)
+    return convert(teacher, small.K, layers), teacher
+
+
+def windows(seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(texts.TEACHER.vocab_size, (small.B, small.T + 1), generator=generator)
+
+
+def test_every_stage_has_defaults() -> None:
+    assert set(STAGES) == set(finetune_config.STAGES)
+
+
+@pytest.mark.parametrize("layers, expected", [("all", (0, 1, 2)), ("1", (1,))])
+def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int, ...]) -> None:
+    student, teacher = pair(layers)
+    stage = Transfer(student, teacher)
+    stage(windows()).backward()
+    touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    maps = [f"phi_{x}.{part}" for x in "qk" for part in ("weight", "bias")]
+    assert touched == set(stage.trainable()) == {f"blocks.{i}.mixer.{name}" for i in expected for name in maps}
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
+    student, teacher = pair("0,2")
+    rows = windows()
+    states, ids = teacher.init_state(small.B), rows[:, :-1]
+    stage = Transfer(student, teacher)
+    stage.measure(rows)
+    expected = 0.0
+    with torch.no_grad():
+        x, rotary, _ = teacher.embed(ids, states)
+        for layer, block in enumerate(teacher.blocks):
+            target, _ = block.mixer(block.norm1(x), teacher.layer_state(states, layer), rotary)
+            if layer != 1:
+                mixer = student.blocks[layer].mixer
+                y, _ = mixer(block.norm1(x), student.layer_state(student.init_state(small.B), layer), rotary)
+                variance = target.flatten(0, 1).var(0, unbiased=False).mean()
+                expected += float(F.mse_loss(y, target) / variance)
+            x, _ = block(x, teacher.layer_state(states, layer), rotary)
+    assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
+    student, teacher = pair()
+    for model in (student, teacher):
+        with torch.no_grad():
+            model.blocks[1].mixer.o.weight.mul_(100)
+            model.blocks[2].norm1.weight.mul_(0.01)
+    stage = Transfer(student, teacher)
+    plain = float(stage(windows()).detach())
+    stage.measure(windows())
+    assert plain > 1000  # unmeasured, the second layer is all that counts
+    assert float(stage(windows()).detach()) < 100
+    assert stage.variance[1] > 1e3 * stage.variance[0]
+
+
+def test_transfer_refuses_models_that_do_not_belong_together() -> None:
+    student, teacher = pair()
+    with pytest.raises(UserError, match="convert the model first"):
+        Transfer(teacher, small.model(texts.TEACHER))
+    short = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
+    with pytest.raises(UserError, match="1 layers of width 10 for 3 of 10"):
+        Transfer(student, short)
+
+
+def test_distilling_from_oneself_is_nothing() -> None:
+    student, _ = pair()
+    loss = Distill(student, convert(small.model(texts.TEACHER), small.K))(windows())
+    loss.backward()
+    assert abs(float(loss.detach())) < 1e-6
+    gradients = [p.grad for p in student.parameters() if p.grad is not None]
+    assert len(gradients) == len(list(student.parameters()))
+    assert max(float(g.abs().max()) for g in gradients) < 1e-5
+
+
+def test_distill_adds_a_share_of_cross_entropy() -> None:
+    student, teacher = pair()
+    plain, mixed = (Distill(student, teacher, share)(windows()) for share in (0.0, 0.25))
+    assert float((mixed - plain).detach()) == pytest.approx(0.25 * evaluate(student, windows()).nats, rel=1e-5)
+
+
+def test_task_is_the_texts_cross_entropy() -> None:
+    student, _ = pair()
+    assert float(Task(student, None)(windows()).detach()) == pytest.approx(evaluate(student, windows()).nats, rel=1e-6)
+
+
+def test_divergence_is_kl_and_its_gradient_is_right() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, p = (torch.randn(5, 7, dtype=torch.float64, generator=generator) * 3 for _ in range(2))
+    q.requires_grad_()
+    expected = F.kl_div(F.log_softmax(q, -1), F.log_softmax(p, -1), log_target=True, reduction="batchmean")
+    found: Any = Divergence.apply(q, p)
+    torch.testing.assert_close(found, expected)
+    assert torch.autograd.gradcheck(lambda q: 3 * Divergence.apply(q, p), (q,))
+
+
+def test_divergence_of_bfloat16_is_computed_in_float32() -> None:
+    q, p = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(5, 7).bfloat16()
+    loss: Any = Divergence.apply(q, p)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert q.grad is not None
+    assert q.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(loss, Divergence.apply(q.float(), p.float()))

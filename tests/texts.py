@@ -1,0 +1,53 @@
+"""A toy language with its tokenizer and a teacher for it: what the tests of data and training share."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import small
+from t2r_export import checkpoint
+from t2r_export.config import ModelConfig
+from t2r_export.convert import convert
+from t2r_export.finetune_config import SEPARATOR
+
+LETTERS = "abcdefgh ."
+BOS, EOS = len(LETTERS), len(LETTERS) + 1
+
+TEACHER = dataclasses.replace(
+    small.LLAMA, layers=(small.SOFTMAX,) * 3, vocab_size=len(LETTERS) + 2, bos_token=BOS, eos_tokens=(EOS,)
+)
+
+
+def tokenizer() -> str:
+    """A tokenizer.json with a token a letter, 0 for `a`; anything else in a text is left out."""
+    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(LETTERS)}, []))
+    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    made.decoder = decoders.Fuse()
+    return str(made.to_str())
+
+
+def documents(count: int = 40, seed: int = 0) -> list[str]:
+    """Documents of 20 to 60 letters in which a word of three is said again and again: easy to predict, once read."""
+    chance = random.Random(seed)
+    words = ["".join(chance.choices(LETTERS[:-2], k=3)) for _ in range(count)]
+    return [" ".join([word] * chance.randint(5, 15)) + "." for word in words]
+
+
+def write_text(path: Path, count: int = 40) -> Path:
+    path.write_text(f"\n{SEPARATOR}\n".join(documents(count)), encoding="utf-8")
+    return path
+
+
+def write_teacher(path: Path, config: ModelConfig = TEACHER) -> Path:
+    checkpoint.save(path, small.model(config), tokenizer(), {"origin": "random"})
+    return path
+
+
+def write_student(path: Path, layers: str = "all") -> Path:
+    """The teacher after conversion, untrained."""
+    checkpoint.save(path, convert(small.model(TEACHER), small.K, layers), tokenizer(), {"origin": "random"})
+    return path
