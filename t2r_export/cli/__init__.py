@@ -25,6 +25,7 @@ VERBS = {  # verb: (module, help in one line)
     "generate": ("t2r_export.cli.generate", "Continue a text with an exported graph."),
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
     "bench": ("t2r_export.cli.bench", "Measure time and memory."),
+    "build": ("t2r_export.cli.build", "Make the models of a recipe: convert and finetune as it says."),
     "demo": ("t2r_export.cli.demo", "Export a small model, check it, and let it write."),
 }
 

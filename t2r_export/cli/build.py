@@ -1,0 +1,30 @@
+"""`t2r build`: make the models of a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from t2r_export.cli.output import json_option, note, show, table
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("build")
+@click.argument("recipe", type=FILE)
+@click.option("--work", type=FILE, required=True, metavar="DIR", help="Where models and logs go; kept between runs.")
+@click.option("--data", type=FILE, help="The folder of the recipe's text. Default: $T2R_DATA, or ../shared/data.")
+@json_option
+def command(recipe: Path, work: Path, data: Path | None, as_json: bool) -> None:
+    """Make every model that RECIPE, a TOML file, describes; a second run goes on where the first one stopped."""
+    from t2r_export.recipe import build, data_folder
+
+    students = build(recipe, work, data or data_folder(), note)
+    rows = [
+        [s.name, f"{s.teacher_nats:.4f}", f"{s.student_nats:.4f}", f"{s.student_nats - s.teacher_nats:+.4f}"]
+        + [f"{s.tokens:,}", f"{s.seconds:.0f}"]
+        for s in students
+    ]
+    head = ["student", "teacher, nats/token", "student", "difference", "tokens", "seconds"]
+    show(as_json, {"students": students}, table(rows, head))

@@ -1,0 +1,72 @@
+"""The whole way on one model, for someone who has just installed it: export, verify, write a text, count tokens."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2r_export import checkpoint
+from t2r_export.export import ExportReport, export
+from t2r_export.verify import Report, verify
+from t2r_runtime import Decoder, Text
+from t2r_runtime.errors import CheckFailed, UserError
+
+MODEL = Path("models/storyteller/model.pt")
+STEPS = 500
+TOKENS = 300
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration made and measured."""
+
+    source_bytes: int
+    graph_bytes: int
+    graph: ExportReport
+    parity: Report
+    text: str
+    tokens: int
+    tokens_per_second: float
+
+
+def demo(
+    model: Path = MODEL, prompt: str = "Once upon a time", write: Callable[[str], object] = lambda piece: None
+) -> Demo:
+    """Export `model` to a temporary folder, verify the graph there, and continue `prompt` greedily.
+
+    Args:
+        model: a model.pt with a tokenizer in it.
+        write: called with each piece of the text as it comes, the prompt first.
+
+    Raises:
+        UserError: no model there, or one without a tokenizer. CheckFailed: the graph is not the model.
+    """
+    if not model.exists():
+        raise UserError(f"a model at {model}", "nothing", "run this from the project's folder, or name a model.pt")
+    loaded = checkpoint.load(model)
+    if loaded.tokenizer is None:
+        raise UserError(f"a tokenizer in {model}", "a model without one", "name another model")
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "demo.onnx")
+        graph = export(loaded, path)
+        graph_bytes = sum(file.stat().st_size for file in graph.files)
+        parity = verify(loaded, path, steps=STEPS)
+        if not parity.passed:
+            raise CheckFailed("the exported graph is not the model: run t2r verify to see where")
+        decoder = Decoder(path)
+        text = Text.of(decoder.signature)
+        ids = text.encode(prompt)
+        stream = text.stream(ids)
+        write(prompt)
+        pieces, tokens = [prompt], 0
+        start = time.perf_counter()
+        for token in decoder.stream(ids, TOKENS, temperature=0.0):
+            tokens += 1
+            pieces.append(stream.feed(token))
+            write(pieces[-1])
+        seconds = time.perf_counter() - start
+    rate = (len(ids) + tokens) / seconds
+    return Demo(model.stat().st_size, graph_bytes, graph, parity, "".join(pieces), tokens, rate)
