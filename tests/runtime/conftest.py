@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime import graphs
 
+from runtime import graphs
 from t2r_runtime import Decoder
 
 Open = Callable[..., Decoder]

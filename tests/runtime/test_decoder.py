@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from runtime import graphs
 from runtime.conftest import Open
-
 from t2r_runtime import Decoder, UserError
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, a different order of sums
@@ -230,7 +230,9 @@ def test_a_step_that_fails_leaves_the_states(tmp_path: Path) -> None:
     decoder = Decoder(graphs.save(tmp_path / "g.onnx", "table", max_positions=12), threads=1)
     decoder.prefill([1] * 9)
     before = decoder.state()
-    with pytest.raises(UserError, match="expected the graph to run a step; received .*; export the model again") as error:
+    with pytest.raises(
+        UserError, match="expected the graph to run a step; received .*; export the model again"
+    ) as error:
         decoder.step(1)
     assert "\n" not in str(error.value)
     assert decoder.position == 9

@@ -53,20 +53,27 @@ class Sampler:
         return int(tokens[min(drawn, int(np.searchsorted(reached, reached[-1])))])
 
     def _allowed(self, logits: NDArray[np.floating[Any]], best: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The tokens that may be chosen and their weights, not normalised."""
+        """The tokens that may be chosen and their weights, not normalised.
+
+        Tokens are ranked by the logits themselves: scores and weights that differ little become equal by rounding.
+        """
         scores = logits.astype(np.float64) - float(logits[best])  # at most 0
         with np.errstate(over="ignore"):  # a tiny temperature: -inf is the right limit
             scores /= self.temperature
         tokens = np.arange(scores.size)
         if 0 < self.top_k < scores.size:
-            edge = np.partition(scores, -self.top_k)[-self.top_k]
-            ties = np.flatnonzero(scores == edge)[: self.top_k - np.count_nonzero(scores > edge)]
-            tokens = np.union1d(np.flatnonzero(scores > edge), ties)
+            edge = np.partition(logits, -self.top_k)[-self.top_k]
+            above = np.flatnonzero(logits > edge)
+            ties = np.flatnonzero(logits == edge)[: self.top_k - above.size]
+            tokens = np.sort(np.concatenate([above, ties]))
         weights = np.exp(scores[tokens])
         if self.top_p < 1:
-            order = np.argsort(-weights, kind="stable")
+            # those below this weight add up to less than 1 - p: left out before the sort, which takes longest
+            large = weights >= (1 - self.top_p) * weights.mean()
+            total, tokens, weights = weights.sum(), tokens[large], weights[large]
+            order = np.argsort(-logits[tokens], kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
-            kept = np.sort(order[before < self.top_p * weights.sum()])
+            kept = np.sort(order[before < self.top_p * total])
             tokens, weights = tokens[kept], weights[kept]
         return tokens, weights
 

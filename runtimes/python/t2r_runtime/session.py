@@ -78,10 +78,11 @@ def open_graph(
 
     path = existing_file(path, "an ONNX file")
     chosen = _provider(provider, ort.get_available_providers())
+    options = _options(threads, chosen)
     try:
         session = ort.InferenceSession(
             str(path),
-            sess_options=_options(threads, chosen),
+            sess_options=options,
             providers=[(chosen.ort_name, dict(provider_options or {}))],
         )
         metadata = session.get_modelmeta().custom_metadata_map
@@ -213,7 +214,7 @@ def _malformed(signature: Signature) -> list[str]:
 
     def initial(spec: StateSpec) -> bool:
         kind = np.dtype(spec.dtype)
-        most = (np.finfo if kind.kind == "f" else np.iinfo)(kind).max
+        most = float((np.finfo if kind.kind == "f" else np.iinfo)(kind).max)
         return type(spec.initial) in (int, float) and abs(spec.initial) <= most
 
     names = [spec.name for spec in signature.states]

@@ -86,13 +86,13 @@ class States:
             binding.bind_ortvalue_input(spec.past, self._caches[spec.name])
         try:
             self._session.run_with_iobinding(binding)
+            # in the order in which they were bound
+            grown = binding.get_outputs()[1 + len(self._constant) :] if self._growing else ()
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            self._let_go(binding)
             raise UserError("the graph to run a step", one_line(error), "export the model again") from error
-        if self._growing:
-            outputs = binding.get_outputs()[1 + len(self._constant) :]  # in the order in which they were bound
-            self._caches = dict(zip((spec.name for spec in self._growing), outputs, strict=True))
+        finally:
             self._let_go(binding)
+        self._caches = {spec.name: cache for spec, cache in zip(self._growing, grown, strict=True)}
         self._turn = 1 - self._turn
         return np.asarray(self._logits.numpy())
 

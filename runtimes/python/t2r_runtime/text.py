@@ -59,8 +59,12 @@ class Text:
         An empty text is the BOS token.
 
         Raises:
-            UserError: an empty text, and a model without a BOS token.
+            UserError: an empty text, and a model without a BOS token; or text that cannot be UTF-8.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
+            raise UserError("text in UTF-8", one_line(error), "check how it was typed or decoded") from error
         ids: list[int] = self._tokenizer.encode(text).ids
         if not ids and self._bos is None:
             raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")
@@ -92,7 +96,7 @@ class TextStream:
         self._text = text
         self._pending: list[int] = []
         self._given = 0  # characters of the pending tokens' text that are out
-        self._start_from(list(prompt)[-CONTEXT:])
+        self._start_from(_tail(text, list(prompt)))
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" if it completes none."""
@@ -124,3 +128,10 @@ class TextStream:
             return both[len(self._before) :]
         # bytes that continue the context's last bytes and spoil them together: on their own they read right
         return self._text.decode(self._pending)
+
+
+def _tail(text: Text, prompt: list[int]) -> list[int]:
+    """The end of a prompt, not beginning inside a character: its stray bytes would spoil those that follow them."""
+    tail = prompt[-CONTEXT:]
+    cuts = (tail[skipped:] for skipped in range(4))
+    return next((cut for cut in cuts if not text.decode(cut).startswith(UNFINISHED)), tail)

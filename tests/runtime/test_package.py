@@ -1,0 +1,50 @@
+"""What importing the package costs, and that it installs from its own folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import t2r_runtime
+from runtime import graphs
+
+REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+
+
+def loaded_by(program: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{REPORT}"], capture_output=True, text=True, env=os.environ, check=True
+    )
+    assert done.stderr == ""
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_names_of_the_contract_cost_no_onnxruntime() -> None:
+    assert (
+        loaded_by("import t2r_runtime.signature, t2r_runtime.errors") & {"onnxruntime", "tokenizers", "torch"} == set()
+    )
+
+
+def test_running_a_graph_brings_in_no_torch_and_no_toolchain(tmp_path: Path) -> None:
+    graph = graphs.save(tmp_path / "g.onnx")
+    loaded = loaded_by(f"from t2r_runtime import Decoder; Decoder({str(graph)!r}, threads=1).generate([3], 5)")
+    assert "onnxruntime" in loaded
+    assert loaded & {"torch", "t2r_export", "onnx", "transformers", "tokenizers"} == set()
+
+
+def test_the_public_names_exist() -> None:
+    assert all(hasattr(t2r_runtime, name) for name in t2r_runtime.__all__)
+    assert t2r_runtime.__version__[0].isdigit()
+
+
+@pytest.mark.skipif("PYTHONSAFEPATH" not in os.environ, reason="run from the source tree, outside tox")
+def test_the_distribution_says_the_same_version() -> None:
+    from importlib.metadata import requires, version
+
+    assert version("t2r-runtime") == t2r_runtime.__version__
+    needed = {line.partition(">")[0] for line in requires("t2r-runtime") or []}
+    assert needed == {"numpy", "onnxruntime", "tokenizers"}

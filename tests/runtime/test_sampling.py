@@ -1,0 +1,117 @@
+"""Which tokens may be chosen, and how often they are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t2r_runtime import Sampler, UserError
+
+LOGITS = np.log(np.array([0.05, 0.4, 0.25, 0.2, 0.1], np.float32))
+
+numbers = st.floats(-80, 80, width=32) | st.sampled_from([0.0, 1.0, -math.inf, 3e38, -3e38])
+rows = st.lists(numbers, min_size=1, max_size=12).filter(lambda row: max(row) > -math.inf)
+
+
+@given(
+    row=rows,
+    temperature=st.floats(0, 50) | st.sampled_from([1e-300, 1e300]),
+    top_k=st.integers(0, 15),
+    top_p=st.floats(0, 1, exclude_min=True),
+    seed=st.integers(0, 2**64),
+)
+def test_only_allowed_tokens_are_chosen(
+    row: list[float], temperature: float, top_k: int, top_p: float, seed: int
+) -> None:
+    logits = np.array(row, np.float32)
+    sampler = Sampler(temperature, top_k, top_p, seed)
+    allowed = allowed_by_definition(row, temperature, top_k, top_p)
+    for _ in range(5):
+        assert sampler.pick(logits) in allowed
+
+
+def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_p: float) -> set[int]:
+    """Sort, cut at k, add up to p; sums of equal weights may end a token later by rounding."""
+    order = sorted(range(len(row)), key=lambda token: -row[token])
+    if temperature == 0:
+        return {order[0]}
+    weights = {t: math.exp((row[t] - row[order[0]]) / temperature) for t in order[: top_k or None]}
+    allowed, before = set(), 0.0
+    for token, weight in weights.items():
+        if weight > 0 and before < top_p * sum(weights.values()) * (1 + 1e-12):
+            allowed.add(token)
+        before += weight
+    return allowed
+
+
+@pytest.mark.parametrize(
+    "rules, expected",
+    [
+        ({}, [0.05, 0.4, 0.25, 0.2, 0.1]),
+        ({"temperature": 0.5}, [0.0025, 0.16, 0.0625, 0.04, 0.01]),
+        ({"top_k": 2}, [0, 0.4, 0.25, 0, 0]),
+        ({"top_p": 0.7}, [0, 0.4, 0.25, 0.2, 0]),
+        ({"top_k": 3, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),  # 0.4 + 0.25 is 76 % of the three that are left
+        ({"temperature": 2.0, "top_k": 1}, [0, 1, 0, 0, 0]),
+    ],
+)
+def test_tokens_come_as_often_as_their_probability_says(rules: dict[str, float], expected: list[float]) -> None:
+    draws = 20_000
+    sampler = Sampler(seed=0, **rules)  # type: ignore[arg-type]
+    counts = np.bincount([sampler.pick(LOGITS) for _ in range(draws)], minlength=5)
+    p = np.array(expected) / sum(expected)
+    spread = np.sqrt(draws * p * (1 - p))
+    assert (np.abs(counts - draws * p) <= 4 * spread).all()
+
+
+def test_greedy_takes_the_lowest_of_equals() -> None:
+    logits = np.array([1, 3, 3, 0], np.float32)
+    assert [Sampler(temperature=0).pick(logits) for _ in range(3)] == [1, 1, 1]
+    assert {Sampler(top_k=2, seed=seed).pick(np.ones(5)) for seed in range(30)} == {0, 1}
+
+
+def test_a_seed_gives_the_same_tokens() -> None:
+    one, same, other = (Sampler(seed=seed) for seed in (7, 7, 8))
+    first = [one.pick(LOGITS) for _ in range(40)]
+    assert first == [same.pick(LOGITS) for _ in range(40)]
+    assert first != [other.pick(LOGITS) for _ in range(40)]
+
+
+def test_logits_are_left_as_they_are() -> None:
+    logits = LOGITS.copy()
+    Sampler(temperature=0.3, top_k=3, top_p=0.5).pick(logits)
+    np.testing.assert_array_equal(logits, LOGITS)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite(bad: float, temperature: float) -> None:
+    message = f"expected finite logits; received {bad} at token 2; check the graph with t2r verify"
+    with pytest.raises(UserError, match=message):
+        Sampler(temperature).pick(np.array([0, 1, bad, 2], np.float32))
+    with pytest.raises(UserError, match="received -inf at token 0"):
+        Sampler(temperature).pick(np.array([-math.inf] * 3))
+
+
+@pytest.mark.parametrize(
+    "rules, message",
+    [
+        ({"temperature": -1}, "expected a temperature of 0 or more; received -1; choose another value"),
+        ({"temperature": math.nan}, "a temperature of 0 or more; received nan"),
+        ({"temperature": math.inf}, "a temperature of 0 or more; received inf"),
+        ({"temperature": "hot"}, "a temperature of 0 or more; received 'hot'"),
+        ({"top_k": -1}, r"top_k of 0 \(no limit\) or more; received -1"),
+        ({"top_k": 1.5}, r"top_k of 0 \(no limit\) or more; received 1.5"),
+        ({"top_p": 0}, r"top_p above 0 and at most 1 \(no limit\); received 0"),
+        ({"top_p": 1.1}, r"top_p above 0 and at most 1 \(no limit\); received 1.1"),
+        ({"seed": -1}, "a seed of 0 or more; received -1"),
+        ({"seed": True}, "a seed of 0 or more; received True"),
+    ],
+)
+def test_values_out_of_range(rules: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Sampler(**rules)  # type: ignore[arg-type]

@@ -1,0 +1,234 @@
+"""Graphs that are not ours: each ends in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from runtime import graphs
+from t2r_runtime import Decoder, UserError
+from t2r_runtime.session import one_line, printable
+
+
+def refused(path: Path, **options: object) -> str:
+    with pytest.raises(UserError) as caught:
+        Decoder(path, **options)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert message.isprintable() and len(message) < 600
+    return message
+
+
+def test_no_file(tmp_path: Path) -> None:
+    message = f"expected an ONNX file; received {tmp_path}/no.onnx, which does not exist; check the path"
+    assert refused(tmp_path / "no.onnx") == message
+
+
+def test_no_regular_file(tmp_path: Path) -> None:
+    assert refused(tmp_path).endswith("which is not a file; check the path")
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    assert refused(tmp_path / "pipe").endswith("which is not a file; check the path")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", b"\x08\x0a" * 50, bytes(1000)])
+def test_not_a_graph(content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.onnx"
+    path.write_bytes(content)
+    assert refused(path).startswith("expected an ONNX graph that ONNX Runtime accepts; received ")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_graph(part: float, tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * part)])
+    refused(path)
+
+
+def test_a_graph_without_our_metadata(tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx", edit=lambda model: model.ClearField("metadata_props"))
+    message = "expected a step graph with t2r metadata; received a graph without the key t2r.contract; export the model"
+    assert refused(path).startswith(message)
+
+
+@pytest.mark.parametrize("key", sorted(graphs.signature().to_metadata()))
+def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
+    def drop(model: onnx.ModelProto) -> None:
+        kept = {k: v for k, v in graphs.metadata(model).items() if k != key}
+        helper.set_model_props(model, kept)
+
+    assert key in refused(graphs.save(tmp_path / "g.onnx", edit=drop))
+
+
+BAD_VALUES = [
+    ("vocab_size", "eleven"),
+    ("vocab_size", 0),
+    ("vocab_size", None),
+    ("vocab_size", True),
+    ("batch", -2),
+    ("max_positions", 1.5),
+    ("past_end", "wrap"),
+    ("bos_token", 11),
+    ("bos_token", "<s>"),
+    ("eos_tokens", [-1]),
+    ("eos_tokens", 5),
+    ("eos_tokens", [[1]]),
+    ("tokenizer", {}),
+    ("layers", [1]),
+    ("producer", 3),
+    ("states", 7),
+    ("states", [{}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 1e300}]),
+    ("states", [{"name": "S", "dtype": "int32", "shape": ["B"], "initial": float("nan")}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": "0"}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", True], "initial": 0}]),
+    ("states", [{"name": 5, "dtype": "float32", "shape": ["B"], "initial": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B"], "initial": 0}] * 2),
+    ("states", [{"name": "S", "dtype": ["float32"], "shape": ["B"], "initial": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", None], "initial": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", 1 << 40], "initial": 0}]),
+    ("states", [{"name": "S", "dtype": "float32", "shape": ["B", -1, -1], "initial": 0}]),
+]
+
+
+@pytest.mark.parametrize("field, value", BAD_VALUES)
+def test_a_malformed_value(field: str, value: object, tmp_path: Path) -> None:
+    refused(_with_value(tmp_path, field, json.dumps(value)))
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000])
+def test_no_json(text: str, tmp_path: Path) -> None:
+    refused(_with_value(tmp_path, "layers", text))
+
+
+def test_a_bad_value_is_named(tmp_path: Path) -> None:
+    message = "expected metadata of the contract's form; received a bad value of batch; a bad value of past_end; export"
+    path = graphs.save(tmp_path / "g.onnx", batch=-1, past_end="wrap", edit=None)
+    assert refused(path).startswith(message)
+    path = graphs.save(tmp_path / "g.onnx", eos_tokens=(99,))
+    assert "a bad value of bos_token or eos_tokens" in refused(path)
+
+
+def test_another_contract(tmp_path: Path) -> None:
+    assert "expected contract version 1; received version 2" in refused(_with_value(tmp_path, "contract", "2"))
+
+
+def rename_output(model: onnx.ModelProto) -> None:
+    """The accident that leaves a state at zero for ever."""
+    for node in model.graph.node:
+        node.output[:] = [name.replace("present_z.0", "present_z.1") for name in node.output]
+        node.input[:] = [name.replace("present_z.0", "present_z.1") for name in node.input]
+    model.graph.output[2].name = "present_z.1"
+
+
+def retype_ids(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
+
+
+def add_input(model: onnx.ModelProto) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("past_\x1b[31m\n", TensorProto.FLOAT, [1]))
+
+
+@pytest.mark.parametrize(
+    "edit, message",
+    [
+        (rename_output, "missing outputs present_z.0; unexpected outputs present_z.1;"),
+        (retype_ids, "input_ids int32 (B) for int64 (B);"),
+        (add_input, "unexpected inputs past_?[31m?;"),
+    ],
+)
+def test_another_interface_than_promised(edit: Callable[[onnx.ModelProto], None], message: str, tmp_path: Path) -> None:
+    received = refused(graphs.save(tmp_path / "g.onnx", edit=edit))
+    assert received.startswith("expected the inputs and outputs that the graph's metadata lists; received " + message)
+
+
+def test_all_wrong_shapes_are_told_together(tmp_path: Path) -> None:
+    sizes = (graphs.StateSpec("S.0", "float32", ("B", 3, 4, 5)), graphs.Z, graphs.POSITION)
+
+    def promise(model: onnx.ModelProto) -> None:
+        helper.set_model_props(model, graphs.signature(states=sizes, vocab_size=12).to_metadata())
+
+    message = refused(graphs.save(tmp_path / "g.onnx", edit=promise))
+    assert "past_S.0 float32 (B, 3, 5, 4) for float32 (B, 3, 4, 5)" in message
+    assert "present_S.0 float32 (B, 3, 5, 4) for float32 (B, 3, 4, 5)" in message
+    assert "logits float32 (B, 11) for float32 (B, 12)" in message
+    assert "z.0" not in message
+
+
+def test_a_fixed_batch_must_be_fixed_in_the_graph(tmp_path: Path) -> None:
+    def promise(model: onnx.ModelProto) -> None:
+        helper.set_model_props(model, graphs.signature(batch=2).to_metadata())
+
+    assert "input_ids int64 (B) for int64 (B)" in refused(graphs.save(tmp_path / "g.onnx", edit=promise))
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "link.bin", "ABSOLUTE", "missing.bin"])
+def test_weights_from_outside_the_folder(location: str, tmp_path: Path) -> None:
+    secret, folder = tmp_path / "secret.bin", tmp_path / "model"
+    secret.write_bytes(bytes(4096))
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(secret)
+    place = str(secret) if location == "ABSOLUTE" else location
+
+    def move_out(model: onnx.ModelProto) -> None:
+        tensor = next(t for t in model.graph.initializer if t.name == "w_o")
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=place)
+
+    message = refused(graphs.save(folder / "g.onnx", edit=move_out))
+    assert message.startswith("expected an ONNX graph that ONNX Runtime accepts; received ")
+
+
+def test_weights_inside_the_folder(tmp_path: Path) -> None:
+    onnx.save(graphs.model(), tmp_path / "g.onnx", save_as_external_data=True, location="g.data", size_threshold=100)
+    assert (tmp_path / "g.data").exists()
+    assert Decoder(tmp_path / "g.onnx", threads=1).step(3).shape == (1, graphs.VOCABULARY)
+
+
+def test_an_unknown_operator(tmp_path: Path) -> None:
+    def strange(model: onnx.ModelProto) -> None:
+        model.graph.node[0].op_type = "NoSuchOperator"
+
+    assert "NoSuchOperator" in refused(graphs.save(tmp_path / "g.onnx", edit=strange))
+
+
+def test_an_unknown_provider_lists_the_known_ones(tmp_path: Path) -> None:
+    message = "expected a provider of: cpu; received 'tpu'; choose one of these"
+    assert refused(graphs.save(tmp_path / "g.onnx"), provider="tpu") == message
+
+
+def test_a_provider_that_this_onnxruntime_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from t2r_runtime import session
+
+    monkeypatch.setitem(session.PROVIDERS, "nowhere", session.Provider("NowhereExecutionProvider"))
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider="nowhere")
+    assert message.startswith("expected an onnxruntime with NowhereExecutionProvider; received one with ")
+    assert message.endswith("install the onnxruntime package that has it, or choose another provider than nowhere")
+
+
+@pytest.mark.parametrize("threads", [0, -1, True, 1.5])
+def test_threads(threads: object, tmp_path: Path) -> None:
+    message = refused(graphs.save(tmp_path / "g.onnx"), threads=threads)
+    assert message == f"expected a number of threads of at least 1; received {threads!r}; leave it out for one a " + (
+        "physical core"
+    )
+
+
+def test_what_strangers_write_fits_a_terminal() -> None:
+    assert one_line(ValueError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : a\n\tb \x1b[0m")) == "a b ?[0m"
+    assert one_line(ValueError()) == "ValueError"
+    assert printable("x" * 400) == "x" * 299 + "…"
+
+
+def _with_value(folder: Path, field: str, text: str) -> Path:
+    def put(model: onnx.ModelProto) -> None:
+        helper.set_model_props(model, graphs.metadata(model) | {f"t2r.{field}": text})
+
+    return graphs.save(folder / "g.onnx", edit=put)

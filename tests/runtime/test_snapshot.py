@@ -1,0 +1,195 @@
+"""Saving and loading is as if nothing had happened, and nothing strange gets in."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from runtime import graphs
+from runtime.conftest import Open
+from t2r_runtime import Decoder, UserError
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(["constant", "growing", "both", "silent"]),
+    columns=st.integers(1, 3).flatmap(
+        lambda batch: st.lists(
+            st.lists(st.integers(0, graphs.VOCABULARY - 1), min_size=batch, max_size=batch), min_size=1, max_size=8
+        )
+    ),
+    cut=st.integers(0, 8),
+)
+@example(kind="both", columns=[[3, 1], [4, 1], [5, 9]], cut=0)  # before the first token: caches of length 0
+def test_going_on_is_bit_for_bit_the_same(
+    kind: str, columns: list[list[int]], cut: int, opened: Open, tmp_path: Path
+) -> None:
+    batch, cut = len(columns[0]), min(cut, len(columns))
+    whole, first, second = opened(kind), opened(kind), opened(kind)
+    second.prefill([7, 7])  # what was there before does not matter, nor does the batch
+    for decoder in (whole, first):
+        decoder.reset(batch=batch)
+    for column in columns[:cut]:
+        whole.step(column)
+        first.step(column)
+    first.save_state(tmp_path / "s.npz")
+    second.load_state(tmp_path / "s.npz")
+    assert (second.batch, second.position) == (batch, cut)
+    for column in columns[cut:]:
+        np.testing.assert_array_equal(whole.step(column), second.step(column))
+    for name, state in whole.state().items():
+        np.testing.assert_array_equal(state, second.state()[name])
+
+
+@pytest.fixture
+def saved(opened: Open, tmp_path: Path) -> tuple[Decoder, Path]:
+    """A decoder that has read two tokens of two texts, and its snapshot."""
+    decoder = opened("both")
+    decoder.reset(batch=2)
+    decoder.prefill([[3, 1], [4, 1]])
+    decoder.save_state(tmp_path / "s.npz")
+    return decoder, tmp_path / "s.npz"
+
+
+def refused(decoder: Decoder, path: Path) -> str:
+    before, position = decoder.state(), decoder.position
+    with pytest.raises(UserError) as caught:
+        decoder.load_state(path)
+    assert decoder.position == position
+    for name, state in decoder.state().items():
+        np.testing.assert_array_equal(state, before[name])
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def test_numpy_opens_it(saved: tuple[Decoder, Path]) -> None:
+    decoder, path = saved
+    with np.load(path, allow_pickle=False) as archive:
+        for name, state in decoder.state().items():
+            np.testing.assert_array_equal(archive[name], state)
+
+
+def test_the_same_states_give_the_same_bytes(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
+    saved[0].save_state(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == saved[1].read_bytes()
+
+
+def test_another_model(saved: tuple[Decoder, Path], opened: Open) -> None:
+    message = "expected a snapshot of the checkpoint abababababab; received one of the checkpoint 'c0ffeec0ffee'; read"
+    assert refused(opened("both", checkpoint_sha256="ab" * 32), saved[1]).startswith(message)
+
+
+def test_the_same_model_exported_otherwise(saved: tuple[Decoder, Path], opened: Open) -> None:
+    assert "unexpected cache.1; take them from the same model" in refused(opened("constant"), saved[1])
+    assert "(2, 3, 5, 4) for float32 ('B', 3, 5, 4)" in refused(opened("both", batch=3), saved[1])
+
+
+def test_no_snapshot(opened: Open, tmp_path: Path) -> None:
+    assert refused(opened(), tmp_path / "no.npz").endswith("no.npz, which does not exist; check the path")
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    message = refused(opened(), tmp_path / "other.npz")
+    assert message.startswith("expected a snapshot written by save_state; received ")
+    assert message.endswith("other.npz: no t2r.json in it, or a name twice; read the prompt again and save it")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_what_a_stranger_may_try(saved: tuple[Decoder, Path]) -> None:
+    decoder, path = saved
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    head = json.loads(members["t2r.json"])
+    attempts: list[tuple[dict[str, bytes], str]] = [
+        (members | {"t2r.json": b"{"}, "Expecting"),
+        (members | {"t2r.json": b"[" * 60_000}, "recursion"),
+        (members | {"t2r.json": b" " * 70_000}, "t2r.json is too large"),
+        (members | {"t2r.json": b"[]"}, "t2r.json is malformed"),
+        (members | {"t2r.json": json.dumps(head | {"position": -1}).encode()}, "t2r.json is malformed"),
+        (members | {"t2r.json": json.dumps(head | {"snapshot": 2}).encode()}, "version 1; received version 2"),
+        (members | {"../z.0.npy": members["z.0.npy"]}, "unexpected ../z.0"),
+        (members | {"z.0": members["z.0.npy"]}, "'z.0' is not an array"),
+        (members | {"z.0.npy": npy(np.zeros((2, 3, 5)))}, "z.0 float64 (2, 3, 5) for float32"),
+        (members | {"z.0.npy": npy(np.array([{}]))}, "'z.0.npy' is not as long"),
+        (members | {"z.0.npy": members["z.0.npy"] + b"more"}, "'z.0.npy' is not as long"),
+        (members | {"z.0.npy": npy(np.zeros(3)).replace(b"(3,)", b"(9" + b"9" * 12 + b",)")}, ""),
+        (members | {"z.0.npy": b"\x93NUMPY\x02\x00" + members["z.0.npy"][8:]}, "format other than 1.0"),
+        (members | {"position.npy": npy(np.array([2, -2], np.int32))}, "positions of at least 0"),
+        ({name: data for name, data in members.items() if name != "S.0.npy"}, "missing S.0"),
+    ]
+    for contents, message in attempts:
+        write(path, contents, zipfile.ZIP_STORED)
+        assert message in refused(decoder, path)
+    write(path, members, zipfile.ZIP_DEFLATED)
+    assert "is compressed" in refused(decoder, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("z.0.npy", members["z.0.npy"])
+    assert "or a name twice" in refused(decoder, path)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_harmless(data: st.DataObject, saved: tuple[Decoder, Path]) -> None:
+    decoder, path = saved
+    good = bytearray(path.read_bytes())
+    damage: Callable[[], bytearray] = data.draw(st.sampled_from([cut_off, flip]))(data, good)
+    broken = path.with_name("broken.npz")
+    broken.write_bytes(damage)
+    assert complaint(decoder, broken).isprintable()
+    assert decoder.position == 2
+
+
+def complaint(decoder: Decoder, path: Path) -> str:
+    try:
+        decoder.load_state(path)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def cut_off(data: st.DataObject, good: bytearray) -> bytearray:
+    return good[: data.draw(st.integers(0, len(good) - 1))]
+
+
+def flip(data: st.DataObject, good: bytearray) -> bytearray:
+    changed = good.copy()
+    for place in data.draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=4)):
+        changed[place] = data.draw(st.integers(0, 255))
+    return changed
+
+
+def test_a_place_that_cannot_be_written(saved: tuple[Decoder, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="to be able to write"):
+        saved[0].save_state(tmp_path / "no" / "s.npz")
+
+
+def test_a_failed_save_leaves_the_old_file(saved: tuple[Decoder, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, path = saved
+    before = path.read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        decoder.save_state(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.glob(".*")) == []
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def write(path: Path, members: dict[str, bytes], compression: int) -> None:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)

@@ -1,0 +1,181 @@
+"""Tokens to text, one by one: the same text as all at once, and never half a character."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from runtime import graphs
+from t2r_runtime import Text, TextStream, UserError
+
+WORDS = ["▁once", "▁upon", "▁", "a", "b", "▁a", "日"]
+
+
+def pieces() -> str:
+    """Sentence pieces with bytes for what they lack, as Llama tokenizers are: <s> 1, </s> 2, then 256 bytes."""
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = {piece: number for number, piece in enumerate(["<unk>", "<s>", "</s>", *bytes_, *WORDS])}
+    merges = [("▁", "a")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    return str(tokenizer.to_str())
+
+
+def byte_level() -> str:
+    """Bytes as GPT-2 writes them, and a few merges across the borders of characters; <end> is special."""
+    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    merges = []
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for text in ("日本", "€", "the"):
+        word = spell.pre_tokenize_str(text)[0][0]
+        for one, two in zip(word[1::2], word[2::2], strict=False):  # the last byte of one with the first of the next
+            letters.setdefault(one + two, len(letters))
+            merges.append((one, two))
+    tokenizer = Tokenizer(models.BPE(letters, list(dict.fromkeys(merges))))
+    tokenizer.pre_tokenizer = spell
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    return str(tokenizer.to_str())
+
+
+PIECES, BYTES = Text(pieces(), bos_token=1), Text(byte_level())
+both = pytest.mark.parametrize("text", [PIECES, BYTES], ids=["pieces", "bytes"])
+writings = st.text(
+    alphabet=st.sampled_from(" abé€日本語😀\u0301onceupth\n") | st.characters(codec="utf-8"), max_size=20
+)
+
+
+def streamed(text: Text, ids: list[int], prompt: list[int] | tuple[()] = ()) -> list[str]:
+    stream = text.stream(prompt)
+    return [*(stream.feed(token) for token in ids), stream.end()]
+
+
+@both
+@given(written=writings)
+@example(written=" once  upon a 日本 time")
+@example(written="日本語日本語")
+def test_what_was_written_comes_back_piece_by_piece(text: Text, written: str) -> None:
+    ids = text.encode(written) if written or text is PIECES else []
+    parts = streamed(text, ids)
+    assert "".join(parts) == text.decode(ids) == written
+    if "\N{REPLACEMENT CHARACTER}" not in written:
+        assert not any("\N{REPLACEMENT CHARACTER}" in part for part in parts)
+
+
+@both
+@given(before=writings.filter(bool), after=writings)
+@example(before="once", after=" upon")  # its space must stay
+@example(before="日", after="本")
+@example(before="語本" * 8, after="語本")  # a row of bytes that is longer than the context
+def test_a_prompt_is_context_and_is_not_repeated(text: Text, before: str, after: str) -> None:
+    ids = text.encode(before + after)
+    for cut in range(1, len(ids)):
+        head = text.decode(ids[:cut])
+        if "\N{REPLACEMENT CHARACTER}" not in head:  # else the cut may be inside a character
+            assert head + "".join(streamed(text, ids[cut:], ids[:cut])) == before + after
+
+
+@both
+@given(ids=st.lists(st.integers(0, 260), max_size=40))
+def test_any_tokens_give_text(text: Text, ids: list[int]) -> None:
+    parts = streamed(text, ids)
+    if text is BYTES:  # byte pieces spoil each other only when decoded together, and one cannot take text back
+        assert "".join(parts) == text.decode(ids)
+    else:
+        assert len("".join(parts)) <= len(text.decode(ids)) + len(ids)
+
+
+@given(ids=st.lists(st.integers(0, 260), max_size=12), written=writings)
+def test_garbage_does_not_spoil_what_follows(ids: list[int], written: str) -> None:
+    end = [2]  # a special token separates the bytes
+    assert "".join(streamed(PIECES, [*ids, *end, *PIECES.encode("a" + written)[1:]])).endswith("a" + written)
+
+
+def test_endless_garbage_is_not_kept() -> None:
+    stream = BYTES.stream()
+    byte = BYTES.encode("日")[0]
+    out = [stream.feed(byte) for _ in range(500)]
+    assert sum(map(len, out)) > 450
+    assert len(stream._pending) < 20
+
+
+def test_a_character_waits_for_its_bytes() -> None:
+    parts = streamed(PIECES, [3 + byte for byte in "é😀".encode()])
+    assert parts == ["", "é", "", "", "", "😀", ""]
+    assert streamed(PIECES, [3 + "é".encode()[0]]) == ["", "\N{REPLACEMENT CHARACTER}"]
+    assert PIECES.encode("é") == [1, 3 + 256 + 2, *(3 + byte for byte in "é".encode())]
+
+
+def test_special_tokens_are_not_text() -> None:
+    assert streamed(PIECES, [1, 259, 2, 260]) == ["", "once", "", " upon", ""]
+    assert PIECES.decode([1, 259, 2, 260]) == "once upon"
+
+
+def test_an_empty_text_is_bos() -> None:
+    assert PIECES.encode("") == [1]
+    assert Text(byte_level(), bos_token=5).encode("") == [5]
+    with pytest.raises(UserError, match="expected a text; received an empty one; give some: this model has no BOS"):
+        BYTES.encode("")
+
+
+def test_a_tokenizer_cannot_cut_a_prompt() -> None:
+    asked: dict[str, Any] = json.loads(pieces())
+    asked["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    assert Text(json.dumps(asked)).encode("aaaa") == PIECES.encode("aaaa")
+    assert len(PIECES.encode("aaaa")) == 5
+
+
+def test_text_that_is_no_unicode() -> None:
+    with pytest.raises(UserError, match="expected text in UTF-8; received .*; check how it was typed or decoded"):
+        PIECES.encode("\udcff")
+
+
+@pytest.mark.parametrize("tokenizer", ["", "{}", "[" * 1000, '{"version": "1.0", "model": 3}'])
+def test_no_tokenizer(tokenizer: str) -> None:
+    with pytest.raises(UserError, match="expected the text of a tokenizer.json; received .*; export the model again"):
+        Text(tokenizer)
+
+
+def test_a_graph_without_tokenizer() -> None:
+    with pytest.raises(
+        UserError, match="expected a graph with a tokenizer in it; received one without; give token num"
+    ):
+        Text.of(graphs.signature())
+    assert isinstance(Text.of(graphs.signature(tokenizer=pieces())).stream(), TextStream)
+
+
+def test_the_public_tokenizer_streams_its_own_story(data: Path) -> None:
+    folder = data / "checkpoints" / "stories260K"
+    text = Text((folder / "tokenizer.json").read_text(encoding="utf-8"), bos_token=1)
+    ids = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
+    assert "".join(streamed(text, ids)) == text.decode(ids)
+    assert "".join(streamed(text, ids[9:], ids[:9])) == text.decode(ids)[len(text.decode(ids[:9])) :]
+
+
+def test_without_tokenizers_all_but_text_works(tmp_path: Path) -> None:
+    graph = graphs.save(tmp_path / "g.onnx")
+    program = (
+        "import sys; sys.modules['tokenizers'] = None\n"
+        "import t2r_runtime as t\n"
+        f"print(t.Decoder({str(graph)!r}, threads=1).generate([3], 2, seed=0, stop_tokens=()))\n"
+        "try: t.Text('{}')\n"
+        "except t.UserError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+    assert done.stderr == ""
+    assert done.stdout.endswith(
+        "expected the package tokenizers; received a Python without it; pip install tokenizers\n"
+    )
