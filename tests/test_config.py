@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
 
+from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
 from t2r_export.config import MIXER_CONFIGS, Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
 from t2r_export.mixers import MIXERS
 from t2r_runtime.errors import UserError

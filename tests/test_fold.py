@@ -1,0 +1,133 @@
+"""Folding changes no number, says what it did, and lets no wrong fold through."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from small import CONFIGS, GPT2
+from t2r_export.config import Guard, LinearConfig
+from t2r_export.fold import FOLD_TOLERANCE, fold, fold_error
+from t2r_export.mixers import Mixer, State
+from t2r_export.mixers.linear import LinearMixer
+from t2r_export.model import Transformer
+from t2r_runtime.errors import CheckFailed
+
+
+def precise(made: Transformer) -> Transformer:
+    """Weights in float64. Not what positions are computed from: those are float32 in every model."""
+    for weight in made.parameters():
+        weight.data = weight.data.double()
+    return made
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("tolerance", [1e-10, 1e-4])
+def test_folded_is_unfolded(name: str, tolerance: float) -> None:
+    made = small.model(name) if tolerance > 1e-8 else precise(small.model(name))
+    folded, _ = fold(made)
+    ids, start = small.ids(), small.states(made)
+    (logits, after), (logits_folded, after_folded) = (m.prefill(ids, start) for m in (made, folded))
+    torch.testing.assert_close(logits_folded, logits, rtol=tolerance, atol=tolerance)
+    small.assert_states(after_folded, after, tolerance)
+    logits_folded, after_folded = small.by_steps(folded, ids, start)
+    torch.testing.assert_close(logits_folded, logits, rtol=tolerance, atol=tolerance)
+    small.assert_states(after_folded, after, tolerance)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 6), st.floats(0.01, 100), st.sampled_from(Guard.KINDS), st.booleans())
+def test_folded_is_unfolded_at_any_size(K: int, scale: float, guard: str, bias: bool) -> None:
+    layer = LinearConfig(K, query_scale=scale, guard=Guard(guard, 0.1))
+    made = small.model(dataclasses.replace(GPT2, layers=(layer,), qkv_bias=bias))
+    _, (report,) = fold(made)
+    assert report.error is not None
+    assert report.error < 1e-12
+
+
+def test_report() -> None:
+    folded, report = fold(small.model("hybrid"))
+    assert [(r.layer, r.kind, r.folded, r.status) for r in report] == [
+        (0, "linear", False, "not folded: positions are rotated between the projection and φ (positions='keep')"),
+        (1, "softmax", False, "not folded: softmax attention has no feature map to fold"),
+        (2, "linear", True, "folded"),
+    ]
+    assert [r.error is None for r in report] == [True, True, False]
+    assert [layer.folded for layer in folded.config.layers] == [False, False, True]
+
+
+def test_the_model_itself_stays() -> None:
+    made = small.model()
+    before = {name: weight.clone() for name, weight in made.state_dict().items()}
+    folded, _ = fold(made)
+    assert made.config == GPT2
+    assert made.state_dict().keys() == before.keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in made.state_dict().items())
+    assert folded.head.weight is folded.embedding.weight, "a tied head stays tied"
+    shared = {weight.data_ptr() for weight in made.parameters()} & {weight.data_ptr() for weight in folded.parameters()}
+    assert made.embedding.weight.data_ptr() in shared, "what a fold leaves as it is needs no second memory"
+
+
+def test_folding_twice_is_folding_once() -> None:
+    once, _ = fold(small.model())
+    twice, report = fold(once)
+    assert [(r.folded, r.error) for r in report] == [(True, None), (True, None)]
+    assert all(torch.equal(a, b) for a, b in zip(once.parameters(), twice.parameters(), strict=True))
+
+
+def test_nothing_to_look_at_is_no_error() -> None:
+    """A layer whose output is all zero, as training often starts from: exact, and no 0/0."""
+    made = small.model(dataclasses.replace(GPT2, layers=(small.LINEAR,), output_bias=False))
+    made.blocks[0].mixer.o.weight.data.zero_()  # type: ignore[operator, union-attr]
+    _, (report,) = fold(made)
+    assert report.error is not None
+    assert report.error < 1e-12
+
+
+FAULTS = ["qkv.weight", "qkv.bias", "o.weight", "guard", "scale", "nan"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = LinearMixer.fold
+
+    @torch.no_grad()
+    def wrong(self: LinearMixer) -> Mixer:
+        folded = right(self)
+        if fault == "guard":
+            folded.config = dataclasses.replace(folded.config, guard=Guard("add", 1e-2))  # type: ignore[arg-type]
+        elif fault == "scale":
+            folded.qkv.weight[: small.H * small.K] /= 0.5  # type: ignore[operator, index, union-attr]
+        elif fault == "nan":
+            folded.qkv.weight[-1, 0] = float("nan")  # type: ignore[operator, index, union-attr]
+        else:
+            folded.get_parameter(fault)[3] += 1e-6
+        return folded
+
+    made = small.model(dataclasses.replace(GPT2, layers=(small.SOFTMAX, small.LINEAR)))
+    assert fold_error(made.blocks[1].mixer) <= FOLD_TOLERANCE
+    monkeypatch.setattr(LinearMixer, "fold", wrong)
+    assert not fold_error(made.blocks[1].mixer) <= FOLD_TOLERANCE
+    with pytest.raises(CheckFailed, match=r"^layer 1 folded differs by (\d\.\de-\d\d|nan) relative, tolerance 1e-10$"):
+        fold(made)
+
+
+@pytest.mark.parametrize("state", ["S", "z"])
+@pytest.mark.parametrize("factor", [1 + 1e-9, float("nan")])
+def test_a_fault_in_a_state_alone_is_seen(state: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = LinearMixer.forward
+
+    def wrong(self: LinearMixer, *args: Any) -> tuple[torch.Tensor, State]:
+        y, after = right(self, *args)
+        return y, after | {state: after[state] * (factor if self.config.folded else 1)}
+
+    monkeypatch.setattr(LinearMixer, "forward", wrong)
+    with pytest.raises(CheckFailed, match="layer 0 folded differs by "):
+        fold(small.model())
