@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from torch import Tensor
 from t2r_export.config import ModelConfig
 from t2r_export.importers import read_folder
 from t2r_export.model import Transformer
-from t2r_export.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
+from t2r_export.weights import HEAD, as_float32, assemble, compare, listed, one_line, weight_shapes
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing, sha256
 
@@ -39,7 +40,7 @@ class Checkpoint:
     model: Transformer  # float32, in eval mode, on the CPU
     tokenizer: str | None  # the text of a tokenizer.json
     provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
-    sha256: str  # of the file, or of the folder's files (see importers.folder)
+    sha256: str  # of the file, or of the folder's files (see importers.files)
 
 
 def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> None:
@@ -63,8 +64,7 @@ def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance
         "format": FORMAT,
         "version": VERSION,
         "config": _plain(model.config.to_dict(), "the config"),
-        # torch.save writes a tensor's whole storage, of which a tensor that is a view needs only a part
-        "weights": {name: t if t.nbytes == t.untyped_storage().nbytes() else t.clone() for name, t in weights.items()},
+        "weights": _unshared(weights),
         "tokenizer": tokenizer,
         "provenance": _plain(dict(provenance), "provenance"),
     }
@@ -97,7 +97,7 @@ def _load(path: Path) -> Checkpoint:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"a model's config in {path}", str(error), OPEN) from error
+        raise UserError(f"a model's config in {path}", one_line(error), OPEN) from error
     weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
@@ -112,11 +112,22 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
     """
     try:
         plain: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, allow_nan=False))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"plain JSON data as {what}", str(error), "keep to numbers, texts, lists and objects"
+            f"plain JSON data as {what}", one_line(error), "keep to numbers, texts, lists and objects"
         ) from error
     return plain
+
+
+def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor with a storage of its own: torch.save writes storages whole, and equal ones once."""
+    seen: set[int] = set()
+    for name, tensor in weights.items():
+        storage = tensor.untyped_storage()
+        if storage.nbytes() != tensor.nbytes or storage.data_ptr() in seen:
+            weights[name] = tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+    return weights
 
 
 class _Recording:
@@ -161,12 +172,12 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # damaged bytes make torch call its own functions with anything, so this can be any
-        raise UserError(f"a whole checkpoint in {path}", _line(error), OPEN) from error
+        raise UserError(f"a whole checkpoint in {path}", one_line(error), OPEN) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UserError(f"a checkpoint of the format {FORMAT} in {path}", "something else", OPEN)
     if data.get("version") != VERSION:
         raise UserError(
-            f"version {VERSION} of {path}", repr(data.get("version"))[:80], "use the version of t2r that wrote it"
+            f"version {VERSION} of {path}", one_line(repr(data.get("version"))), "use the version of t2r that wrote it"
         )
     _check_types(data, path)
     return data
@@ -181,10 +192,12 @@ def _check_archive(path: Path) -> None:
         raise UserError(f"a checkpoint at {path}", "nothing" if not path.exists() else "no ordinary file", OPEN)
     try:
         with zipfile.ZipFile(path) as archive:
-            compressed = any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
+            members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise UserError(f"a checkpoint in {path}", f"no archive, or a part of one ({error})", OPEN) from error
-    if compressed:
+    if not any(member.filename.endswith("/data.pkl") for member in members):
+        raise UserError(f"a checkpoint in {path}", "an archive of something else", OPEN)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
         raise UserError(f"an archive without compression in {path}", "a compressed one", OPEN)
 
 
@@ -213,11 +226,5 @@ def _stored(value: Any) -> bool:
 
 def _refused(error: Exception) -> str:
     """What torch refused to unpickle, from its message of many lines of advice that would not be ours."""
-    text = str(error)
-    _, found, rest = text.partition("Unsupported global: GLOBAL ")
-    return f"a reference to {rest.split()[0]}" if found and rest.split() else "something else"
-
-
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text[:200] or type(error).__name__
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return f"a reference to {one_line(found[1])}" if found else "something else"

@@ -102,9 +102,15 @@ def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
 def listed(names: Iterable[str]) -> str:
     """A few of the names, on one line whatever characters a file put into them, and how many more there are."""
     names = list(names)
-    shown = ", ".join(name[:200] if name.isprintable() else ascii(name)[:200] for name in names[:LISTED])
+    shown = ", ".join(one_line(name) for name in names[:LISTED])
     more = len(names) - LISTED
     return (shown or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def one_line(text: object) -> str:
+    """The text of an error, or a name from a file, as a part of a line: short, and printable whatever was in it."""
+    line = str(text)
+    return (line if line.isprintable() else ascii(line))[:200] or "nothing"
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -135,4 +135,7 @@ class Fields:
 
 def _json(value: Any) -> str:
     """The value as the file spells it, on one line and no longer than a message can be."""
-    return json.dumps(value)[:100]
+    try:
+        return json.dumps(value)[:100]
+    except RecursionError:
+        return "a value nested too deep"

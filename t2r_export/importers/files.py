@@ -31,7 +31,7 @@ class Folder:
         Raises:
             UserError: `name` has a folder in it, the file is missing or not an ordinary one, or a link leads out.
         """
-        if not name or name in (".", "..") or any(c in name for c in "/\\:\0"):
+        if name in ("", ".", "..") or any(c in name for c in "/\\:") or not name.isprintable():
             raise UserError(f"plain names of files in {self.folder}", ascii(name)[:200], DOWNLOAD)
         path = self.folder / name
         if not path.is_file():

@@ -19,11 +19,12 @@ from torch import Tensor
 from t2r_export.config import ModelConfig
 from t2r_export.importers.base import Fields, Importer, Source
 from t2r_export.importers.files import DOWNLOAD, Folder, parse_object
-from t2r_export.weights import EMBEDDING, as_float32, compare, listed, weight_shapes
+from t2r_export.weights import EMBEDDING, as_float32, compare, listed, one_line, weight_shapes
 from t2r_runtime.errors import UserError
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+BEFORE = "use the model from before it was quantized"
 # bytes; above the largest of their kind, and small enough to read whole
 LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, TOKENIZER: 1 << 27, INDEX: 1 << 25}
 
@@ -52,7 +53,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     if not isinstance(family, str) or family not in importers:
         raise fields.wrong("model_type", f"one of {', '.join(sorted(importers))}", family, "use a model of those")
     if fields.get("quantization_config"):
-        raise UserError(f"weights in floating point in {folder}", "a quantization_config", "use the model before that")
+        raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
     importer = importers[family]
     config = importer.config(fields)
     config = dataclasses.replace(config, **_special_tokens(config, fields, files))
@@ -64,7 +65,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         "name": folder.resolve().name,
         "model_type": family,
         "dtypes": sorted({tensor.dtype for tensor in tensors.values()}),
-        "trained_positions": fields.get("max_position_embeddings", config.max_positions),
+        "trained_positions": _trained_positions(fields, config),
         "config_keys_not_used": fields.unread(),
         "files": files.hashes(),
     }
@@ -79,6 +80,12 @@ def _special_tokens(config: ModelConfig, fields: Fields, files: Folder) -> dict[
     bos = [tokens for source in sources if (tokens := source.tokens("bos_token_id", config.vocab_size))]
     eos = [tokens for source in sources if (tokens := source.tokens("eos_token_id", config.vocab_size))]
     return {"bos_token": bos[0][0] if bos else None, "eos_tokens": eos[0] if eos else ()}
+
+
+def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
+    """How far its training went: what a model without a table of positions can be asked for beyond it is untried."""
+    key = "max_position_embeddings"
+    return config.max_positions if fields.get(key) is None else fields.size(key)
 
 
 def _tokenizer(files: Folder) -> str | None:
@@ -102,9 +109,10 @@ class _Stored:
 def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
     """Every tensor of the folder that is a weight, by its full name."""
     tensors: dict[str, _Stored] = {}
-    for file, names in _shards(files).items():
-        path = files.path(file)
-        stored = _header(path)
+    shards = _shards(files)
+    paths = {file: files.path(file) for file in shards}  # all names are checked before any file is opened
+    for file, names in shards.items():
+        stored = _header(paths[file])
         if names is not None and names != set(stored):
             missing, unexpected = sorted(names - set(stored)), sorted(set(stored) - names)
             raise UserError(
@@ -206,4 +214,4 @@ def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"whole safetensors in {path}", " ".join(str(error).split())[:200] or "something else", DOWNLOAD)
+    return UserError(f"whole safetensors in {path}", one_line(error), DOWNLOAD)
