@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, ranges, show, size
+from t2r_export.cli.output import json_option, show
+from t2r_export.cli.reports import export_text, state_bytes
 
 
 @click.command("export")
@@ -24,22 +25,12 @@ def command(model: Path, out: Path, batch: int | None, state_layout: str, past_e
     from t2r_export.export import ExportConfig, export
 
     report = export(checkpoint.load(model), out, ExportConfig(batch, state_layout, past_end))
-    signature = report.signature
-    kinds = [str(layer["kind"]) for layer in signature.layers]
-    state_bytes = sum(state.bytes() for state in signature.states)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,
         "parameters": report.parameters,
         "nodes": report.nodes,
-        "state_bytes": state_bytes,
+        "state_bytes": state_bytes(report),
         "folds": report.folds,
     }
-    lines = [f"{file}: {size(count)}" for file, count in files.items()]
-    lines.append(f"{report.parameters:,} parameters, {report.nodes} operators, {len(signature.states)} states")
-    lines.append(f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers")
-    grows = any(state.grows for state in signature.states)
-    lines.append(f"state: {size(state_bytes)} a sequence{', and more with every token' if grows else ', constant'}")
-    for status in dict.fromkeys(fold.status for fold in report.folds):
-        lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
-    show(as_json, data, "\n".join(lines))
+    show(as_json, data, export_text(report, files))

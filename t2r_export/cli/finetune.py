@@ -1,6 +1,73 @@
+"""`t2r finetune`: teach a converted model what its teacher knows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
+
+from t2r_export.cli.output import json_option, show, table
+from t2r_export.finetune_config import STAGES, FinetuneConfig, parse_plan
+
+FILE = click.Path(path_type=Path)
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
+
+
+def setting(name: str, text: str) -> Callable[[Any], Any]:
+    """An option for a field of FinetuneConfig, with its type and default."""
+    default = DEFAULTS[name]
+    return click.option(
+        f"--{name.replace('_', '-')}", type=type(default), default=default, show_default=True, help=text
+    )
 
 
 @click.command("finetune")
-def command() -> None:
-    """Not yet."""
+@click.argument("model", type=FILE)
+@click.argument("out", type=FILE)
+@click.option("--data", type=FILE, multiple=True, required=True, help="Text, or token ids as .npy; repeat for more.")
+@click.option("--teacher", type=FILE, help="Default: what MODEL was converted from, rebuilt from its weights.")
+@click.option("--stages", default="transfer,distill", show_default=True, help=f"Out of {', '.join(STAGES)}, in order.")
+@click.option("--steps", metavar="N,N", help="Steps of each stage. Default: the stage's own.")
+@click.option("--lr", "learning_rates", metavar="X,X", help="Peak learning rate of each stage. Default: its own.")
+@setting("batch", "Windows a step, over all processes.")
+@setting("length", "Tokens of a window.")
+@setting("cross_entropy", "Its weight beside KL in the distill stage.")
+@setting("weight_decay", "Of all weights that are trained.")
+@setting("held_out", "Share of the text, its end, for validation.")
+@setting("separator", "The line that ends a document of a text.")
+@setting("seed", "Of the order of the windows.")
+@setting("device", "auto, cpu or cuda.")
+@setting("precision", "auto (bf16 on CUDA), float32 or bf16.")
+@setting("checkpoint_every", "Steps between two saved states.")
+@setting("validate_every", "Steps between two looks at held-out text.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run, to the same end.")
+@click.option("--log", type=FILE, help="JSON lines. Default: OUT.jsonl.")
+@json_option
+def command(
+    model: Path, out: Path, stages: str, steps: str | None, learning_rates: str | None, as_json: bool, **options: Any
+) -> None:
+    """Train MODEL, fresh from `t2r convert`, and write OUT.
+
+    On several devices: accelerate launch -m t2r_export finetune MODEL OUT …
+    """
+    from accelerate import PartialState
+
+    from t2r_export.finetune import finetune
+
+    plan = parse_plan(stages, steps, learning_rates)
+    report = finetune(FinetuneConfig(model=model, output=out, plan=plan, **options))
+    if not PartialState().is_main_process:
+        return
+    measured = {"teacher": report.teacher, "student before": report.before, "student": report.after}
+    rows = [[name, f"{e.nats:.4f}", f"{e.perplexity:.2f}"] for name, e in measured.items() if e is not None]
+    text = table(rows, ["held-out text", "nats/token", "perplexity"])
+    data = {
+        "out": report.output,
+        **{name.replace(" ", "_"): e and {"nats": e.nats, "perplexity": e.perplexity} for name, e in measured.items()},
+        "tokens": report.tokens,
+        "seconds": report.seconds,
+    }
+    show(as_json, data, f"{text}\n{out}: {report.tokens:,} tokens in {report.seconds:.0f} s")

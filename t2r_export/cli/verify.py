@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, note, show, table
+from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.progress import progress
+from t2r_export.cli.reports import parity_text
 from t2r_runtime.errors import CheckFailed
 
 
@@ -24,18 +25,8 @@ def command(model: Path, graph: Path, provider: str, steps: int, as_json: bool) 
 
     with progress("verify", steps) as advance:
         report = verify(checkpoint.load(model), graph, provider, steps, progress=advance)
-    rows = [[c.name, f"{c.worst:.1e}", f"{c.tolerance:.0e}", _ok(c.passed)] for c in report.checks]
-    greedy = report.first_greedy_difference
-    rows.append(
-        ["first other greedy token", "none" if greedy is None else f"step {greedy}", "none", _ok(greedy is None)]
-    )
-    text = table(rows, [f"{steps} steps, {provider}", "worst", "tolerance", ""])
-    show(as_json, report.to_dict(), text)
+    show(as_json, report.to_dict(), parity_text(report))
     if not report.same_checkpoint:
         note(f"{graph} says that it was exported from another file than {model}")
     if not report.passed:
         raise CheckFailed(f"{graph} is not {model} within the tolerances above")
-
-
-def _ok(passed: bool) -> str:
-    return "ok" if passed else "FAILED"

@@ -11,32 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export import checkpoint
 from t2r_export.cli import VERBS, export_main, main
-from t2r_export.config import ModelConfig, SoftmaxConfig
 from t2r_export.model import Transformer
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
-CONFIG = ModelConfig(
-    vocab_size=len(LETTERS) + 1,
-    width=12,
-    heads=6,
-    kv_heads=3,
-    head_size=4,
-    ffn_size=20,
-    layers=(SoftmaxConfig(), SoftmaxConfig()),
-    position="sinusoidal",
-    bos_token=len(LETTERS),
-)
-
-
-def letter_tokenizer() -> str:
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(LETTERS)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return str(tokenizer.to_str())
 
 
 @pytest.fixture(scope="session")
@@ -48,16 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["convert", str(folder / "model.pt"), str(folder / "t2r.pt"), "--feature-size", "5"]) == 0
     assert export_main([str(folder / "t2r.pt"), str(folder / "t2r.onnx")]) == 0
     return folder
-
-
-Output = pytest.CaptureFixture[str]
-
-
-def run(capsys: Output, *arguments: object, code: int = 0) -> tuple[str, str]:
-    capsys.readouterr()
-    assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
-    captured = capsys.readouterr()
-    return captured.out, captured.err
 
 
 def test_help_lists_the_verbs(capsys: Output) -> None:

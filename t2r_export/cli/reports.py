@@ -1,0 +1,46 @@
+"""The stages' reports as text for a person, for the commands that show the same one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from t2r_export.cli.output import ranges, size, table
+
+if TYPE_CHECKING:
+    from t2r_export.export import ExportReport
+    from t2r_export.verify import Report
+
+
+def export_text(report: ExportReport, files: dict[str, int]) -> str:
+    """What was exported; `files` are names and bytes."""
+    states = report.signature.states
+    kinds = [str(layer["kind"]) for layer in report.signature.layers]
+    grows = any(state.grows for state in states)
+    lines = [
+        *(f"{name}: {size(count)}" for name, count in files.items()),
+        f"{report.parameters:,} parameters, {report.nodes} operators, {len(states)} states",
+        f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
+        f"state: {size(state_bytes(report))} a sequence, {'and more with every token' if grows else 'constant'}",
+    ]
+    for status in dict.fromkeys(fold.status for fold in report.folds):
+        lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
+    return "\n".join(lines)
+
+
+def state_bytes(report: ExportReport) -> int:
+    """Bytes of all states of one sequence, before its first token."""
+    return sum(state.bytes() for state in report.signature.states)
+
+
+def parity_text(report: Report) -> str:
+    """The parity table: what was measured, how far it was off, how far it may be off."""
+    rows = [[c.name, f"{c.worst:.1e}", f"{c.tolerance:.0e}", _ok(c.passed)] for c in report.checks]
+    greedy = report.first_greedy_difference
+    rows.append(
+        ["first other greedy token", "none" if greedy is None else f"step {greedy}", "none", _ok(greedy is None)]
+    )
+    return table(rows, [f"{report.steps} steps, {report.provider}", "worst", "tolerance", ""])
+
+
+def _ok(passed: bool) -> str:
+    return "ok" if passed else "FAILED"

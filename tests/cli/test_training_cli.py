@@ -1,0 +1,109 @@
+"""`t2r finetune`, `t2r demo` and `t2r bench` from the command line, on models that take a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from cli_models import CONFIG, Output, letter_tokenizer, run
+from t2r_export import bench, checkpoint
+from t2r_export.model import Transformer
+
+SMALL = ["--steps", "2,3", "--length", 16, "--batch", 2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("training")
+    torch.manual_seed(1)
+    checkpoint.save(folder / "model.pt", Transformer(CONFIG), letter_tokenizer(), {})
+    (folder / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n<|endoftext|>\n" * 20)
+    return folder
+
+
+@pytest.fixture
+def converted(folder: Path, capsys: Output) -> Path:
+    run(capsys, "convert", folder / "model.pt", folder / "t2r.pt", "--feature-size", 16)
+    return folder / "t2r.pt"
+
+
+def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    arguments = ["finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL]
+    out, err = run(capsys, *arguments, "--lr", "1e-2,1e-3", "--device", "cpu")
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["held-out", "teacher", "student", "student"]
+    assert "tokens in" in lines[4]
+    assert "transfer" in err
+    assert checkpoint.load(tmp_path / "tuned.pt").provenance["finetune"]
+    again = run(capsys, *[tmp_path / "again.pt" if a == tmp_path / "tuned.pt" else a for a in arguments], "--json")[0]
+    result = json.loads(again)
+    assert result["teacher"]["perplexity"] > 1
+    assert result["student"]["nats"] > 0
+    assert result["tokens"] == 5 * 16 * 2
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--stages", "dream"], "t2r: expected stages out of transfer, distill, task; received 'dream'; "),
+        (["--steps", "1"], "t2r: expected 2 steps, one for each of transfer, distill; received '1'; "),
+        (["--device", "abacus"], "t2r: expected device out of auto, cpu, cuda; received 'abacus'; "),
+        (["--batch", "0"], "t2r: expected batch to be a whole number of at least 1; received 0; "),
+        (["--teacher", "nobody.pt"], "t2r: expected a checkpoint at nobody.pt; received nothing; "),
+    ],
+)
+def test_finetune_refuses(
+    options: list[str], message: str, converted: Path, folder: Path, tmp_path: Path, capsys: Output
+) -> None:
+    arguments = ["finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *options]
+    out, err = run(capsys, *arguments, code=2)
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finetune_needs_text(converted: Path, tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "empty.txt").touch()
+    _, err = run(capsys, "finetune", converted, tmp_path / "x.pt", "--data", tmp_path / "empty.txt", code=2)
+    assert err.startswith("t2r: expected text in ")
+    _, err = run(capsys, "finetune", converted, tmp_path / "x.pt", code=2)
+    assert "Missing option '--data'" in err
+
+
+def test_demo(converted: Path, capsys: Output) -> None:
+    out, err = run(capsys, "demo", converted, "--prompt", "the cat")
+    for expected in ("parameters", "a sequence, constant", "layers 0-1: folded", "500 steps, cpu", "tokens/s"):
+        assert expected in out
+    assert "\n\nthe cat" in out
+    assert err.count("\n") == 1
+    result = json.loads(run(capsys, "demo", converted, "--json")[0])
+    assert result["parity"]["passed"] is True
+    assert result["text"].startswith("Once upon a time") or result["text"]
+
+
+def test_demo_without_a_model(tmp_path: Path, capsys: Output) -> None:
+    _, err = run(capsys, "demo", tmp_path / "none.pt", "--json", code=2)
+    assert err.startswith(f"t2r: expected a model at {tmp_path / 'none.pt'}; received nothing; ")
+
+
+def test_bench(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = bench.ExportFigures("tiny", 10, 40, 1.5, 80, 44)
+    monkeypatch.setattr(bench, "bench_export", lambda sizes: [export])
+    out, _ = run(capsys, "bench", "export", "--size", "tiny")
+    assert out.splitlines()[1].split() == ["tiny", "10", "1.5", "80", "B", "2.00", "44", "B"]
+    result = json.loads(run(capsys, "bench", "export", "--json")[0])
+    assert result["export"][0]["memory_ratio"] == 2.0
+    assert "torch" in result["machine"]
+    step = bench.StepFigures("layers", 2.0, 1.9, 2.1, 1.0)
+    monkeypatch.setattr(bench, "bench_layouts", lambda size, rounds, threads: [step])
+    assert "1.000" in run(capsys, "bench", "layouts", "--rounds", 1)[0]
+    assert json.loads(run(capsys, "bench", "layouts", "--json")[0])["layouts"][0]["ratio"] == 1.0
+
+
+def test_bench_refuses(capsys: Output) -> None:
+    _, err = run(capsys, "bench", "export", "--size", "huge", code=2)
+    assert err.startswith("t2r: expected a size of ")

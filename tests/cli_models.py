@@ -1,0 +1,39 @@
+"""A model that reads letters, and a way to run commands, for the tests of the command line."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from t2r_export.cli import main
+from t2r_export.config import ModelConfig, SoftmaxConfig
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
+CONFIG = ModelConfig(
+    vocab_size=len(LETTERS) + 1,
+    width=12,
+    heads=6,
+    kv_heads=3,
+    head_size=4,
+    ffn_size=20,
+    layers=(SoftmaxConfig(), SoftmaxConfig()),
+    position="sinusoidal",
+    bos_token=len(LETTERS),
+)
+
+
+def letter_tokenizer() -> str:
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(LETTERS)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return str(tokenizer.to_str())
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def run(capsys: Output, *arguments: object, code: int = 0) -> tuple[str, str]:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == code, capsys.readouterr().err
+    captured = capsys.readouterr()
+    return captured.out, captured.err
