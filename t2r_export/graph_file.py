@@ -8,6 +8,7 @@ protobuf message ends at 2 GiB.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,7 @@ def write_graph(
     if sum(4 * w.numel() for w in weights.values()) <= external_bytes:
         with replacing(path) as part, open(part, "wb") as file:
             _write_message(file, model, [(_inline(name, w), w) for name, w in weights.items()])
-        return [path]
+        return _without_older(path, [path])
     # The weights' file is named for its content: a graph that stood at `path` keeps the file that it refers to
     # until the new graph takes its place, whenever the program is stopped.
     data = path.with_name(f"{path.name}.{_digest(weights)}.data")
@@ -48,10 +49,15 @@ def write_graph(
         initializers = _write_data(file, weights, data.name)
     with replacing(path) as part, open(part, "wb") as file:
         _write_message(file, model, [(proto.SerializeToString(), None) for proto in initializers])
-    for old in path.parent.glob(f"{path.name}.{'?' * _DIGEST}.data"):
-        if old != data:
+    return _without_older(path, [path, data])
+
+
+def _without_older(path: Path, files: list[Path]) -> list[Path]:
+    """`files`, once the weights' files of graphs that stood at `path` before are gone."""
+    for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * _DIGEST}.data"):
+        if old not in files:
             old.unlink()
-    return [path, data]
+    return files
 
 
 def _bytes(weight: Tensor) -> memoryview:

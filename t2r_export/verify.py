@@ -24,11 +24,13 @@ from t2r_export.layout import Group, group, pack, unpack
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.tolerances import Tolerance, tolerance
+from t2r_export.weights import assemble
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 PREFIX_TOKENS = 5  # read before the comparison starts, so that every state is non-zero
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
+START_TEXTS, START_TOKENS = 16, 4
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ def verify(
     decoder = Decoder(path, provider=provider)
     signature = decoder.signature
     bound = tolerance(provider, signature.quantization)
-    # the graph's own choice, so that a clamped graph is compared with a clamped model
     model, folds = fold(checkpoint.model)
-    unfolded = checkpoint.model
+    unfolded = assemble(checkpoint.config, checkpoint.model.state_dict())  # the same weights
+    # the graph's own choice, so that a clamped graph is compared with a clamped model
     for each in (model, unfolded):
         each.positions.past_end = signature.past_end
     groups = group(model.state_spec(), signature.state_layout)
@@ -104,6 +106,7 @@ def verify(
     report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
     generator = torch.Generator().manual_seed(seed)
     _chained(report, unfolded, decoder, groups, bound, steps, generator, progress)
+    _from_the_start(report, unfolded, decoder, groups, bound, generator)
     _prefill_against_steps(report, unfolded, decoder, groups, bound, generator)
     if signature.batch is None:
         _batch_against_single(report, unfolded, decoder, bound, generator)
@@ -158,6 +161,28 @@ def _chained(
         done += length
     report.checks.append(Check("logits, absolute", worst_logits, bound.logits))
     report.checks.append(Check("states, relative", worst_state, bound.state))
+
+
+def _from_the_start(
+    report: Report,
+    model: Transformer,
+    decoder: Decoder,
+    groups: list[Group],
+    bound: Tolerance,
+    generator: torch.Generator,
+) -> None:
+    """Many short texts from the initial states, where denominators are small and a guard is most likely to act."""
+    worst_logits = worst_state = 0.0
+    batch = decoder.signature.batch or START_TEXTS
+    for _ in range(math.ceil(START_TEXTS / batch)):
+        decoder.reset(batch=batch)
+        states = model.init_state(batch)
+        for ids in _random_ids(model, (_room(model, 0, START_TOKENS), batch), generator):
+            expected, states = model.step(ids, states)
+            worst_logits = _worse(worst_logits, float(np.abs(decoder.step(ids.numpy()) - expected.numpy()).max()))
+            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _numpy(states)))
+    report.checks.append(Check("from the start, logits", worst_logits, bound.logits))
+    report.checks.append(Check("from the start, states", worst_state, bound.state))
 
 
 def _prefill_against_steps(

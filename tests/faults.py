@@ -1,0 +1,152 @@
+"""Faults for an exported graph: each makes it another function that still runs, with the same inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import NodeProto, helper, numpy_helper
+
+Graph = onnx.GraphProto
+
+
+def inject(path: Path, fault: Callable[[Graph], None]) -> Path:
+    """The graph at `path` with the fault in it, as a new file beside it."""
+    model = onnx.load(path)
+    before = model.SerializeToString(deterministic=True)
+    fault(model.graph)
+    del model.graph.value_info[:]
+    assert model.SerializeToString(deterministic=True) != before, "the fault changed nothing"
+    onnx.checker.check_model(model, full_check=True)
+    wrong = path.with_name(f"wrong-{path.name}")
+    onnx.save(model, wrong)
+    return wrong
+
+
+def swap_outputs(first: str, second: str) -> Callable[[Graph], None]:
+    """Two states come out under each other's names."""
+
+    def fault(graph: Graph) -> None:
+        names = {first: second, second: first}
+        for node in graph.node:
+            for field in (node.output, node.input):
+                for i, name in enumerate(field):
+                    field[i] = names.get(name, name)
+
+    return fault
+
+
+def unchanged(state: str) -> Callable[[Graph], None]:
+    """The step uses the new state, and hands out the old one."""
+
+    def fault(graph: Graph) -> None:
+        for node in graph.node:
+            for field in (node.output, node.input):
+                for i, name in enumerate(field):
+                    field[i] = "inner" if name == f"present_{state}" else name
+        graph.node.append(helper.make_node("Identity", [f"past_{state}"], [f"present_{state}"]))
+
+    return fault
+
+
+def unread(state: str) -> Callable[[Graph], None]:
+    """Every step starts this state from nothing."""
+
+    def fault(graph: Graph) -> None:
+        _replace_input(graph, f"past_{state}", "nothing")
+        graph.node.insert(0, helper.make_node("Sub", [f"past_{state}"] * 2, ["nothing"]))
+
+    return fault
+
+
+def weight(name: str, change: float) -> Callable[[Graph], None]:
+    """One number of one weight is off."""
+
+    def fault(graph: Graph) -> None:
+        tensor = next(t for t in graph.initializer if t.name == name)
+        array = numpy_helper.to_array(tensor).copy()
+        array.flat[array.size // 2] += change
+        tensor.CopyFrom(numpy_helper.from_array(array, name))
+
+    return fault
+
+
+def constant(old: float, new: float) -> Callable[[Graph], None]:
+    """A scalar constant has another value: an eps, a scale, the 1 that the position grows by."""
+
+    def fault(graph: Graph) -> None:
+        for tensor in graph.initializer:
+            array = numpy_helper.to_array(tensor)
+            if array.shape == () and array == np.asarray(old, array.dtype):
+                tensor.CopyFrom(numpy_helper.from_array(np.asarray(new, array.dtype), tensor.name))
+                return
+        raise AssertionError(f"no constant {old}")
+
+    return fault
+
+
+def regroup(name: str, shape: tuple[int, ...]) -> Callable[[Graph], None]:
+    """The first Reshape to (B, G, R, ·) becomes one to (B, R, G, ·) and a Transpose: heads change groups."""
+
+    def fault(graph: Graph) -> None:
+        constants = {t.name: tuple(numpy_helper.to_array(t).ravel().tolist()) for t in graph.initializer}
+        node = next(n for n in graph.node if n.op_type == "Reshape" and constants.get(n.input[1]) == shape)
+        batch, groups, repeats, size = shape
+        graph.initializer.append(numpy_helper.from_array(np.array([batch, repeats, groups, size], np.int64), name))
+        out = node.output[0]
+        node.input[1], node.output[0] = name, f"{name}.out"
+        _insert_after(graph, node, helper.make_node("Transpose", [f"{name}.out"], [out], perm=[0, 2, 1, 3]))
+
+    return fault
+
+
+def swap_operators(first: str, second: str) -> Callable[[Graph], None]:
+    """All nodes of one operator become the other: Sin and Cos."""
+
+    def fault(graph: Graph) -> None:
+        for node in graph.node:
+            node.op_type = {first: second, second: first}.get(node.op_type, node.op_type)
+
+    return fault
+
+
+def attribute(operator: str, name: str, value: float) -> Callable[[Graph], None]:
+    """An attribute of the first node of an operator has another value."""
+
+    def fault(graph: Graph) -> None:
+        node = next(n for n in graph.node if n.op_type == operator)
+        kept = [a for a in node.attribute if a.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+    return fault
+
+
+def mix_batch(graph: Graph) -> None:
+    """What a token looks like depends a little on the other sequences."""
+    node = next(n for n in graph.node if n.op_type == "Gather")
+    out = node.output[0]
+    node.output[0] = "alone"
+    graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.array([0], np.int64), "rows"),
+            numpy_helper.from_array(np.array(1e-2, np.float32), "little"),
+        ]
+    )
+    mean = helper.make_node("ReduceMean", ["alone", "rows"], ["mean"], keepdims=1)
+    _insert_after(graph, node, mean)
+    _insert_after(graph, mean, helper.make_node("Mul", ["mean", "little"], ["scaled"]))
+    _insert_after(graph, graph.node[2], helper.make_node("Add", ["alone", "scaled"], [out]))
+
+
+def _replace_input(graph: Graph, old: str, new: str) -> None:
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = new if name == old else name
+
+
+def _insert_after(graph: Graph, node: NodeProto, new: NodeProto) -> None:
+    index = next(i for i, n in enumerate(graph.node) if n.output[0] == node.output[0])
+    graph.node.insert(index + 1, new)

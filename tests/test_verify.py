@@ -1,0 +1,208 @@
+"""The proof passes what is right, and every fault that can be put into a graph makes it say no."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import faults
+import small
+from small import CONFIGS, GPT2, LINEAR, H, K
+from t2r_export import fold
+from t2r_export.verify import Check, Report, state_error, verify
+from t2r_runtime.errors import UserError
+
+STEPS = 40
+NAMES = {
+    "logits": "logits, absolute",
+    "states": "states, relative",
+    "start": "from the start, logits",
+    "start states": "from the start, states",
+    "prefill": "prefill against steps, logits",
+    "prefill states": "prefill against steps, states",
+    "batch": "batch against single, logits",
+    "fold": "folded against unfolded, float64, relative",
+}
+OUTPUTS = {"logits", "start", "prefill"}
+ALL = set(NAMES) - {"batch", "fold"}
+
+
+@pytest.mark.parametrize("layout", ["layers", "packed"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_right_passes(name: str, layout: str, tmp_path: Path) -> None:
+    checkpoint, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout)
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
+    assert proof.passed, proof
+    assert proof.same_checkpoint
+    folded = any(f.error is not None for f in report.folds)
+    assert {c.name for c in proof.checks} == {v for n, v in NAMES.items() if n != "fold" or folded}
+
+
+def test_a_fixed_batch_has_no_single(tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", batch=3)
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
+    assert proof.passed
+    assert NAMES["batch"] not in {c.name for c in proof.checks}
+
+
+# fault -> the model, what is done to its graph, and the checks that must say no (others may)
+FAULTS: dict[str, tuple[str, Any, set[str]]] = {
+    "two S change places": ("learned", faults.swap_outputs("present_S.0", "present_S.1"), ALL),
+    "two z change places": ("none", faults.swap_outputs("present_z.0", "present_z.1"), ALL),
+    "keys and values change places": ("hybrid", faults.swap_outputs("present_k.1", "present_v.1"), ALL),
+    "S is handed out unchanged": ("learned", faults.unchanged("S.1"), ALL),
+    "z is handed out unchanged": ("rotary_keep", faults.unchanged("z.0"), ALL),
+    "the position stands still": ("sinusoidal", faults.unchanged("position"), ALL),
+    "S is never read": ("learned", faults.unread("S.0"), ALL),
+    "z is never read": ("rotary_drop", faults.unread("z.1"), ALL),
+    "the position is never read": ("rotary_keep", faults.unread("position"), {"logits", "states"}),
+    "a folded weight is off": ("learned", faults.weight("blocks.0.mixer.qkv.weight", 0.01), {"logits", "states"}),
+    "a bias is off": ("learned", faults.weight("norm.bias", 1e-3), OUTPUTS),
+    "a weight is NaN": ("learned", faults.weight("blocks.1.ffn.up.weight", float("nan")), OUTPUTS | {"batch"}),
+    "a clamp is looser": ("sinusoidal", faults.constant(0.01, 0.001), {"start", "start states"}),
+    "a clamp is tighter": ("rotary_keep", faults.constant(0.01, 0.1), {"logits", "start", "start states"}),
+    "an added eps is another": ("rotary_drop", faults.constant(1e-3, 2e-3), {"logits", "states", "start"}),
+    "heads change groups": ("learned", faults.regroup("wrong", (-1, 3, 2, 5)), ALL),
+    "sine is cosine": ("rotary_keep", faults.swap_operators("Sin", "Cos"), ALL),
+    "positions go by two": ("sinusoidal", faults.constant(1, 2), ALL),
+    "a norm's eps is another": (
+        "learned",
+        faults.attribute("LayerNormalization", "epsilon", 1e-3),
+        {"logits", "states"},
+    ),
+    "sequences see each other": ("learned", faults.mix_batch, {"logits", "states", "batch"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_graph_is_seen(fault: str, tmp_path: Path) -> None:
+    name, wrong, seen_by = FAULTS[fault]
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
+    proof = verify(checkpoint, faults.inject(tmp_path / "g.onnx", wrong), steps=STEPS)
+    assert not proof.passed
+    assert not proof.to_dict()["passed"]
+    said_no = {c.name for c in proof.checks if not c.passed}
+    assert {NAMES[n] for n in seen_by} <= said_no, said_no
+    assert NAMES["fold"] not in said_no, "the fold is right; the graph is not"
+
+
+def test_packed_layers_change_places(tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", state_layout="packed")
+
+    def reverse(graph: onnx.GraphProto) -> None:
+        node = next(n for n in graph.node if "present_S" in n.output)
+        node.input[:] = list(node.input)[::-1]
+
+    proof = verify(checkpoint, faults.inject(tmp_path / "g.onnx", reverse), steps=STEPS)
+    assert {c.name for c in proof.checks if not c.passed} >= {NAMES[n] for n in ALL}
+
+
+def test_a_wrong_fold_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx")
+    # past the fold's own check, which would have refused it
+    monkeypatch.setattr(fold, "FOLD_TOLERANCE", 1.0)
+    monkeypatch.setattr(fold, "fold_error", lambda _: 1e-9)
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
+    assert [c.name for c in proof.checks if not c.passed] == [NAMES["fold"]]
+
+
+def test_another_checkpoint(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    proof = verify(small.checkpoint(seed=1), tmp_path / "g.onnx", steps=3)
+    assert not proof.same_checkpoint
+    assert not proof.passed
+    assert proof.first_greedy_difference is not None
+
+
+def test_greedy_tokens_must_agree() -> None:
+    fine = [Check("logits", 0.0, 1e-4)]
+    assert Report("cpu", "none", 9, True, fine).passed
+    assert not Report("cpu", "none", 9, True, fine, first_greedy_difference=7).passed
+
+
+@pytest.mark.parametrize("worst, passed", [(0.0, True), (1e-4, True), (1.1e-4, False), (float("nan"), False)])
+def test_check(worst: float, passed: bool) -> None:
+    assert Check("x", worst, 1e-4).passed is passed
+
+
+def test_state_error() -> None:
+    expected = {"S": np.array([[4.0, -8.0]], np.float32), "position": np.array([3], np.int32)}
+    assert state_error(expected, expected) == 0
+    assert state_error(expected | {"S": np.array([[4.0, -7.0]], np.float32)}, expected) == 1 / 8
+    assert state_error(expected | {"position": np.array([4], np.int32)}, expected) == 1 / 3
+    assert np.isnan(state_error(expected | {"S": np.array([[np.nan, -8.0]], np.float32)}, expected))
+    assert state_error({"S": np.zeros((1, 0))}, {"S": np.zeros((1, 0))}) == 0
+    with pytest.raises(AssertionError, match="S"):
+        state_error({"S": np.zeros((2, 1))}, {"S": np.zeros((1, 2))})
+
+
+@pytest.mark.parametrize("past_end", ["refuse", "clamp"])
+def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
+    """More steps than the table has rows: a new start where it is refused, on and on where it is clamped."""
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", past_end=past_end)
+    done: list[int] = []
+    assert verify(checkpoint, tmp_path / "g.onnx", steps=100, progress=done.append).passed
+    assert done == list(range(1, 101))
+    assert checkpoint.model.positions.past_end == "refuse", "the checkpoint's own model is left alone"
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"steps": 0}, "expected at least 1 step; received 0; correct --steps"),
+        ({"provider": "abacus"}, "expected a provider of: cpu; received 'abacus'; choose one of these"),
+    ],
+)
+def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx")
+    with pytest.raises(UserError) as caught:
+        verify(checkpoint, tmp_path / "g.onnx", **options)
+    assert str(caught.value) == message
+
+
+def test_another_quantization_has_no_tolerance(tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx")
+    model = onnx.load(tmp_path / "g.onnx")
+    next(p for p in model.metadata_props if p.key == "t2r.quantization").value = '"int1"'
+    onnx.save(model, tmp_path / "g.onnx")
+    with pytest.raises(UserError) as caught:
+        verify(checkpoint, tmp_path / "g.onnx")
+    assert str(caught.value) == (
+        "expected a provider and quantization with a tolerance (cpu with none); received cpu with int1; "
+        "choose one of those"
+    )
+
+
+def test_a_graph_of_another_shape(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    wider = dataclasses.replace(GPT2, layers=(LINEAR, dataclasses.replace(LINEAR, feature_size=K + 1)), vocab_size=18)
+    with pytest.raises(UserError) as caught:
+        verify(small.checkpoint(wider), tmp_path / "g.onnx")
+    assert str(caught.value) == (
+        "expected a graph of this model: 5 states, vocabulary 18; received 5 states, vocabulary 17, among them "
+        "S.1 ['B', 3, 5, 4], z.1 ['B', 3, 5]; name the checkpoint that the graph was exported from"
+    )
+
+
+def test_a_model_too_short_to_verify(tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, max_positions=5))
+    with pytest.raises(UserError) as caught:
+        verify(checkpoint, tmp_path / "g.onnx")
+    assert (
+        str(caught.value)
+        == "expected a model that reaches past 5 positions; received max_positions 5; nothing to verify"
+    )
+
+
+def test_the_seed_chooses_the_text(tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx")
+    first, again, other = (verify(checkpoint, tmp_path / "g.onnx", steps=5, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert torch.is_grad_enabled()
+    assert checkpoint.config.heads == H
