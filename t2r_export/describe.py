@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from t2r_export import checkpoint
 from t2r_export.mixers import Mixer
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PREFIX, Signature, StateSpec
+from t2r_runtime.session import read_signature
+from t2r_runtime.signature import PREFIX, StateSpec
 
 GRAPH_SUFFIXES = (".onnx",)
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
@@ -112,8 +113,8 @@ def _graph(path: Path) -> Description:
     except (DecodeError, ValueError, OSError) as error:
         raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
     metadata = {prop.key: prop.value for prop in model.metadata_props}
-    signature = Signature.from_metadata(metadata)
-    layers = [dict(layer) for layer in signature.layers]
+    signature = read_signature(metadata)
+    layers = [_checked(dict(layer)) for layer in signature.layers]
     tokenizer = signature.tokenizer is not None
     short = {k: v for k, v in replace(signature, tokenizer=None).to_metadata().items() if k != PREFIX + "tokenizer"}
     return Description(
@@ -136,6 +137,24 @@ def _graph(path: Path) -> Description:
             "metadata": short,
         },
     )
+
+
+def _checked(layer: dict[str, Any]) -> dict[str, Any]:
+    """A layer of a graph's metadata, if it holds what is shown of it: a stranger's can hold anything."""
+    wanted: dict[str, Any] = {"kind": str, "fold": str, "kv_heads": int, "head_size": int}
+    if "feature_size" in layer:
+        wanted |= {"feature_size": int, "positions": str, "guard": dict}
+    guard = layer.get("guard", {})
+    fine = all(isinstance(layer.get(key), kind) for key, kind in wanted.items())
+    if fine and "guard" in wanted:
+        fine = isinstance(guard.get("kind"), str) and isinstance(guard.get("eps"), int | float)
+    if not fine or min(layer["kv_heads"], layer["head_size"]) < 1:
+        raise UserError(
+            f"layers with {', '.join(wanted)} in the metadata key {PREFIX}layers",
+            ascii(layer)[:200],
+            "export the model again",
+        )
+    return layer
 
 
 def _fold(mixer: Mixer) -> str:

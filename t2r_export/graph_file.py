@@ -77,7 +77,8 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
 def _inline(name: str, weight: Tensor) -> bytes:
     """The tensor's message up to its raw bytes, which follow."""
     proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
-    return proto.SerializeToString() + _tag(_RAW_DATA_FIELD) + _varint(4 * weight.numel())
+    head: bytes = proto.SerializeToString()
+    return head + _tag(_RAW_DATA_FIELD) + _varint(4 * weight.numel())
 
 
 def _write_data(file: BinaryIO, weights: Mapping[str, Tensor], location: str) -> list[TensorProto]:

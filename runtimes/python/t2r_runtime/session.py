@@ -90,7 +90,7 @@ def open_graph(
         raise UserError(
             "an ONNX graph that ONNX Runtime accepts", one_line(error), "export the model again with t2r-export"
         ) from error
-    signature = _signature(metadata)
+    signature = read_signature(metadata)
     check_interface(
         signature,
         {node.name: _form(node) for node in session.get_inputs()},
@@ -185,7 +185,12 @@ def _options(threads: int | None, provider: Provider) -> ort.SessionOptions:
     return options
 
 
-def _signature(metadata: Mapping[str, str]) -> Signature:
+def read_signature(metadata: Mapping[str, str]) -> Signature:
+    """The signature in a graph's metadata, with every value checked.
+
+    Raises:
+        UserError: no metadata of ours, or of another version, or without a key, or with a malformed value.
+    """
     try:
         signature = Signature.from_metadata(metadata)
         problems = _malformed(signature)

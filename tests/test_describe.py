@@ -1,0 +1,179 @@
+"""`inspect`'s words: a checkpoint and its graph are described alike, and a stranger's file in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import small
+from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, G, K, V
+from t2r_export import checkpoint
+from t2r_export.describe import Description, describe, lines
+from t2r_export.export import ExportConfig, export
+from t2r_runtime.errors import UserError
+
+
+def both(folder: Path, config: Any = GPT2, **options: Any) -> tuple[Description, Description]:
+    """The descriptions of a checkpoint and of its graph."""
+    checkpoint.save(folder / "m.pt", small.model(config), None, {"origin": "dice"})
+    export(checkpoint.load(folder / "m.pt"), folder / "g.onnx", ExportConfig(**options))
+    return describe(folder / "m.pt"), describe(folder / "g.onnx")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> None:
+    made, graph = both(tmp_path, name)
+    assert (made.kind, graph.kind) == ("checkpoint", "graph")
+    for field in ("states", "state_bytes", "growth_bytes", "break_even", "max_positions", "vocab_size", "memory"):
+        assert getattr(made, field) == getattr(graph, field), field
+    assert made.special_tokens == graph.special_tokens == {"bos": 1, "eos": [2]}
+    assert [layer["kind"] for layer in made.layers] == [layer["kind"] for layer in graph.layers]
+    for description in (made, graph):
+        assert json.loads(json.dumps(description.to_dict()))["memory"] == description.memory
+        assert all(line.isprintable() and len(line) < 400 for line in lines(description))
+
+
+def test_fold_and_why_not(tmp_path: Path) -> None:
+    made, graph = both(tmp_path, "hybrid")
+    kept = "not folded: positions are rotated between the projection and φ (positions='keep')"
+    softmax = "not folded: softmax attention has no feature map to fold"
+    assert [layer["fold"] for layer in made.layers] == [kept, softmax, "not folded yet: export folds it"]
+    assert [layer["fold"] for layer in graph.layers] == [kept, softmax, "folded"]
+
+
+def test_memory_and_break_even(tmp_path: Path) -> None:
+    recurrent, _ = both(tmp_path)
+    layer = 4 * G * K * (V + 1)
+    assert recurrent.state_bytes == 2 * layer + 4  # and the position
+    assert recurrent.growth_bytes == 0
+    assert recurrent.memory == "constant"
+    # a cache of 13 tokens: 2 layers · 2 · 3 · 4 · 4 bytes · 13 = 2,496; of 3 tokens 576 and of 4 768
+    assert recurrent.state_bytes == 604
+    assert recurrent.break_even == 4
+    hybrid, _ = both(tmp_path, "hybrid")
+    assert hybrid.growth_bytes == 2 * G * V * 4
+    assert hybrid.memory == "grows by 96 bytes a token (k.1, v.1)"
+    teacher, _ = both(tmp_path, dataclasses.replace(GPT2, layers=(SOFTMAX,) * 3))
+    assert teacher.break_even is None
+    assert teacher.memory == "grows by 288 bytes a token (k.0, v.0, k.1, v.1, …)"
+    assert not any("break-even" in line for line in lines(teacher))
+
+
+def test_reach(tmp_path: Path) -> None:
+    made, graph = both(tmp_path)
+    assert made.reach == graph.reach == f"{POSITIONS} positions"
+    assert both(tmp_path, past_end="clamp")[1].reach == f"{POSITIONS} positions, then its last one"
+    assert both(tmp_path, "rotary_keep")[1].reach == "no end"
+
+
+def test_details(tmp_path: Path) -> None:
+    made, graph = both(tmp_path, batch=3, state_layout="packed")
+    assert made.details["provenance"] == {"origin": "dice"}
+    assert made.details["sha256"] == checkpoint.load(tmp_path / "m.pt").sha256
+    assert (made.details["positions"], made.details["tokenizer"]) == ("learned", False)
+    assert graph.details["opset"] == {"ai.onnx": 21}
+    assert (graph.details["ir_version"], graph.details["batch"], graph.details["tokenizer"]) == (10, 3, False)
+    assert graph.details["operators"]["Gather"] == 2
+    assert graph.details["metadata"]["t2r.checkpoint_sha256"] == json.dumps(made.details["sha256"])
+    assert {s.name: s.shape[1] for s in graph.states if s.name != "position"} == {"S": 2, "z": 2}
+
+
+def test_lines(tmp_path: Path) -> None:
+    text = lines(both(tmp_path, "rotary_drop")[1])
+    assert text[0].startswith(f"{tmp_path / 'g.onnx'}: a graph, ")
+    assert "reach: no end" in text
+    assert "memory: constant; 604 bytes a sequence at the start" in text
+    assert "layer 0: linear, 5 features, guard add 0.001, positions drop, folded" in text
+    assert "state S.0: float32 B × 3 × 5 × 4, 240 bytes" in text
+    assert "layer 1: softmax, not folded: softmax attention has no feature map to fold" in lines(
+        both(tmp_path, "hybrid")[1]
+    )
+    assert any(
+        line.startswith("state k.1: float32 B × 3 × T × 4, 48 bytes a token")
+        for line in lines(describe(tmp_path / "m.pt"))
+    )
+
+
+def test_weights_beside_the_graph_are_not_needed(tmp_path: Path) -> None:
+    graph, data = export(small.checkpoint(), tmp_path / "g.onnx", external_bytes=1).files
+    whole = describe(graph)
+    data.unlink()
+    assert describe(graph) == whole
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a graph at .*g.onnx; received no such file; check the path"):
+        describe(tmp_path / "g.onnx")
+    with pytest.raises(UserError, match="expected a checkpoint at .*m.pt; received nothing"):
+        describe(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", b"\xff" * 100])
+def test_not_a_graph(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "g.onnx").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        describe(tmp_path / "g.onnx")
+    assert str(caught.value).endswith(("; export the model again", "; export the model with t2r-export"))
+    assert "\n" not in str(caught.value)
+
+
+def claiming(path: Path, **values: Any) -> Path:
+    """The graph with other values in its metadata; None removes a key."""
+    model = onnx.load(path)
+    metadata = {p.key: p.value for p in model.metadata_props}
+    metadata |= {f"t2r.{key}": json.dumps(value) for key, value in values.items()}
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, {k: v for k, v in metadata.items() if v != json.dumps("REMOVE")})
+    onnx.save(model, path)
+    return path
+
+
+FORM = "expected metadata of the contract's form; received "
+LAYER = {"kind": "softmax", "fold": "not folded", "kv_heads": 3, "head_size": 4}
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (
+            {"contract": "REMOVE"},
+            "expected a step graph with t2r metadata; received a graph without the key t2r.contract",
+        ),
+        (
+            {"contract": 2},
+            "expected contract version 1; received version 2; export the model again, or use the runtime",
+        ),
+        ({"states": "REMOVE"}, "expected the metadata key t2r.states; received a graph without it; export the model"),
+        ({"states": 3}, f"{FORM}'int' object is not iterable; export the model again"),
+        ({"layers": [3]}, f"{FORM}a bad value of layers; export the model again"),
+        ({"vocab_size": "many"}, f"{FORM}a bad value of vocab_size; export the model again"),
+        ({"eos_tokens": [None]}, FORM),
+        (
+            {"layers": [{}]},
+            "expected layers with kind, fold, kv_heads, head_size in the metadata key t2r.layers; recei",
+        ),
+        ({"layers": [LAYER | {"kv_heads": "3"}]}, "expected layers with kind, fold, kv_heads, head_size in the metad"),
+        (
+            {"layers": [LAYER | {"head_size": 0}]},
+            "expected layers with kind, fold, kv_heads, head_size in the metadata",
+        ),
+        (
+            {"layers": [LAYER | {"feature_size": 5}]},
+            "expected layers with kind, fold, kv_heads, head_size, feature_size",
+        ),
+        (
+            {"layers": [LAYER | {"feature_size": 5, "positions": "keep", "guard": {"kind": "clamp", "eps": "1"}}]},
+            "expected layers with kind, fold, kv_heads, head_size, feature_size, positions, guard in the metadata key",
+        ),
+    ],
+)
+def test_strange_metadata(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    with pytest.raises(UserError) as caught:
+        lines(describe(claiming(tmp_path / "g.onnx", **values)))
+    assert str(caught.value).startswith(message)

@@ -1,0 +1,274 @@
+"""The graph's form: names, shapes, metadata, what it refuses. That it computes the model is test_verify's subject."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
+from t2r_export import graph_file
+from t2r_export.export import ExportConfig, build_graph, export
+from t2r_export.fold import fold
+from t2r_export.layout import group, pack, unpack
+from t2r_runtime import Decoder
+from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.signature import Signature
+
+names = pytest.mark.parametrize("name", CONFIGS)
+LAYOUTS = pytest.mark.parametrize("layout", ["layers", "packed"])
+
+
+def forms(values: Any) -> dict[str, tuple[int | str, ...]]:
+    return {
+        v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim)  # a letter or a number
+        for v in values
+    }
+
+
+@names
+@LAYOUTS
+@pytest.mark.parametrize("batch", [None, 3])
+def test_inputs_and_outputs_are_those_of_the_contract(
+    name: str, layout: str, batch: int | None, tmp_path: Path
+) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", name, state_layout=layout, batch=batch)
+    model = onnx.load(tmp_path / "g.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    rows: int | str = "B" if batch is None else batch
+    specs = [g.spec for g in group(checkpoint.model.state_spec(), layout)]
+    shapes = {s.name: tuple(rows if d == "B" else d for d in s.shape) for s in specs}
+    grown = {n: tuple("T+1" if d == "T" else d for d in shape) for n, shape in shapes.items()}
+    assert forms(model.graph.input) == {"input_ids": (rows,)} | {f"past_{n}": s for n, s in shapes.items()}
+    assert forms(model.graph.output) == {"logits": (rows, VOCABULARY)} | {f"present_{n}": s for n, s in grown.items()}
+    assert [(o.domain, o.version) for o in model.opset_import] == [("", 21)]
+    assert model.ir_version == 10
+    assert {node.domain for node in model.graph.node} == {""}
+
+
+@names
+def test_metadata(name: str, tmp_path: Path) -> None:
+    checkpoint, report = small.graph(tmp_path / "g.onnx", name)
+    metadata = {p.key: p.value for p in onnx.load(tmp_path / "g.onnx").metadata_props}
+    signature = Signature.from_metadata(metadata)
+    assert signature == report.signature
+    config = checkpoint.config
+    assert list(signature.states) == checkpoint.model.state_spec()
+    assert (signature.vocab_size, signature.bos_token, signature.eos_tokens) == (VOCABULARY, 1, (2,))
+    assert (signature.batch, signature.max_positions, signature.past_end) == (None, config.max_positions, "refuse")
+    assert (signature.state_layout, signature.target, signature.quantization) == ("layers", "portable", "none")
+    assert signature.checkpoint_sha256 == checkpoint.sha256
+    assert signature.producer.startswith("t2r-export ")
+    assert signature.tokenizer is None
+    for layer, mixer, folded in zip(signature.layers, config.layers, report.folds, strict=True):
+        assert (layer["kind"], layer["fold"]) == (mixer.kind, folded.status)
+        assert (layer["heads"], layer["kv_heads"], layer["head_size"]) == (config.heads, config.kv_heads, V)
+        if mixer.kind == "linear":
+            assert layer["guard"] == dataclasses.asdict(mixer.guard)  # type: ignore[union-attr]
+            assert (layer["feature_map"], layer["feature_size"], layer["folded"]) == ("relu", K, folded.folded)
+
+
+def test_options_are_in_the_metadata(tmp_path: Path) -> None:
+    checkpoint = dataclasses.replace(small.checkpoint(), tokenizer='{"a": "tokenizer"}')
+    report = export(checkpoint, tmp_path / "g.onnx", ExportConfig(3, "packed", "clamp"))
+    metadata = {p.key: p.value for p in onnx.load(tmp_path / "g.onnx").metadata_props}
+    signature = Signature.from_metadata(metadata)
+    assert signature == report.signature
+    assert (signature.batch, signature.state_layout, signature.past_end) == (3, "packed", "clamp")
+    assert signature.tokenizer == '{"a": "tokenizer"}'
+
+
+@torch.no_grad()
+@settings(max_examples=25)
+@given(
+    st.sampled_from(list(CONFIGS)), st.sampled_from(["layers", "packed"]), st.sampled_from([None, B]), st.integers(1, 5)
+)
+def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, steps: int) -> None:
+    """From random states, in ONNX's own reference interpreter and not in ONNX Runtime: a second opinion."""
+    made = small.model(name)
+    folded, _ = fold(made)
+    groups = group(folded.state_spec(), layout)
+    model, ops = build_graph(folded, groups, "B" if batch is None else batch)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(w.detach().numpy(), name) for name, w in ops.weights.items()
+    )
+    session = onnx.reference.ReferenceEvaluator(model)
+    states = small.states(made)
+    fed = pack(states, groups)
+    for ids in small.ids(length=steps).T:
+        expected, states = made.step(ids, states)
+        logits, *after = session.run(None, {"input_ids": ids.numpy()} | {f"past_{n}": a for n, a in fed.items()})
+        np.testing.assert_allclose(logits, expected.numpy(), atol=2e-4)
+        fed = dict(zip(fed, after, strict=True))
+        small.assert_states(unpack(fed, groups), states, 1e-4)
+
+
+def test_packed_is_layers(tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "layers.onnx", "hybrid")
+    small.graph(tmp_path / "packed.onnx", "hybrid", state_layout="packed")
+    groups = group(checkpoint.model.state_spec(), "packed")
+    layers, packed = Decoder(tmp_path / "layers.onnx"), Decoder(tmp_path / "packed.onnx")
+    start = small.arrays(small.states(checkpoint.model))
+    layers.set_state(start)
+    packed.set_state(pack(start, groups))
+    np.testing.assert_allclose(layers.prefill(small.ids()), packed.prefill(small.ids()), atol=1e-6)
+    small.assert_states(unpack(packed.state(), groups), small_tensors(layers.state()), 1e-6)
+
+
+def small_tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def test_saved_and_loaded_is_nothing_happened(tmp_path: Path) -> None:
+    from t2r_export import checkpoint
+
+    made = small.model("hybrid")
+    checkpoint.save(tmp_path / "m.pt", made, None, {})
+    loaded = checkpoint.load(tmp_path / "m.pt")
+    export(dataclasses.replace(loaded, model=made), tmp_path / "before.onnx")
+    export(loaded, tmp_path / "after.onnx")
+    assert (tmp_path / "before.onnx").read_bytes() == (tmp_path / "after.onnx").read_bytes()
+
+
+def test_report(tmp_path: Path) -> None:
+    checkpoint, report = small.graph(tmp_path / "g.onnx")
+    model = onnx.load(tmp_path / "g.onnx")
+    assert report.files == [tmp_path / "g.onnx"]
+    assert report.nodes == len(model.graph.node)
+    assert [f.status for f in report.folds] == ["folded", "folded"]
+    stored = sum(int(np.prod(t.dims)) for t in model.graph.initializer if not t.name.startswith("const_"))
+    assert report.parameters == stored
+    assert checkpoint.config == GPT2, "the checkpoint itself is not folded"
+
+
+def test_weights_keep_their_names(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "hybrid")
+    model = onnx.load(tmp_path / "g.onnx")
+    weights = {t.name for t in model.graph.initializer if not t.name.startswith("const_")}
+    folded, _ = fold(small.model("hybrid"))
+    assert weights - {"positions.frequencies"} == {n for n, _ in folded.named_parameters()}
+    assert {"embedding", "head", "blocks.0.mixer.q", "blocks.2.mixer.qkv"} <= {n.name for n in model.graph.node}
+
+
+def test_external_data(tmp_path: Path) -> None:
+    checkpoint = small.checkpoint()
+    inline = export(checkpoint, tmp_path / "inline.onnx").files
+    graph, data = export(checkpoint, tmp_path / "g.onnx", external_bytes=1000).files
+    assert inline == [tmp_path / "inline.onnx"]
+    assert data.parent == graph.parent
+    results = []
+    for path in (graph, inline[0]):
+        decoder = Decoder(path)
+        decoder.reset(batch=B)
+        results.append(decoder.prefill(small.ids()))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"batch": 0}, "expected a batch from 1 to 65536; received 0; correct --batch, or leave it out"),
+        ({"batch": 65537}, "expected a batch from 1 to 65536; received 65537; correct --batch, or leave it out"),
+        ({"past_end": "wrap"}, "expected past_end of refuse, clamp; received 'wrap'; choose one of those"),
+        (
+            {"state_layout": "flat"},
+            "expected a state layout of layers, packed; received 'flat'; choose one of those",
+        ),
+    ],
+)
+def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        small.graph(tmp_path / "g.onnx", **options)
+    assert str(caught.value) == message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_packed(tmp_path: Path) -> None:
+    layers = (LINEAR, dataclasses.replace(LINEAR, feature_size=K + 1))
+    with pytest.raises(UserError, match=r"expected states of one shape to pack into S; received S.0 \['B', 3, 5, 4\]"):
+        small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, layers=layers), state_layout="packed")
+
+
+def test_a_wrong_fold_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t2r_export.fold.fold_error", lambda _: 1e-9)
+    with pytest.raises(CheckFailed, match="layer 0 folded differs by 1.0e-09 relative, tolerance 1e-10"):
+        small.graph(tmp_path / "g.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_old_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.graph(tmp_path / "g.onnx")
+    before = (tmp_path / "g.onnx").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(graph_file, "_bytes", full)
+    with pytest.raises(
+        UserError, match="expected to be able to write .*g.onnx; received No space left on device; choo"
+    ):
+        small.graph(tmp_path / "g.onnx", "hybrid")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"g.onnx": before}
+
+
+def rewritten(path: Path, change: Any) -> Path:
+    model = onnx.load(path)
+    change(model)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_graph_that_is_not_what_its_metadata_says(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+
+    def lose_a_state(model: onnx.ModelProto) -> None:
+        outputs = [o for o in model.graph.output if o.name != "present_z.1"]
+        del model.graph.output[:]
+        model.graph.output.extend(outputs)
+
+    with pytest.raises(
+        UserError, match="outputs that the graph's metadata lists; received missing outputs present_z.1;"
+    ):
+        Decoder(rewritten(tmp_path / "g.onnx", lose_a_state))
+
+
+def test_a_wrong_shape_in_the_metadata(tmp_path: Path) -> None:
+    _, report = small.graph(tmp_path / "g.onnx")
+    first, *others = report.signature.states
+    wrong = dataclasses.replace(first, shape=("B", G, V, K))  # K and V change places
+
+    def claim(model: onnx.ModelProto) -> None:
+        claimed = dataclasses.replace(report.signature, states=(wrong, *others))
+        del model.metadata_props[:]
+        onnx.helper.set_model_props(model, claimed.to_metadata())
+
+    with pytest.raises(UserError, match=r"past_S.0 float32 \(B, 3, 5, 4\) for float32 \(B, 3, 4, 5\)"):
+        Decoder(rewritten(tmp_path / "g.onnx", claim))
+
+
+@pytest.mark.parametrize("past_end", ["refuse", "clamp"])
+def test_a_learned_table_ends_as_was_asked(past_end: str, tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", past_end=past_end)
+    decoder = Decoder(tmp_path / "g.onnx")
+    ids = small.ids(1, POSITIONS + 3)
+    decoder.prefill(ids[:, :POSITIONS])
+    if past_end == "refuse":
+        with pytest.raises(
+            UserError, match="expected at most 40 tokens, where this model's positions end; received 1 m"
+        ):
+            decoder.step(ids[:, POSITIONS])
+        return
+    checkpoint.model.positions.past_end = "clamp"
+    with torch.no_grad():
+        expected = checkpoint.model(ids)[:, -1]
+    np.testing.assert_allclose(decoder.prefill(ids[:, POSITIONS:]), expected.numpy(), atol=1e-4)
