@@ -50,7 +50,21 @@ def modules(package: str, pattern: str = "**/*.py") -> list[Path]:
 
 STAGES = {
     f"t2r_export.{stage}"
-    for stage in ("convert", "fold", "export", "verify", "finetune", "describe", "bench", "demo", "graph", "cli")
+    for stage in (
+        "convert",
+        "fold",
+        "export",
+        "verify",
+        "finetune",
+        "describe",
+        "bench",
+        "demo",
+        "graph",
+        "golden",
+        "quantize",
+        "recipe",
+        "cli",
+    )
 }
 RULES = {
     "the runtime needs neither torch nor the toolchain": (
@@ -63,7 +77,10 @@ RULES = {
         {"onnx", "onnxruntime", *STAGES},
     ),
     "importers know no stage": (modules("t2r_export", "importers/*.py"), {"onnx", "onnxruntime", *STAGES}),
-    "the config imports nothing heavy": ([folder("t2r_export") / "config.py"], HEAVY | {"numpy"}),
+    "configs import nothing heavy": (
+        [folder("t2r_export") / name for name in ("config.py", "finetune_config.py")],
+        HEAVY | {"numpy"},
+    ),
     "nothing installed needs transformers": (modules("t2r_export"), {"transformers"}),
     "stages know no command line": (modules("t2r_export", "*.py"), {"click"}),
 }
@@ -96,8 +113,9 @@ def test_runtime_brings_in_no_torch(module: str) -> None:
     assert loaded_by(f"import {module.removesuffix('.__init__')}") & {*HEAVY, "t2r_export"} == set()
 
 
-def test_config_brings_in_no_torch() -> None:
-    assert loaded_by("import t2r_export.config") & HEAVY == set()
+@pytest.mark.parametrize("module", ["config", "finetune_config", "errors"])
+def test_module_brings_in_no_torch(module: str) -> None:
+    assert loaded_by(f"import t2r_export.{module}") & HEAVY == set()
 
 
 def verbs() -> list[str]:
