@@ -72,10 +72,17 @@ def outcome(report: Report) -> str:
 def test_graph_is_the_model(name: str, graph: str, provider: str, tmp_path: Path) -> None:
     loaded = saved(MODELS[name], tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", GRAPHS[graph])
-    report = verify(loaded, tmp_path / "model.onnx", provider, steps=150)
+    report = verify(loaded, tmp_path / "model.onnx", provider, steps=256)
     assert report.passed, outcome(report)
     assert report.same_checkpoint
     assert len(report.checks) >= 4
+
+
+def test_positions_past_the_end_repeat_the_last(provider: str, tmp_path: Path) -> None:
+    loaded = saved(GPT2, tmp_path / "model.pt")
+    export(loaded, tmp_path / "model.onnx", ExportConfig(past_end="clamp"))
+    report = verify(loaded, tmp_path / "model.onnx", provider, steps=256)  # in one run of four times its positions
+    assert report.passed, outcome(report)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
