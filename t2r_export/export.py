@@ -19,10 +19,11 @@ from t2r_export import __version__
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig
 from t2r_export.fold import LayerFold, fold
-from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value, value_info
+from t2r_export.graph import GraphOps, Value, value_info
 from t2r_export.graph_file import EXTERNAL_BYTES, write_graph
 from t2r_export.layout import Group, group
 from t2r_export.model import Transformer
+from t2r_export.targets import TARGETS, Target, find
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, Signature
 
@@ -37,12 +38,22 @@ class ExportConfig:
     batch: int | None = None  # None: any batch size
     state_layout: str = "layers"  # layers | packed
     past_end: str = "refuse"  # refuse | clamp, for models with a learned position table
+    target: str = "portable"  # a key of TARGETS
 
     def __post_init__(self) -> None:
+        target = find(self.target)
         if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
             raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
         if self.past_end not in PAST_ENDS:
             raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
+        if target.static and self.state_layout != "layers":
+            raise UserError(
+                f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",
+                repr(self.state_layout),
+                "leave out --state-layout, or choose another --target",
+            )
+        if target.static and self.batch is None:
+            object.__setattr__(self, "batch", 1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ def export(
     config: ExportConfig | None = None,
     external_bytes: int = EXTERNAL_BYTES,
 ) -> ExportReport:
-    """Write the single-step graph of `checkpoint` to `path`: float32, ordinary operators, opset 21.
+    """Write the single-step graph of `checkpoint` to `path`: float32, in the form of the config's target.
 
     Weights past `external_bytes` go to a file beside the graph. Nothing stands at `path` until all of it is whole.
 
@@ -72,8 +83,11 @@ def export(
     config = config or ExportConfig()
     model, folds = fold(checkpoint.model)
     model.positions.past_end = config.past_end
+    target = find(config.target)
     groups = group(model.state_spec(), config.state_layout)
-    graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch)
+    if target.static:
+        _only_constant(groups, config.target)
+    graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch, target)
     signature = _signature(checkpoint, model.config, groups, folds, config)
     helper.set_model_props(graph, signature.to_metadata())
     files = write_graph(graph, ops.weights, path, external_bytes)
@@ -81,9 +95,21 @@ def export(
     return ExportReport(files, parameters, len(ops.nodes), signature, folds)
 
 
-def build_graph(model: Transformer, groups: Sequence[Group], batch: int | str) -> tuple[onnx.ModelProto, GraphOps]:
+def _only_constant(groups: Sequence[Group], target: str) -> None:
+    growing = [g.spec.name for g in groups if g.spec.grows]
+    if growing:
+        raise UserError(
+            f"states of constant size for target {target}",
+            f"a model whose {', '.join(growing[:4])}{', …' if growing[4:] else ''} grow with every token",
+            "convert all its layers, or choose another --target",
+        )
+
+
+def build_graph(
+    model: Transformer, groups: Sequence[Group], batch: int | str, target: Target = TARGETS["portable"]
+) -> tuple[onnx.ModelProto, GraphOps]:
     """The step of `model` as a checked message without its weights, and the recorder that holds them."""
-    ops = GraphOps(model, batch)
+    ops = target.ops(model, batch)
     ids = Value(INPUT_IDS, "int64", (batch,))
     inputs, past = [ids], {}
     for g in groups:
@@ -97,7 +123,7 @@ def build_graph(model: Transformer, groups: Sequence[Group], batch: int | str) -
         names[value.name] = PRESENT + g.spec.name
         outputs.append(dataclasses.replace(value, name=PRESENT + g.spec.name))
     ops.rename(names)
-    return _checked(inputs, outputs, ops), ops
+    return _checked(inputs, outputs, ops, target), ops
 
 
 def _members(packed: Value, g: Group, ops: GraphOps) -> dict[str, Value]:
@@ -114,21 +140,23 @@ def _joined(values: list[Value], g: Group, ops: GraphOps) -> Value:
     return ops.concat([ops.unsqueeze(v, 1) for v in values], axis=1) if g.packed else values[0]
 
 
-def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps) -> onnx.ModelProto:
+def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: Target) -> onnx.ModelProto:
     """The message with every tensor's type and shape, through ONNX's own checker.
 
     The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
     """
     weights = [Value(name, "float32", tuple(w.shape)) for name, w in ops.weights.items()]
-    opsets = [helper.make_opsetid("", OPSET)]
+    opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
+    names = {v.name for v in outputs}
     graph = helper.make_graph(
         ops.nodes,
         "t2r_step",
         [value_info(v) for v in [*inputs, *weights]],
         [value_info(v) for v in outputs],
         initializer=list(ops.constants.values()),
+        value_info=[value_info(v) for v in ops.declared if v.name not in names],
     )
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="t2r-export")
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=target.ir_version, producer_name="t2r-export")
     model.producer_version = __version__
     onnx.checker.check_model(model, full_check=True)
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
@@ -153,7 +181,7 @@ def _signature(
         past_end=options.past_end,
         state_layout=options.state_layout,
         layers=layers,
-        target="portable",
+        target=options.target,
         quantization="none",
         checkpoint_sha256=checkpoint.sha256,
         producer=f"t2r-export {__version__}",

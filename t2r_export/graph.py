@@ -4,13 +4,14 @@ The usual way is to trace the module with torch.onnx.export. Written out instead
 the step names, weights keep their names from the checkpoint, and nothing is copied until the file is written. What is
 given up: an operator that is not listed here cannot be used in a step.
 
-Every operator belongs to the default domain at opset 21, so that any provider may take it. Reshape's -1 is the batch.
+Every operator here belongs to the default domain at opset 21, so that any provider may take it; other targets are
+subclasses (t2r_export.targets). Reshape's -1 is the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ class GraphOps(TorchOps):
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, Tensor] = {}  # those that the step used, in order of use
         self.constants: dict[str, onnx.TensorProto] = {}
+        self.declared: list[Value] = []  # those whose shapes ONNX cannot infer
         named = [*model.named_parameters(), *model.named_buffers()]
         self._names = {id(tensor): name for name, tensor in named}
         self._count = 0
@@ -83,6 +85,8 @@ class GraphOps(TorchOps):
         outputs = [
             Value(f"{name}.out{i or ''}", dtype or inputs[0].dtype, tuple(shape)) for i, shape in enumerate(shapes)
         ]
+        if attributes.get("domain"):
+            self.declared.extend(outputs)
         self.nodes.append(
             helper.make_node(op, [v.name for v in inputs], [v.name for v in outputs], name=name, **attributes)
         )
@@ -105,6 +109,7 @@ class GraphOps(TorchOps):
 
     def rename(self, names: dict[str, str]) -> None:
         """Give tensors their final names, at their producer and at every consumer."""
+        self.declared = [replace(v, name=names.get(v.name, v.name)) for v in self.declared]
         for node in self.nodes:
             for field in (node.input, node.output):
                 for i, name in enumerate(field):
@@ -230,6 +235,8 @@ class GraphOps(TorchOps):
             total = size + total if isinstance(size, int) and isinstance(total, int) else _plus(size, total)
         shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
         return self.emit("Concat", parts, shape, axis=axis)
+
+    linear_attention = TorchOps.linear_attention  # written in the operators above, so it records itself
 
 
 def value_info(value: Value) -> onnx.ValueInfoProto:

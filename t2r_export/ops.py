@@ -10,6 +10,7 @@ Tensors are (B, …). `axis` may be negative. Parameters are passed as the `torc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,6 +108,29 @@ class TorchOps:
 
     def concat(self, parts: Sequence[Any], axis: int = -1) -> Any:
         return torch.cat(list(parts), dim=axis)
+
+    def linear_attention(self, q: Any, k: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any, Any, Any]:
+        """One token of linear attention, up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
+
+        Args:
+            q: φ(q), H·K numbers a row, head by head; k: φ(k), G·K numbers; v: G·V. All (B, …), of any such shape.
+            S, z: the state before, (B, G, K, V) and (B, G, K).
+
+        Returns:
+            φ(q)ᵀS (B, G, H/G, V), φ(q)·z (B, G, H/G, 1), and the state after, S and z.
+        """
+        G, K, V = S.shape[1:]
+        q = self.reshape(q, (-1, G, row_size(q) // (G * K), K))
+        k, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
+        # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
+        S = self.add(S, self.matmul(k, v))
+        z = self.add(z, self.reshape(k, (-1, G, K)))
+        return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
+
+
+def row_size(x: Any) -> int:
+    """Numbers in one row of x (B, …)."""
+    return math.prod(x.shape[1:])
 
 
 TORCH = TorchOps()

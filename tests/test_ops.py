@@ -125,6 +125,10 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "split": (lambda ops, w, x: ops.split(x[0], [1, 2, 7]), [X]),
     "split_axis": (lambda ops, w, x: ops.split(x[0], [3, 2], axis=2), [Y]),
     "concat": (lambda ops, w, x: ops.concat(x), [Y, floats(B, 3, 5, 2)]),
+    "linear_attention": (
+        lambda ops, w, x: list(ops.linear_attention(*x)),
+        [floats(B, 30), floats(B, 3, 1, 5, seed=1), floats(B, 12, seed=2), floats(B, 3, 5, 4), floats(B, 3, 5, seed=3)],
+    ),
     "concat_axis": (lambda ops, w, x: ops.concat(x, axis=1), [Y, floats(B, 2, 5, 4)]),
 }
 

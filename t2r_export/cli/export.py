@@ -18,13 +18,22 @@ from t2r_export.cli.reports import export_text, state_bytes
     "--state-layout", default="layers", show_default=True, help="layers: a state a layer; packed: one of all."
 )
 @click.option("--past-end", default="refuse", show_default=True, help="refuse or clamp, past a position table's end.")
+@click.option(
+    "--target",
+    default="portable",
+    show_default=True,
+    help="portable: runs everywhere; fused: ONNX Runtime's LinearAttention; standard: that of ONNX opset 27; "
+    "npu: fixed sizes throughout.",
+)
 @json_option
-def command(model: Path, out: Path, batch: int | None, state_layout: str, past_end: str, as_json: bool) -> None:
+def command(
+    model: Path, out: Path, batch: int | None, state_layout: str, past_end: str, target: str, as_json: bool
+) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
     from t2r_export import checkpoint
     from t2r_export.export import ExportConfig, export
 
-    report = export(checkpoint.load(model), out, ExportConfig(batch, state_layout, past_end))
+    report = export(checkpoint.load(model), out, ExportConfig(batch, state_layout, past_end, target))
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,

@@ -97,33 +97,25 @@ class LinearMixer(Mixer):
         return self.o(o.flatten(2).to(x.dtype)), {"S": S, "z": z}
 
     def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any]:
-        """x (B, D) -> φ(q) (B, G, R, K), φ(k) (B, G, K, 1), v (B, G, 1, V)."""
+        """x (B, D) -> φ(q), φ(k) and v: H·K, G·K and G·V numbers a row, head by head."""
         H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
         if self.config.folded:
             q, k, v = ops.split(ops.linear(x, self.qkv.weight, self.qkv.bias), [H * K, G * K, G * d])
-            q, k = ops.relu(q), ops.relu(k)
-        else:
-            q = ops.reshape(ops.linear(x, self.q.weight, self.q.bias), (-1, H, d))
-            k = ops.reshape(ops.linear(x, self.k.weight, self.k.bias), (-1, G, d))
-            v = ops.linear(x, self.v.weight, self.v.bias)
-            if self.config.query_scale != 1.0:
-                q = ops.mul(q, self.config.query_scale)
-            if self.rotates:
-                assert rotary is not None
-                q, k = rotate(q, rotary, ops), rotate(k, rotary, ops)
-            phi_q, phi_k = self._maps
-            q, k = phi_q.step(q, ops), phi_k.step(k, ops)
-        q = ops.reshape(q, (-1, G, H // G, K))
-        return q, ops.reshape(k, (-1, G, K, 1)), ops.reshape(v, (-1, G, 1, d))
+            return ops.relu(q), ops.relu(k), v
+        q = ops.reshape(ops.linear(x, self.q.weight, self.q.bias), (-1, H, d))
+        k = ops.reshape(ops.linear(x, self.k.weight, self.k.bias), (-1, G, d))
+        v = ops.linear(x, self.v.weight, self.v.bias)
+        if self.config.query_scale != 1.0:
+            q = ops.mul(q, self.config.query_scale)
+        if self.rotates:
+            assert rotary is not None
+            q, k = rotate(q, rotary, ops), rotate(k, rotary, ops)
+        phi_q, phi_k = self._maps
+        return phi_q.step(q, ops), phi_k.step(k, ops), v
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        G, K = self.kv_heads, self.config.feature_size
         q, k, v = self._step_features(x, rotary, ops)
-        # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
-        S = ops.add(state["S"], ops.matmul(k, v))  # (B, G, K, V)
-        z = ops.add(state["z"], ops.reshape(k, (-1, G, K)))  # (B, G, K)
-        numerator = ops.matmul(q, S)  # (B, G, R, V)
-        denominator = ops.matmul(q, ops.reshape(z, (-1, G, K, 1)))  # (B, G, R, 1)
+        numerator, denominator, S, z = ops.linear_attention(q, k, v, state["S"], state["z"])
         o = ops.div(numerator, guarded(denominator, self.config.guard, ops))
         o = ops.reshape(o, (-1, self.heads * self.head_size))
         return ops.linear(o, self.o.weight, self.o.bias), {"S": S, "z": z}

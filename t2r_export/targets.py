@@ -1,0 +1,124 @@
+"""The forms in which one model can be written, by name: the table of targets.
+
+A target chooses how the operators of a step become nodes, and at which opset; what is computed is the same, and a test
+compares them all. Each is a subclass of the portable recorder that overrides what it writes differently.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value
+from t2r_export.ops import row_size
+from t2r_runtime.errors import UserError
+
+
+class FusedOps(GraphOps):
+    """Linear attention as one node of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel.
+
+    z stays beside it in ordinary operators. A column of ones in v would carry it inside the node, but then S and z
+    are one state; a second node with a value of ones needs a constant as tall as the batch. On the CPU the three
+    differ by less than the noise.
+    """
+
+    domain = "com.microsoft"
+
+    def linear_attention(self, q: Value, k: Value, v: Value, S: Value, z: Value) -> tuple[Value, Value, Value, Value]:
+        _, G, K, V = S.shape
+        assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
+        heads = row_size(q) // K
+        packed = [self.reshape(x, (-1, 1, row_size(x))) for x in (q, k, v)]  # (B, T=1, heads · size)
+        numerator, after = self.emit_many(
+            "LinearAttention",
+            [*packed, S],
+            [(self.batch, 1, heads * V), S.shape],
+            domain=self.domain,
+            update_rule="linear",
+            scale=1.0,  # left out or 0 it would be K^-0.5
+            q_num_heads=heads,
+            kv_num_heads=G,
+        )
+        z = self.add(z, self.reshape(k, (-1, G, K)))
+        denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
+        return self.reshape(numerator, (-1, G, heads // G, V)), denominator, after, z
+
+
+class StandardOps(FusedOps):
+    """The same node as ONNX itself defines it since opset 27."""
+
+    domain = ""
+
+
+class NpuOps(GraphOps):
+    """The step in operators that QNN, CoreML (ML programs) and NNAPI take, where the portable spelling has others.
+
+    What is left to the CPU: the Gather of an embedding (CoreML takes none, NNAPI none with 64-bit ids), which is the
+    first node, so that the rest is one partition; and for NNAPI the exact Gelu.
+    """
+
+    def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
+        x = self.sub(x, self._mean(x))
+        root = self._unary("Sqrt", self.add(self._mean(self.mul(x, x)), eps))
+        return self.add(self.mul(self.div(x, root), self.parameter(weight)), self.parameter(bias))
+
+    def gelu(self, x: Value, tanh: bool) -> Value:
+        if not tanh:
+            return super().gelu(x, tanh)
+        # x · (1 + tanh u) / 2 is x · sigmoid(2u), for u = √(2/π) (x + 0.044715 x³) = x · √(2/π) (1 + 0.044715 x²)
+        scale = 2 * math.sqrt(2 / math.pi)
+        twice_u = self.mul(x, self.add(self.mul(self.mul(x, x), 0.044715 * scale), scale))
+        return self.mul(x, self._unary("Sigmoid", twice_u))
+
+    def cos(self, x: Value) -> Value:
+        # halving is exact at every position; adding π/2 to a large angle is not
+        sine = self.sin(self.mul(x, 0.5))
+        return self.sub(1.0, self.mul(self.mul(sine, sine), 2.0))
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int = -1) -> list[Value]:
+        if len(set(sizes)) == 1:
+            return super().split(x, sizes, axis)
+        axis %= len(x.shape)
+        ends = list(itertools.accumulate(sizes))
+        return [self._slice(x, end - size, end, axis) for size, end in zip(sizes, ends, strict=True)]
+
+    def _slice(self, x: Value, start: int, end: int, axis: int) -> Value:
+        bounds = [self.constant([n], "int64") for n in (start, end, axis)]
+        return self.emit("Slice", [x, *bounds], (*x.shape[:axis], end - start, *x.shape[axis + 1 :]))
+
+    def _mean(self, x: Value) -> Value:
+        return self.emit("ReduceMean", [x, self.constant([-1], "int64")], (*x.shape[:-1], 1), keepdims=1)
+
+
+@dataclass(frozen=True)
+class Target:
+    """How a graph for a target is written."""
+
+    ops: type[GraphOps]
+    opsets: Mapping[str, int]  # the operator sets that its nodes belong to, written down on purpose
+    ir_version: int
+    static: bool = False  # every dimension is a number
+
+
+TARGETS = {
+    "portable": Target(GraphOps, {"": OPSET}, IR_VERSION),
+    "fused": Target(FusedOps, {"": OPSET, "com.microsoft": 1}, IR_VERSION),
+    # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
+    "standard": Target(StandardOps, {"": 27}, 13),
+    "npu": Target(NpuOps, {"": OPSET}, IR_VERSION, static=True),
+}
+
+
+def find(name: str) -> Target:
+    """The target of that name.
+
+    Raises:
+        UserError: there is none; lists those that are.
+    """
+    if name not in TARGETS:
+        raise UserError(f"a target of {', '.join(TARGETS)}", repr(name), "choose one of those")
+    return TARGETS[name]
