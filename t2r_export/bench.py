@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from t2r_export import checkpoint
+from t2r_export import __version__, checkpoint
 from t2r_export.config import LinearConfig, ModelConfig, RotaryConfig
 from t2r_export.export import ExportConfig, export
+from t2r_export.initialize import initialize
 from t2r_export.model import Transformer
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
@@ -94,12 +94,13 @@ class StepFigures:
 def machine() -> dict[str, Any]:
     """What a figure needs beside it to mean something."""
     model = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), "unknown")
-    packages = ("t2r-export", "torch", "onnx", "onnxruntime", "numpy")
+    packages = ("torch", "onnx", "onnxruntime", "numpy")
     return {
         "cpu": model,
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
+        "t2r-export": __version__,
         **{name: version(name) for name in packages},
     }
 
@@ -116,9 +117,7 @@ def random_model(size: str, positions: str | None = None, seed: int = 0) -> Tran
     if positions is not None:
         layers = tuple(replace(m, positions=positions) if isinstance(m, LinearConfig) else m for m in config.layers)
         config = replace(config, layers=layers)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Transformer(config).eval()
+    return initialize(config, seed).eval()
 
 
 def bench_export(sizes: Sequence[str], folder: Path | None = None) -> list[ExportFigures]:

@@ -8,7 +8,6 @@ keeps what is already there: a build that was stopped goes on where it was.
 from __future__ import annotations
 
 import json
-import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -16,9 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from torch import nn
 
 from t2r_export import checkpoint
 from t2r_export.config import Guard, ModelConfig
@@ -26,7 +23,7 @@ from t2r_export.convert import convert
 from t2r_export.data import read_documents
 from t2r_export.finetune import finetune
 from t2r_export.finetune_config import SEPARATOR, FinetuneConfig, parse_plan
-from t2r_export.model import Transformer
+from t2r_export.initialize import initialize
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import write_bytes
 
@@ -66,24 +63,6 @@ def build(recipe: Path, work: Path, data: Path, say: Callable[[str], object] = l
         results = [{**asdict(s), "path": s.path.name} for s in students]
         write_bytes(work / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     return students
-
-
-def initialize(config: ModelConfig, seed: int) -> Transformer:
-    """A model with random weights as GPT-2's: normal, 0.02, and smaller by √(2L) where a layer writes into the residual
-    stream (Radford et al. 2019, section 2.3). Tokens start at the size of the sines where those are added to them, or
-    the model would see little but its position."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Transformer(config)
-        for name, parameter in model.named_parameters():
-            if parameter.ndim >= 2:
-                writes = name.endswith((".o.weight", ".down.weight"))
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(config.layers)) if writes else 0.02)
-                if parameter is model.embedding.weight and config.position == "sinusoidal":
-                    nn.init.normal_(parameter, std=math.sqrt(0.5))
-            elif name.endswith(".bias"):
-                nn.init.zeros_(parameter)
-    return model
 
 
 def train_tokenizer(documents: list[str], vocab_size: int) -> str:
