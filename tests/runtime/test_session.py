@@ -199,20 +199,6 @@ def test_an_unknown_operator(tmp_path: Path) -> None:
     assert "NoSuchOperator" in refused(graphs.save(tmp_path / "g.onnx", edit=strange))
 
 
-def test_an_unknown_provider_lists_the_known_ones(tmp_path: Path) -> None:
-    message = "expected a provider of: cpu; received 'tpu'; choose one of these"
-    assert refused(graphs.save(tmp_path / "g.onnx"), provider="tpu") == message
-
-
-def test_a_provider_that_this_onnxruntime_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from t2r_runtime import session
-
-    monkeypatch.setitem(session.PROVIDERS, "nowhere", session.Provider("NowhereExecutionProvider"))
-    message = refused(graphs.save(tmp_path / "g.onnx"), provider="nowhere")
-    assert message.startswith("expected an onnxruntime with NowhereExecutionProvider; received one with ")
-    assert message.endswith("install the onnxruntime package that has it, or choose another provider than nowhere")
-
-
 @pytest.mark.parametrize("threads", [0, -1, True, 1.5])
 def test_threads(threads: object, tmp_path: Path) -> None:
     message = refused(graphs.save(tmp_path / "g.onnx"), threads=threads)

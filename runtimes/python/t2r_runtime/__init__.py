@@ -10,8 +10,8 @@ the contract's names (the exporter, `--help`) does not pay for them.
 
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import CheckFailed, T2RError, UserError
+from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.sampling import Sampler
-from t2r_runtime.session import PROVIDERS
 from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
 from t2r_runtime.text import Text, TextStream
 

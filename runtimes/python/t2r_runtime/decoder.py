@@ -25,6 +25,8 @@ class Decoder:
         provider: where to run; see t2r_runtime.PROVIDERS.
         threads: threads inside an operator; None is one a physical core.
         provider_options: passed on to the provider.
+        allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
+            it they are an error that names them.
 
     Raises:
         UserError: see t2r_runtime.session.open_graph.
@@ -38,8 +40,9 @@ class Decoder:
         provider: str = "cpu",
         threads: int | None = None,
         provider_options: Mapping[str, str] | None = None,
+        allow_fallback: bool = False,
     ) -> None:
-        self._graph = open_graph(path, provider, threads, provider_options)
+        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback)
         self._states = States(self._graph, self.signature.batch or 1)
         self._position = 0
 
@@ -47,6 +50,14 @@ class Decoder:
     def signature(self) -> Signature:
         """What the graph's metadata says."""
         return self._graph.signature
+
+    @property
+    def placement(self) -> dict[str, int]:
+        """How many of the graph's nodes each provider runs, by the names of t2r_runtime.PROVIDERS.
+
+        Nodes that a provider compiles into one kernel count one by one where ONNX Runtime tells them (1.24 and later).
+        """
+        return dict(self._graph.placement)
 
     @property
     def batch(self) -> int:

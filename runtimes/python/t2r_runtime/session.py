@@ -1,7 +1,8 @@
 """Open a step graph that may come from a stranger: every way in which it is not ours ends in one line.
 
-Checked here, before the first step: the file, the provider, the metadata, and that the graph's inputs and outputs are
-exactly those the metadata promises. A state under another name would otherwise stay at its initial value, silently.
+Checked here, before the first step: the file, the provider, the metadata, that the graph's inputs and outputs are
+exactly those the metadata promises, and that the provider runs it. A state under another name would otherwise stay at
+its initial value, and a node without a provider would run on the CPU, both silently.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from t2r_runtime import providers
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, Signature, StateSpec
 
@@ -32,28 +35,14 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Provider:
-    """How one execution provider of ONNX Runtime is asked for.
-
-    `config` holds session entries. Every provider but cpu needs session.disable_cpu_ep_fallback = "1" among them:
-    without it a session that cannot place a node goes on with the CPU and only prints a warning.
-    """
-
-    ort_name: str
-    device: str = "cpu"  # where the states live between steps, in ONNX Runtime's words
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-PROVIDERS = {"cpu": Provider("CPUExecutionProvider")}
-
-
-@dataclass(frozen=True)
 class Graph:
-    """An opened step graph: the session, what its metadata says, and where its states live."""
+    """An opened step graph: the session, what its metadata says, where its states live and what ran where."""
 
     session: ort.InferenceSession
     signature: Signature
     device: str
+    placement: Mapping[str, int]  # provider → number of nodes
+    captured: bool = False  # steps are replayed as CUDA graphs
 
 
 def open_graph(
@@ -61,34 +50,35 @@ def open_graph(
     provider: str = "cpu",
     threads: int | None = None,
     provider_options: Mapping[str, str] | None = None,
+    allow_fallback: bool = False,
 ) -> Graph:
     """Open `path` and check that it is a step graph of this contract.
 
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
-        provider: a key of PROVIDERS.
+        provider: a key of t2r_runtime.PROVIDERS.
         threads: threads inside an operator; None is ONNX Runtime's choice, one a physical core.
-        provider_options: passed on to the provider.
+        provider_options: passed on to the provider, over those of PROVIDERS.
+        allow_fallback: let other providers run the nodes that this one does not take.
 
     Raises:
-        UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime refuses, no
-            metadata of ours, or inputs and outputs that are not those of the metadata.
+        UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
+            refuses, no metadata of ours, inputs and outputs that are not those of the metadata, or nodes that the
+            provider did not take.
     """
-    import onnxruntime as ort
-
     path = existing_file(path, "an ONNX file")
-    chosen = _provider(provider, ort.get_available_providers())
-    options = _options(threads, chosen)
+    chosen = providers.find_provider(provider)
+    extra = dict(provider_options or {})
+    captured = extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and chosen.device == "cuda"
     try:
-        session = ort.InferenceSession(
-            str(path),
-            sess_options=options,
-            providers=[(chosen.ort_name, dict(provider_options or {}))],
-        )
+        session = providers.open_session(path, chosen, _options(threads), extra)
         metadata = session.get_modelmeta().custom_metadata_map
+    except UserError:
+        raise
     except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+        who = "ONNX Runtime" if provider == "cpu" else f"{provider}'s {chosen.ort_name} here"
         raise UserError(
-            "an ONNX graph that ONNX Runtime accepts", one_line(error), "export the model again with t2r-export"
+            f"an ONNX graph that {who} accepts", one_line(error), "export the model again with t2r-export"
         ) from error
     signature = read_signature(metadata)
     check_interface(
@@ -96,7 +86,17 @@ def open_graph(
         {node.name: _form(node) for node in session.get_inputs()},
         {node.name: _form(node) for node in session.get_outputs()},
     )
-    return Graph(session, signature, chosen.device)
+    if captured and any(spec.grows for spec in signature.states):
+        raise UserError(
+            "states of constant shape, for CUDA graphs", "a cache that grows", "leave enable_cuda_graph out"
+        )
+    try:
+        taken = providers.placement(session, chosen, _first_feeds(signature))
+    except Exception as error:  # as above
+        raise UserError(f"a first step on {provider}", one_line(error), "choose another provider") from error
+    if not allow_fallback:
+        providers.check_placement(provider, chosen, taken)
+    return Graph(session, signature, chosen.device, providers.counted(taken), captured)
 
 
 def existing_file(path: str | Path, what: str) -> Path:
@@ -158,20 +158,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
         )
 
 
-def _provider(name: str, available: list[str]) -> Provider:
-    if name not in PROVIDERS:
-        raise UserError(f"a provider of: {', '.join(sorted(PROVIDERS))}", repr(name), "choose one of these")
-    chosen = PROVIDERS[name]
-    if chosen.ort_name not in available:
-        raise UserError(
-            f"an onnxruntime with {chosen.ort_name}",
-            f"one with {', '.join(available)}",
-            f"install the onnxruntime package that has it, or choose another provider than {name}",
-        )
-    return chosen
-
-
-def _options(threads: int | None, provider: Provider) -> ort.SessionOptions:
+def _options(threads: int | None) -> ort.SessionOptions:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -180,9 +167,14 @@ def _options(threads: int | None, provider: Provider) -> ort.SessionOptions:
         if type(threads) is not int or threads < 1:
             raise UserError("a number of threads of at least 1", repr(threads), "leave it out for one a physical core")
         options.intra_op_num_threads = threads
-    for key, value in provider.config.items():
-        options.add_session_config_entry(key, value)
     return options
+
+
+def _first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
+    """Inputs of one step that reads token 0 at the start of a text."""
+    batch = signature.batch or 1
+    states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
+    return {INPUT_IDS: np.zeros(batch, np.int64), **states}
 
 
 def read_signature(metadata: Mapping[str, str]) -> Signature:

@@ -6,6 +6,10 @@ operators are free to write before they have read; WebGPU forbids it. With the b
 
 A state that grows (the cache of a softmax layer) has no size known in advance: ONNX Runtime allocates each step's
 output, which is the next step's input.
+
+With a provider that has memory of its own, states, ids and logits live there: only the token goes in and only the
+logits come out. What is bound in another memory than the one its reader wants is copied when it is bound, and a later
+change of it is never seen; so where two providers share a graph every input is bound again at each step.
 """
 
 from __future__ import annotations
@@ -40,14 +44,16 @@ class States:
             raise UserError(f"states of at most {MAX_STATE_BYTES} bytes", f"{size} bytes", "choose a smaller batch")
         self.batch = batch
         self._session, self._device = graph.session, graph.device
+        self._rebind = graph.device != "cpu" and len(graph.placement) > 1
+        self._run_options = [_run_options(turn) if graph.captured else None for turn in range(2)]
         self._constant = [spec for spec in specs if not spec.grows]
         self._growing = [spec for spec in specs if spec.grows]
-        self._ids = _empty((batch,), "int64", "cpu")
-        self._logits = _empty((batch, graph.signature.vocab_size), "float32", "cpu")
+        self._ids = self._empty((batch,), "int64")
+        self._logits = self._empty((batch, graph.signature.vocab_size), "float32")
         self._buffers = [
-            {spec.name: _empty(spec.dims(batch), spec.dtype, graph.device) for spec in self._constant} for _ in range(2)
+            {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._constant} for _ in range(2)
         ]
-        self._nothing = {spec.name: _empty(spec.dims(batch), spec.dtype, graph.device) for spec in self._growing}
+        self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # the buffer, and the binding, that the next step reads from
         self._bindings = [self._bind(past, 1 - past) for past in range(2)]
@@ -71,7 +77,7 @@ class States:
         for spec in self._constant:
             self._buffers[self._turn][spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
         for spec in self._growing:
-            cache = _empty(states[spec.name].shape, spec.dtype, self._device)
+            cache = self._empty(states[spec.name].shape, spec.dtype)
             cache.update_inplace(np.ascontiguousarray(states[spec.name]))
             self._caches[spec.name] = cache
 
@@ -82,10 +88,12 @@ class States:
         """
         self._ids.update_inplace(ids)
         binding = self._bindings[self._turn]
+        if self._rebind:
+            self._bind_inputs(binding, self._turn)
         for spec in self._growing:
             binding.bind_ortvalue_input(spec.past, self._caches[spec.name])
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, self._run_options[self._turn])
             # in the order in which they were bound
             grown = binding.get_outputs()[1 + len(self._constant) :] if self._growing else ()
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
@@ -98,19 +106,31 @@ class States:
 
     def _bind(self, past: int, present: int) -> ort.IOBinding:
         binding = self._session.io_binding()
-        binding.bind_ortvalue_input(INPUT_IDS, self._ids)
+        self._bind_inputs(binding, past)
         binding.bind_ortvalue_output(LOGITS, self._logits)
         for spec in self._constant:
-            binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
             binding.bind_ortvalue_output(spec.present, self._buffers[present][spec.name])
         self._let_go(binding)
         return binding
+
+    def _bind_inputs(self, binding: ort.IOBinding, past: int) -> None:
+        binding.bind_ortvalue_input(INPUT_IDS, self._ids)
+        for spec in self._constant:
+            binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
 
     def _let_go(self, binding: ort.IOBinding) -> None:
         """Let a binding hold no cache while the other one works, and make ONNX Runtime allocate its next outputs."""
         for spec in self._growing:
             binding.bind_ortvalue_input(spec.past, self._nothing[spec.name])
             binding.bind_output(spec.present, self._device)
+
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> ort.OrtValue:
+        import onnxruntime as ort
+
+        kind = np.dtype(dtype).type
+        if self._device == "webgpu":  # its memory belongs to a session
+            return self._session.create_ortvalue_from_shape_and_type(shape, kind, self._device)
+        return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self._device, 0)
 
 
 def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
@@ -171,7 +191,10 @@ def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str
     return True
 
 
-def _empty(shape: tuple[int, ...], dtype: str, device: str) -> ort.OrtValue:
+def _run_options(turn: int) -> ort.RunOptions:
+    """A CUDA graph replays the addresses it was captured with: each of the two bindings needs a graph of its own."""
     import onnxruntime as ort
 
-    return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.dtype(dtype).type, device, 0)
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(turn + 1))
+    return options

@@ -1,0 +1,147 @@
+"""Providers: what is missing is said in one line, and what another provider would have to run is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from runtime import graphs
+from t2r_runtime import Decoder, UserError, providers
+from t2r_runtime.providers import CPU, PROVIDERS, check_placement, counted, find_provider, placement
+
+NOT_IN_THE_CPU_WHEEL = sorted(PROVIDERS.keys() - {"cpu"})
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        Decoder(path, threads=1, **options)
+    message = str(caught.value)
+    assert message.isprintable() and len(message) < 600
+    return message
+
+
+def test_an_unknown_provider_lists_the_known_ones(tmp_path: Path) -> None:
+    known = "cpu, cuda, openvino, webgpu, qnn, xnnpack, dnnl, coreml, nnapi"
+    message = f"expected a provider of: {known}; received 'tpu'; choose one of these"
+    assert refused(graphs.save(tmp_path / "g.onnx"), provider="tpu") == message
+
+
+@pytest.mark.parametrize("name", NOT_IN_THE_CPU_WHEEL)
+def test_a_missing_provider_says_what_to_install(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CPU])
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda _: None)
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider=name)
+    entry = PROVIDERS[name]
+    received = f"{ort.__version__} with {CPU}"
+    assert message == f"expected an ONNX Runtime with {entry.ort_name}; received {received}; {entry.install}"
+    assert entry.install.startswith(("install onnxruntime", "use an ONNX Runtime built"))
+
+
+def test_a_plugin_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
+    assert find_provider("webgpu") is PROVIDERS["webgpu"]
+
+
+def test_a_plugin_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = types.SimpleNamespace(get_library_path=lambda: "nowhere.so")
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(providers.importlib, "import_module", lambda _: plugin)
+    monkeypatch.setattr(ort, "register_execution_provider_library", lambda *_: None)
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider="webgpu")
+    assert message.startswith("expected a device for WebGpuExecutionProvider; received none on this machine; see docs/")
+
+
+def test_a_provider_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers.importlib.util, "find_spec", lambda name: name)
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider="qnn", provider_options={"backend_type": "none"})
+    assert message.startswith("expected an ONNX graph that qnn's QNNExecutionProvider here accepts; received ")
+
+
+def test_the_cpu_runs_every_node(tmp_path: Path) -> None:
+    decoder = Decoder(graphs.save(tmp_path / "g.onnx"), threads=1)
+    assert decoder.placement == {"cpu": len(graphs.model().graph.node)}
+
+
+@pytest.fixture
+def pretender(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A provider that starts but takes no node, as one does whose driver is missing."""
+    real = providers.open_session
+    monkeypatch.setitem(PROVIDERS, "nowhere", dataclasses.replace(PROVIDERS["cpu"], ort_name="Nowhere", hint="go home"))
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["Nowhere", CPU])
+    monkeypatch.setattr(providers, "open_session", lambda path, _, *rest: real(path, PROVIDERS["cpu"], *rest))
+    return "nowhere"
+
+
+def test_fallback_is_an_error_that_names_the_nodes(pretender: str, tmp_path: Path) -> None:
+    model = graphs.model()
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider=pretender)
+    total = len(model.graph.node)
+    assert message.startswith(f"expected every node on nowhere; received {total} of {total} on another provider: ")
+    assert message.endswith(", …; go home, or allow fallback")
+    named = message.partition("provider: ")[2].partition(", …")[0].split(", ")
+    assert len(named) == providers.NAMED_NODES
+    assert set(named) <= {node.name or node.op_type for node in model.graph.node}
+
+
+def test_allowed_fallback_is_reported(pretender: str, tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx")
+    decoder = Decoder(path, pretender, threads=1, allow_fallback=True)
+    assert decoder.placement == {"cpu": len(graphs.model().graph.node)}
+    np.testing.assert_array_equal(decoder.step(3), Decoder(path, threads=1).step(3))
+
+
+def test_one_node_elsewhere_is_one_too_many() -> None:
+    entry = PROVIDERS["xnnpack"]
+    check_placement("xnnpack", entry, {entry.ort_name: ["a", "b"]})
+    with pytest.raises(UserError, match=r"received 1 of 3 on another provider: c; it takes matrix products only, or"):
+        check_placement("xnnpack", entry, {entry.ort_name: ["a", "b"], CPU: ["c"]})
+    assert counted({entry.ort_name: ["a", "b"], CPU: ["c"], "New": ["d"]}) == {"xnnpack": 2, "cpu": 1, "New": 1}
+
+
+def test_placement_from_a_profile(tmp_path: Path) -> None:
+    """An ONNX Runtime before 1.24 tells it only there."""
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = ort.InferenceSession(graphs.save(tmp_path / "g.onnx"), options, providers=[CPU])
+    old = types.SimpleNamespace(run=session.run, end_profiling=session.end_profiling)
+    feeds = {spec.past: np.full(spec.dims(1), spec.initial, spec.dtype) for spec in graphs.states("constant")}
+    taken = placement(old, PROVIDERS["dnnl"], {"input_ids": np.zeros(1, np.int64), **feeds})
+    assert taken.keys() == {CPU}
+    assert 0 < len(taken[CPU]) <= len(graphs.model().graph.node)  # some were fused
+    assert list(tmp_path.glob("profile*")) == []
+
+
+def test_options_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real: Callable[..., Any] = ort.InferenceSession
+
+    def opened(path: str, **arguments: Any) -> Any:
+        seen.append(arguments["providers"])
+        return real(path, sess_options=arguments["sess_options"], providers=[CPU])
+
+    opened.get_provider_graph_assignment_info = None  # type: ignore[attr-defined]
+    monkeypatch.setattr(ort, "InferenceSession", opened)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["OpenVINOExecutionProvider", CPU])
+    options = {"device_type": "GPU", "cache_dir": "here"}
+    message = refused(graphs.save(tmp_path / "g.onnx"), provider="openvino", provider_options=options)
+    assert seen == [[("OpenVINOExecutionProvider", {"precision": "ACCURACY", **options})]]
+    assert message.startswith("expected every node on openvino; ")
+
+
+def test_cuda_graphs_need_constant_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", CPU])
+    real = providers.open_session
+    monkeypatch.setattr(
+        providers, "open_session", lambda path, _, options, __: real(path, PROVIDERS["cpu"], options, {})
+    )
+    path = graphs.save(tmp_path / "g.onnx", "growing")
+    message = refused(path, provider="cuda", provider_options={"enable_cuda_graph": "1"})
+    assert message.startswith("expected states of constant shape, for CUDA graphs; received a cache that grows; ")
