@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,14 @@ def _accelerator(config: FinetuneConfig) -> Any:
 
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
-    return Accelerator(cpu=config.device == "cpu")
+    # without cpu=True, Accelerate lets the processes of a machine that has no accelerator run alone, each on its own
+    accelerator = Accelerator(cpu=config.device == "cpu" or not torch.accelerator.is_available())
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != launched:
+        raise UserError(
+            f"{launched} processes that train together", f"{accelerator.num_processes}", "choose another device"
+        )
+    return accelerator
 
 
 def _inputs(config: FinetuneConfig) -> tuple[Checkpoint, Transformer | None, Corpus, dict[str, Any]]:

@@ -54,6 +54,7 @@ class Trainer:
         self.windows = Windows(corpus.training, config.length, config.batch, config.seed)
         self.validation = spread(held_out_windows(corpus.validation, config.length), VALIDATION_WINDOWS)
         self.device = accelerator.device
+        self.plan = [plan for plan in config.plan if plan.steps]
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
         if config.batch % accelerator.num_processes:
             raise UserError(
@@ -62,7 +63,9 @@ class Trainer:
 
     def run(self) -> None:
         """Make all steps that are left. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
-        for number, plan in enumerate(self.config.plan):
+        if not self.config.state_path.exists():
+            self._save(None)  # tells at once whether there is room, and gives a first step without a number a way back
+        for number, plan in enumerate(self.plan):
             if number >= self.state.stage:
                 with Interrupt() as interrupt:
                     self._stage(plan, interrupt)
@@ -70,7 +73,7 @@ class Trainer:
                 self._save(None)
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
-        before = sum(p.steps for p in self.config.plan[: self.state.stage])  # so that no stage repeats another's data
+        before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
         stage = STAGES[plan.stage](self.student, self.teacher, self.config.cross_entropy).to(self.device)
         stage.measure(self.windows(before).to(self.device))
         parameters = list(stage.trainable().values())

@@ -1,0 +1,302 @@
+"""Finetuning from end to end on a toy: what it changes, that it learns, and that nothing is lost when it is stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import small
+import texts
+from t2r_export import checkpoint, training
+from t2r_export.data import Windows
+from t2r_export.finetune import finetune, original
+from t2r_export.finetune_config import FinetuneConfig, parse_plan
+from t2r_export.training_state import load_state, save_state
+from t2r_runtime.errors import CheckFailed, UserError
+
+PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
+
+# --multi_gpu starts the processes; that there is no GPU is for the program to see. Port 0 is any free one.
+TWO_PROCESSES = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+
+# what a process runs in the tests that need processes: a config from JSON, killed before step `kill` if that is given
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+from t2r_export.data import Windows
+from t2r_export.finetune import finetune
+from t2r_export.finetune_config import FinetuneConfig, parse_plan
+
+options, kill = json.loads(sys.argv[1]), int(sys.argv[2])
+batch_of = Windows.__call__
+
+def batch(self, step):
+    if step == kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch_of(self, step)
+
+Windows.__call__ = batch
+for name in ("model", "output"):
+    options[name] = Path(options[name])
+options["data"] = tuple(map(Path, options["data"]))
+options["plan"] = parse_plan(*options["plan"])
+finetune(FinetuneConfig(**options))
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> FinetuneConfig:
+    return FinetuneConfig(
+        texts.write_student(tmp_path / "model.pt"),
+        tmp_path / "tuned.pt",
+        (texts.write_text(tmp_path / "text"),),
+        PLAN,
+        length=16,
+        batch=4,
+        device="cpu",
+        checkpoint_every=5,
+        validate_every=5,
+    )
+
+
+def run_program(
+    config: FinetuneConfig, kill: int = -1, launch: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    options: dict[str, Any] = {
+        "model": str(config.model),
+        "output": str(config.output),
+        "data": [str(path) for path in config.data],
+        "plan": [",".join(str(getattr(p, f)) for p in config.plan) for f in ("stage", "steps", "learning_rate")],
+        **{name: getattr(config, name) for name in ("length", "batch", "device", "checkpoint_every", "resume")},
+    }
+    script = config.output.with_suffix(".py")
+    script.write_text(PROGRAM)
+    command = [sys.executable, *launch, str(script), json.dumps(options), str(kill)]
+    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def changed(before: Path, after: Path) -> set[str]:
+    old, new = (checkpoint.load(path).model.state_dict() for path in (before, after))
+    return {name for name, weight in old.items() if not torch.equal(weight, new[name])}
+
+
+def test_all_stages_learn_something(config: FinetuneConfig) -> None:
+    plan = parse_plan("transfer,distill", "40,80", "0.03,0.01")
+    config = dataclasses.replace(config, plan=plan)
+    report = finetune(config)
+    lines = [json.loads(line) for line in config.log_path.read_text().splitlines()]
+    for stage in ("transfer", "distill"):
+        losses = [line["validation_loss"] for line in lines if line.get("stage") == stage and "validation_loss" in line]
+        assert losses[-1] < 0.7 * losses[0]
+    assert lines[0]["event"] == "start"
+    assert lines[-1]["event"] == "done"
+    assert lines[-1]["nats"] == report.after.nats
+    assert not config.state_path.exists()
+
+
+def test_task_teaches_a_model_the_text(config: FinetuneConfig) -> None:
+    report = finetune(dataclasses.replace(config, plan=parse_plan("task", "100", "0.02"), validate_every=50))
+    assert report.teacher is None
+    assert report.after.nats < 0.75 * report.before.nats
+    assert report.tokens == 100 * 4 * 16
+
+
+def test_transfer_leaves_every_other_weight_as_it_was(config: FinetuneConfig) -> None:
+    finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3")))
+    maps = ("phi_q.weight", "phi_q.bias", "phi_k.weight", "phi_k.bias")
+    assert changed(config.model, config.output) == {f"blocks.{i}.mixer.{name}" for i in range(3) for name in maps}
+
+
+def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
+    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3")))
+    assert changed(config.model, config.output) == set(checkpoint.load(config.model).model.state_dict())
+
+
+def test_the_output_tells_its_history_and_depends_on_nothing_else(config: FinetuneConfig, tmp_path: Path) -> None:
+    report = finetune(config)
+    found = checkpoint.load(config.output)
+    assert found.provenance["origin"] == "random"
+    (entry,) = found.provenance["finetune"]
+    assert [stage["steps"] for stage in entry["stages"]] == [7, 6, 5]
+    assert entry["tokens"] == 18 * 4 * 16
+    assert entry["files"] == ["text"]
+    assert entry["model"] == checkpoint.load(config.model).sha256
+    assert report.teacher is not None
+    assert entry["evaluation"]["teacher"] == report.teacher.nats
+    assert entry["evaluation"]["finetuned"] == report.after.nats
+    again = dataclasses.replace(config, output=tmp_path / "again.pt", checkpoint_every=100)
+    finetune(again)
+    assert again.output.read_bytes() == config.output.read_bytes()
+    assert finetune(dataclasses.replace(again, seed=1)).after.nats != report.after.nats
+
+
+def test_a_hybrid_and_an_explicit_teacher(config: FinetuneConfig, tmp_path: Path) -> None:
+    student, teacher = texts.write_student(tmp_path / "hybrid.pt", "0,2"), texts.write_teacher(tmp_path / "teacher.pt")
+    implicit = dataclasses.replace(config, model=student)
+    explicit = dataclasses.replace(implicit, teacher=teacher, output=tmp_path / "explicit.pt")
+    nats = [finetune(c).after.nats for c in (implicit, explicit)]
+    assert nats[0] == nats[1]
+    twice = dataclasses.replace(explicit, model=explicit.output, output=tmp_path / "twice.pt")
+    finetune(twice)
+    assert len(checkpoint.load(twice.output).provenance["finetune"]) == 2
+
+
+@pytest.mark.parametrize("kill", [3, 9])  # before the first regular state; within the second stage
+def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    first = run_program(config, kill)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    assert not config.output.exists()
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, step: int) -> None:
+    """Run until Ctrl-C comes in the middle of a step."""
+    batch_of = Windows.__call__
+
+    def batch(self: Windows, asked: int) -> torch.Tensor:
+        if asked == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch_of(self, asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Windows, "__call__", batch)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(config)
+
+
+def test_interrupted_saves_its_state_and_says_how_to_go_on(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_at(monkeypatch, config, 8)
+    assert "stopped after step 2 of distill; --resume goes on from there" in capsys.readouterr().err
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+def test_a_state_that_is_not_exact_gives_other_weights(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes the comparison of bytes above worth something."""
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    stop_at(monkeypatch, config, 8)
+    identity = torch.load(config.state_path, weights_only=True)["identity"]
+    state = load_state(config.state_path, identity)
+    assert state.optimizer is not None
+    state.optimizer["state"][0]["exp_avg"].view(-1)[0] *= 1.01
+    save_state(config.state_path, state)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() != whole.output.read_bytes()
+
+
+def test_a_run_does_not_go_over_another_or_mix_with_it(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(monkeypatch, config, 8)
+    with pytest.raises(UserError, match="go on with --resume, or delete that file to start anew"):
+        finetune(config)
+    with pytest.raises(UserError, match="expected length 16, as in the run saved in .*; received length 8;"):
+        finetune(dataclasses.replace(config, resume=True, length=8))
+    config.data[0].write_text("abc abc " * 100)
+    with pytest.raises(UserError, match="expected data [0-9a-f]+..., as in the run"):
+        finetune(dataclasses.replace(config, resume=True))
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    step_of = training.Trainer._step
+    steps: list[int] = []
+
+    def step(self: training.Trainer, *arguments: Any) -> torch.Tensor:
+        steps.append(1)
+        if len(steps) == 9:
+            with torch.no_grad():
+                self.student.norm.weight[0] = torch.nan
+        return step_of(self, *arguments)
+
+    monkeypatch.setattr(training.Trainer, "_step", step)
+    with pytest.raises(
+        CheckFailed, match="the loss is nan and its gradient nan at step 2 of distill; .*lower learning"
+    ):
+        finetune(config)
+    assert not config.output.exists()
+    kept = torch.load(config.state_path, weights_only=True)
+    assert (kept["stage"], kept["step"]) == (1, 0)
+    assert all(bool(weight.isfinite().all()) for weight in kept["weights"].values())
+
+
+def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: Path) -> None:
+    alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
+    expected = finetune(alone)
+    done = run_program(config, launch=TWO_PROCESSES)
+    assert done.returncode == 0, done.stderr
+    entry = checkpoint.load(config.output).provenance["finetune"][0]
+    assert entry["evaluation"]["finetuned"] == pytest.approx(expected.after.nats, abs=1e-3)
+    logs = [[json.loads(line) for line in c.log_path.read_text().splitlines()] for c in (alone, config)]
+    losses = [[line["loss"] for line in log if "loss" in line] for log in logs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert len(losses[0]) >= 5
+    assert entry["tokens"] == expected.tokens
+
+
+def test_a_batch_that_processes_cannot_share(config: FinetuneConfig) -> None:
+    done = run_program(dataclasses.replace(config, batch=3), launch=TWO_PROCESSES)
+    assert done.returncode != 0
+    assert "a batch that 2 processes can share evenly; received 3" in done.stderr
+
+
+def test_bfloat16_learns_as_well(config: FinetuneConfig, tmp_path: Path) -> None:
+    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "20,30", "0.03,0.01"), validate_every=50)
+    wide = finetune(config)
+    narrow = finetune(dataclasses.replace(config, precision="bf16", output=tmp_path / "bf16.pt"))
+    assert narrow.after.nats != wide.after.nats
+    assert narrow.after.nats == pytest.approx(wide.after.nats, abs=0.2)
+
+
+@pytest.mark.gpu
+def test_cuda_learns_in_bfloat16(config: FinetuneConfig, tmp_path: Path) -> None:
+    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "20,30", "0.03,0.01"), validate_every=50)
+    expected = finetune(config)
+    found = finetune(dataclasses.replace(config, device="cuda", output=tmp_path / "cuda.pt"))
+    assert found.after.nats == pytest.approx(expected.after.nats, abs=0.2)
+
+
+def test_inputs_that_do_not_fit(config: FinetuneConfig, tmp_path: Path) -> None:
+    def message(**changes: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            finetune(dataclasses.replace(config, **changes))
+        return str(caught.value)
+
+    assert "a file name to write to; received the folder" in message(output=tmp_path)
+    assert "to be able to write" in message(output=tmp_path / "absent" / "tuned.pt")
+    assert "tokens of held-out text" in message(length=300)
+    other = texts.write_teacher(tmp_path / "other.pt", dataclasses.replace(texts.TEACHER, vocab_size=30))
+    assert f"a teacher with the student's vocabulary of {texts.TEACHER.vocab_size}" in message(teacher=other)
+    learned = small.model(dataclasses.replace(small.GPT2, vocab_size=30))
+    checkpoint.save(tmp_path / "learned.pt", learned, texts.tokenizer(), {})
+    assert "a length of at most 40, the model's last position; received 41" in message(
+        model=tmp_path / "learned.pt", length=41
+    )
+    if not torch.cuda.is_available():
+        assert "a CUDA device" in message(device="cuda")
+
+
+def test_the_teacher_of_a_fresh_conversion_needs_no_file(config: FinetuneConfig) -> None:
+    converted = checkpoint.load(config.model)
+    ids = torch.arange(9)[None] % 7
+    torch.testing.assert_close(original(converted)(ids), small.model(texts.TEACHER)(ids), rtol=0, atol=0)
+    trained = dataclasses.replace(converted, provenance={"finetune": []})
+    with pytest.raises(UserError, match="received weights trained since; give the teacher explicitly"):
+        original(trained)
