@@ -22,7 +22,7 @@ from torch import Tensor
 from t2r_runtime.files import replacing
 
 EXTERNAL_BYTES = 1_500_000_000
-_DIGEST = 12  # hex digits in the weights' file name
+DIGEST = 12  # hex digits in the weights' file name
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
@@ -41,7 +41,7 @@ def write_graph(
     if sum(4 * w.numel() for w in weights.values()) <= external_bytes:
         with replacing(path) as part, open(part, "wb") as file:
             _write_message(file, model, [(_inline(name, w), w) for name, w in weights.items()])
-        return _without_older(path, [path])
+        return without_older(path, [path])
     # The weights' file is named for its content: a graph that stood at `path` keeps the file that it refers to
     # until the new graph takes its place, whenever the program is stopped.
     data = path.with_name(f"{path.name}.{_digest(weights)}.data")
@@ -49,12 +49,12 @@ def write_graph(
         initializers = _write_data(file, weights, data.name)
     with replacing(path) as part, open(part, "wb") as file:
         _write_message(file, model, [(proto.SerializeToString(), None) for proto in initializers])
-    return _without_older(path, [path, data])
+    return without_older(path, [path, data])
 
 
-def _without_older(path: Path, files: list[Path]) -> list[Path]:
+def without_older(path: Path, files: list[Path]) -> list[Path]:
     """`files`, once the weights' files of graphs that stood at `path` before are gone."""
-    for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * _DIGEST}.data"):
+    for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * DIGEST}.data"):
         if old not in files:
             old.unlink()
     return files
@@ -71,7 +71,7 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(_bytes(weight))
     digits: str = digest.hexdigest()
-    return digits[:_DIGEST]
+    return digits[:DIGEST]
 
 
 def _inline(name: str, weight: Tensor) -> bytes:

@@ -1,0 +1,178 @@
+"""Make a step graph smaller: fewer bits for its weights, and for activations where a scheme says so.
+
+Requires a float32 graph of ours. Ensures the same inputs, outputs, opset and metadata but for the scheme's name; the
+states are the float32 tensors they were, whatever the scheme. The rounding is ONNX Runtime's own quantizers'; what is
+written here decides which nodes they touch. What each scheme costs is measured, by `t2r_export.quality`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import helper
+
+from t2r_export.checkpoint import Checkpoint
+from t2r_export.export import ExportConfig, ExportReport, export
+from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, without_older
+from t2r_export.quality import Quality, Ruined, measure, read_tokens
+from t2r_export.quantizers import Scheme, scheme
+from t2r_export.quantizers.base import MIN_CALIBRATION, Calibration, QuantizeConfig, quiet
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing
+from t2r_runtime.session import existing_file
+from t2r_runtime.signature import PREFIX, Signature
+
+OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
+
+
+@dataclass(frozen=True)
+class QuantizeReport:
+    """What was written, and what it cost where that was measured."""
+
+    files: list[Path]
+    scheme: str
+    bytes_before: int  # of all weights
+    bytes_after: int
+    quality: Quality | None
+
+
+def quantize(
+    source: str | Path,
+    out: str | Path,
+    config: QuantizeConfig,
+    check: Path | None = None,
+    external_bytes: int = EXTERNAL_BYTES,
+) -> QuantizeReport:
+    """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
+
+    Args:
+        check: a text, or token ids as .npy, to measure the quantized graph against `source` on.
+        external_bytes: weights past that go to a file beside the graph.
+
+    Raises:
+        UserError: an unknown scheme or an option that it does not take, a graph that is not ours or quantized already,
+            no calibration text where one is needed, or too short a one.
+        Ruined: the check was not passed; nothing is written.
+    """
+    source, out = existing_file(source, "a graph"), Path(out)
+    chosen = scheme(config.scheme)
+    _options_fit(chosen, config)
+    model, signature = _read(source)
+    calibration = _calibration(source, signature, chosen, config)
+    before = _weight_bytes(model)
+    kept = (model.producer_name, model.producer_version, model.ir_version)
+    opset = {o.domain: o.version for o in model.opset_import}
+    with quiet():
+        made = chosen.quantizer(model, config, calibration)
+    made.producer_name, made.producer_version, made.ir_version = kept
+    assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
+    _describe(made, replace(signature, quantization=config.scheme), config)
+    data = _data_file(made, out, external_bytes)
+    try:
+        with replacing(out) as part:
+            _write(made, part, data)
+            quality = None if check is None else measure(source, part, config.scheme, chosen.loss, check)
+            if quality is not None and not quality.passed:
+                raise Ruined(out, quality)
+    except BaseException:
+        if data is not None:
+            data.unlink(missing_ok=True)
+        raise
+    files = without_older(out, [out] if data is None else [out, data])
+    return QuantizeReport(files, config.scheme, before, _weight_bytes(made), quality)
+
+
+def export_quantized(
+    checkpoint: Checkpoint,
+    out: str | Path,
+    options: ExportConfig,
+    config: QuantizeConfig,
+    check: Path | None = None,
+) -> tuple[ExportReport, QuantizeReport]:
+    """Export and quantize in one go; the float32 graph is gone afterwards."""
+    scheme(config.scheme)  # before the export's work
+    with tempfile.TemporaryDirectory(dir=Path(out).parent, prefix=f".{Path(out).name}.") as folder:
+        exported = export(checkpoint, Path(folder, "float32.onnx"), options)
+        quantized = quantize(exported.files[0], out, config, check)
+    return replace(exported, files=quantized.files), quantized
+
+
+def _options_fit(chosen: Scheme, config: QuantizeConfig) -> None:
+    """Refuse options that the scheme would ignore."""
+    unfit = {
+        "--block-size": config.block_size is not None and not chosen.block_wise,
+        "--accuracy-level": config.accuracy_level is not None and not chosen.block_wise,
+        "--calibrate": config.calibrate is not None and not chosen.calibrated,
+        "--activation-bits": config.activation_bits != 8 and not chosen.calibrated,
+    }
+    names = [name for name, wrong in unfit.items() if wrong]
+    if names:
+        raise UserError(f"options that {config.scheme} takes", ", ".join(names), "leave them out")
+    if chosen.calibrated and config.calibrate is None:
+        raise UserError(f"a text to calibrate {config.scheme} on", "none", "name one with --calibrate")
+
+
+def _read(source: Path) -> tuple[onnx.ModelProto, Signature]:
+    try:
+        model = onnx.load(source)
+    except (DecodeError, ValueError, OSError) as error:
+        raise UserError(f"an ONNX graph in {source}", f"{error or 'a damaged file'}", "export it again") from error
+    signature = Signature.from_metadata({prop.key: prop.value for prop in model.metadata_props})
+    if signature.quantization != "none":
+        raise UserError(
+            "a float32 graph", f"one that is quantized already, {signature.quantization}", "quantize the float32 export"
+        )
+    return model, signature
+
+
+def _calibration(source: Path, signature: Signature, chosen: Scheme, config: QuantizeConfig) -> Calibration | None:
+    if not chosen.calibrated:
+        return None
+    assert config.calibrate is not None
+    tokens = read_tokens(config.calibrate, signature)
+    if len(tokens) < MIN_CALIBRATION:
+        raise UserError(
+            f"a calibration text of at least {MIN_CALIBRATION} tokens",
+            f"{len(tokens)} in {config.calibrate}",
+            "name a longer one",
+        )
+    return Calibration(source, tokens, config.calibrate_steps)
+
+
+def _weight_bytes(model: onnx.ModelProto) -> int:
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+
+
+def _data_file(model: onnx.ModelProto, out: Path, external_bytes: int) -> Path | None:
+    """Where the weights go if they do not fit into the graph's own file, named for their content."""
+    if _weight_bytes(model) <= external_bytes:
+        return None
+    digest = hashlib.sha256()
+    for tensor in model.graph.initializer:
+        digest.update(tensor.raw_data)
+    return out.with_name(f"{out.name}.{digest.hexdigest()[:DIGEST]}.data")
+
+
+def _write(model: onnx.ModelProto, path: Path, data: Path | None) -> None:
+    if data is None:
+        path.write_bytes(model.SerializeToString())
+    else:
+        data.unlink(missing_ok=True)  # onnx appends
+        onnx.save_model(model, path, save_as_external_data=True, location=data.name, convert_attribute=False)
+
+
+def _describe(model: onnx.ModelProto, signature: Signature, config: QuantizeConfig) -> None:
+    """The source's metadata with the scheme's name, and with the options that were given."""
+    del model.metadata_props[:]
+    given = {
+        name: value
+        for name, value in vars(config).items()
+        if value is not None and name in ("block_size", "accuracy_level", "activation_bits")
+    }
+    helper.set_model_props(model, {**signature.to_metadata(), OPTIONS_KEY: json.dumps(given, sort_keys=True)})

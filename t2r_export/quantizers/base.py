@@ -1,0 +1,166 @@
+"""What the schemes share: their options, and the step graph seen as projections and what lies between them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper, numpy_helper
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import INPUT_IDS, LOGITS
+
+Tokens = npt.NDArray[np.int64]
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+ACCURACY_LEVELS = (0, 1, 2, 3, 4)
+MIN_CALIBRATION = 1024  # tokens
+
+
+@dataclass(frozen=True)
+class QuantizeConfig:
+    """A scheme and its options; None is the scheme's own measured default."""
+
+    scheme: str
+    block_size: int | None = None  # weights that share a scale: w8 and w4
+    accuracy_level: int | None = None  # 4: activations as int8 inside the product; 0 or 1: float32
+    calibrate: Path | None = None  # text or token ids: int8-static
+    calibrate_steps: int = 1024  # that a sequence of it is read for
+    activation_bits: int = 8  # 8 or 16: int8-static
+
+    def __post_init__(self) -> None:
+        if self.block_size not in (None, *BLOCK_SIZES):
+            raise UserError(
+                f"a block size of {', '.join(map(str, BLOCK_SIZES))}", str(self.block_size), "choose one of those"
+            )
+        if self.accuracy_level not in (None, *ACCURACY_LEVELS):
+            raise UserError(
+                f"an accuracy level of {', '.join(map(str, ACCURACY_LEVELS))}",
+                str(self.accuracy_level),
+                "choose one of those",
+            )
+        if self.activation_bits not in (8, 16):
+            raise UserError("activations of 8 or 16 bits", str(self.activation_bits), "choose one of those")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Text for a scheme that measures activations, and the float32 graph to read it with."""
+
+    graph: Path
+    tokens: Tokens  # (N,)
+    steps: int  # of each sequence, as far as the text and the model's positions go
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep ONNX Runtime's quantizers from printing; one of them also sets up the root logger when it is imported."""
+    root, disabled = logging.getLogger(), logging.root.manager.disable
+    handlers, level = root.handlers[:], root.level
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def initializers(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {tensor.name: tensor for tensor in model.graph.initializer}
+
+
+def projections(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes that multiply by a weight matrix, `head` among them: what holds nearly all of the bytes.
+
+    The feature maps of a model that could not be folded are batched products of small matrices, one a head; no
+    block-wise kernel takes them, and they are not listed.
+    """
+    weights = initializers(model)
+    return [node.name for node in model.graph.node if node.op_type in ("Gemm", "MatMul") and _is_matrix(weights, node)]
+
+
+def head(model: onnx.ModelProto) -> str:
+    """Name of the projection onto the vocabulary. A tied one is named for the embedding, so its output tells."""
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    node = made_by[LOGITS]
+    while node.name not in projections(model):
+        node = made_by[node.input[0]]
+    return str(node.name)
+
+
+def own_table(model: onnx.ModelProto) -> onnx.NodeProto:
+    """The node that looks a token up, with a table of its own: a tied head is quantized in another way."""
+    gather = next(node for node in model.graph.node if node.op_type == "Gather" and node.input[1] == INPUT_IDS)
+    name, weights = gather.input[0], initializers(model)
+    if sum(name in node.input for node in model.graph.node) > 1:
+        own = f"{name}.table"
+        weights[own] = onnx.TensorProto()
+        weights[own].CopyFrom(weights[name])
+        weights[own].name = gather.input[0] = own
+        replace_initializers(model, weights)
+    return gather
+
+
+def quantize_embedding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` with its table of tokens in int8 under one scale: Gather and DequantizeLinear, which every provider has.
+
+    Measured, it costs a hundredth of what the mildest scheme costs; blocks of four bits cost a hundred times as much.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    gather = own_table(model)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "embedding.onnx")
+        quantize_dynamic(
+            model,
+            out,
+            op_types_to_quantize=["Gather"],
+            nodes_to_quantize=[gather.name],
+            weight_type=QuantType.QInt8,
+            use_external_data_format=True,
+        )
+        return onnx.load(out)
+
+
+def gemm_to_matmul(model: onnx.ModelProto) -> None:
+    """Write every Gemm of a projection as MatMul and Add: the one form that ONNX Runtime's quantizers take.
+
+    The MatMul keeps the Gemm's name. A weight that a table shares (a tied head) is copied, so the table stays.
+    """
+    weights = initializers(model)
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type != "Gemm" or not _is_matrix(weights, node):
+            nodes.append(node)
+            continue
+        x, name, *bias = node.input
+        transposed = f"{name}.transposed"
+        if transposed not in weights:
+            array = np.ascontiguousarray(numpy_helper.to_array(weights[name]).T)  # (in, out)
+            weights[transposed] = numpy_helper.from_array(array, transposed)
+        product = f"{node.name}.product" if bias else node.output[0]
+        nodes.append(helper.make_node("MatMul", [x, transposed], [product], name=node.name))
+        if bias:
+            nodes.append(helper.make_node("Add", [product, *bias], node.output, name=f"{node.name}.add"))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    replace_initializers(model, weights)
+
+
+def replace_initializers(model: onnx.ModelProto, weights: dict[str, onnx.TensorProto]) -> None:
+    """Keep of `weights` those that a node uses."""
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [tensor for name, tensor in weights.items() if name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+
+
+def _is_matrix(weights: dict[str, onnx.TensorProto], node: onnx.NodeProto) -> bool:
+    return node.input[1] in weights and len(weights[node.input[1]].dims) == 2

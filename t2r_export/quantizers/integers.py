@@ -1,0 +1,71 @@
+"""int8 and int8-static: products of whole numbers.
+
+int8 finds each activation's range while it runs, one range a call; int8-static has it measured beforehand, on text.
+Only the projections are quantized: S, z, the position and the division by the guarded denominator stay float32.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from t2r_export.quantizers.base import (
+    Calibration,
+    QuantizeConfig,
+    gemm_to_matmul,
+    own_table,
+    projections,
+    quantize_embedding,
+)
+from t2r_export.quantizers.calibration import RecurrentReader
+
+
+def dynamic(model: onnx.ModelProto, _: QuantizeConfig, __: Calibration | None = None) -> onnx.ModelProto:
+    """`model` with int8 weights, one scale a column, and activations that are quantized as they come."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    gemm_to_matmul(model)
+    model = quantize_embedding(model)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "int8.onnx")
+        quantize_dynamic(
+            model,
+            out,
+            op_types_to_quantize=["MatMul"],
+            nodes_to_quantize=projections(model),
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=True,
+        )
+        return onnx.load(out)
+
+
+def static(model: onnx.ModelProto, config: QuantizeConfig, calibration: Calibration | None) -> onnx.ModelProto:
+    """`model` with int8 weights, and activations quantized by what they were on the calibration text."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    assert calibration is not None
+    own_table(model)
+    # a product's output stays float32: measured, eight bits for the logits or for what S sums up cost too much.
+    # CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31 it forgets what it has seen so far
+    options: dict[str, Any] = {"OpTypesToExcludeOutputQuantization": ["Gemm"]}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "int8.onnx")
+        quantize_static(
+            model,
+            out,
+            RecurrentReader(calibration),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["Gemm"],
+            nodes_to_quantize=projections(model),
+            per_channel=True,
+            activation_type=QuantType.QUInt8 if config.activation_bits == 8 else QuantType.QUInt16,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=True,
+            extra_options=options,
+        )
+        # the embedding last: the static quantizer leaves a graph alone in which something is quantized already
+        return quantize_embedding(onnx.load(out))

@@ -1,0 +1,326 @@
+"""Every scheme keeps the graph's interface and its states; what ruins a model leaves nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+import small
+from small import VOCABULARY
+from t2r_export import quantizers
+from t2r_export.config import Guard
+from t2r_export.export import ExportConfig
+from t2r_export.quality import Ruined
+from t2r_export.quantize import export_quantized, quantize
+from t2r_export.quantizers import SCHEMES
+from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers
+from t2r_export.quantizers.calibration import feeds
+from t2r_runtime import Decoder
+from t2r_runtime.errors import CheckFailed, UserError
+
+MODELS = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "hybrid")
+BITS = {"fp16": 16, "int8": 8, "int8-static": 8, "w8": 8, "w4": 4}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens.npy"
+    np.save(path, np.random.default_rng(0).integers(0, VOCABULARY, 1100))
+    return path
+
+
+def config(scheme: str, tokens: Path, **options: Any) -> QuantizeConfig:
+    if scheme == "int8-static":
+        options = {"calibrate": tokens, "calibrate_steps": 30, **options}
+    return QuantizeConfig(scheme, **options)
+
+
+def forms(values: Any) -> list[tuple[str, int, list[str]]]:
+    return [
+        (v.name, v.type.tensor_type.elem_type, [d.dim_param or str(d.dim_value) for d in v.type.tensor_type.shape.dim])
+        for v in values
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_quantized_graph_is_the_same_step(scheme: str, name: str, tokens: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
+    small.graph(source, name)
+    report = quantize(source, out, config(scheme, tokens))
+    assert report.files == [out]
+    before, after = onnx.load(source), onnx.load(out)
+    for field in ("input", "output"):
+        assert forms(getattr(before.graph, field)) == forms(getattr(after.graph, field)), "states keep their dtypes"
+    opsets = {o.domain: o.version for o in after.opset_import}
+    assert opsets.pop("com.microsoft", 1) == 1
+    assert opsets == {o.domain: o.version for o in before.opset_import}
+    assert (after.ir_version, after.producer_name) == (before.ir_version, before.producer_name)
+    old, new = Decoder(source), Decoder(out)
+    assert new.signature == dataclasses.replace(old.signature, quantization=scheme)
+    for decoder in (old, new):
+        decoder.reset(batch=2)
+    errors = []
+    for ids in small.ids(2, 20).T.numpy():
+        expected = old.step(ids)
+        errors.append(float(np.abs(new.step(ids) - expected).max() / np.abs(expected).max()))
+    # the median: where a random model's denominator comes near its guard, a little becomes a lot
+    assert 0 < np.median(errors) < (0.5 if scheme == "w4" else 0.3), "close, and not the float32 graph again"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "q.onnx", "tokens.npy"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, ffn_size=512, width=64))
+    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
+    # scales, small vectors and the position table keep their bits; a graph has nothing else in float32
+    assert report.bytes_after / report.bytes_before < BITS[scheme] / 32 + 0.15
+
+
+@pytest.mark.parametrize("layout", ["layers", "packed"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_a_state_holds_is_not_rounded(scheme: str, layout: str, tokens: Path, tmp_path: Path) -> None:
+    """At 4096 half precision counts in fours; what a step adds is less than that."""
+    source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
+    small.graph(source, "sinusoidal", state_layout=layout)
+    quantize(source, out, config(scheme, tokens))
+    moved = {}
+    for path in (source, out):
+        decoder = Decoder(path)
+        start = {n: v + 4096 if v.dtype == np.float32 else v for n, v in decoder.state().items()}
+        decoder.set_state(start)
+        decoder.step(3)
+        moved[path] = {n: v.astype(np.float64) - start[n] for n, v in decoder.state().items()}
+    for name, step in moved[source].items():
+        assert np.abs(step).max() > 0, name
+        assert np.abs(moved[out][name] - step).max() < 0.3 * np.abs(step).max(), name
+
+
+@pytest.mark.parametrize("guard", [Guard("clamp", 1e-6), Guard("add", 1e-3)])
+def test_fp16_divides_by_the_guard_in_float32(guard: Guard, tmp_path: Path) -> None:
+    """1e-6 is 9.5e-7 in half precision, and 1e-3 is shared with nothing that may round it."""
+    layer = dataclasses.replace(small.LINEAR, guard=guard)
+    small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, layers=(layer, layer)))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("fp16"))
+    model = onnx.load(tmp_path / "q.onnx")
+    weights = initializers(model)
+    operator = {"clamp": "Max", "add": "Add"}[guard.kind]
+    values = [numpy_helper.to_array(weights[i]) for n in model.graph.node if n.op_type == operator
+              for i in n.input if i in weights]  # fmt: skip
+    assert sum(v.dtype == np.float32 and v == np.float32(guard.eps) for v in values) == 2
+    types = {v.name: v.type.tensor_type.elem_type for v in model.graph.value_info}
+    divisions = [n for n in model.graph.node if n.op_type == "Div"]
+    assert divisions
+    assert {types[n.output[0]] for n in divisions} == {TensorProto.FLOAT}
+    gemms = [n.output[0] for n in model.graph.node if n.op_type == "Gemm" and n.output[0] in types]
+    assert {types[name] for name in gemms} == {TensorProto.FLOAT16}
+
+
+@pytest.mark.parametrize("name", ["rotary_keep", "sinusoidal"])
+def test_fp16_tells_late_positions_apart(name: str, tmp_path: Path) -> None:
+    """Past 2,048 half precision skips every other position."""
+    small.graph(tmp_path / "g.onnx", name)
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("fp16"))
+    logits = []
+    for path in ("g.onnx", "q.onnx"):
+        decoder = Decoder(tmp_path / path)
+        decoder.step(3)
+        decoder.set_state({**decoder.state(), "position": np.array([4097], np.int32)})
+        logits.append([decoder.step(token) for token in (3, 5)])
+    np.testing.assert_allclose(logits[1], logits[0], atol=0.03 * np.abs(logits[0]).max())
+
+
+def test_the_same_graph_again(tokens: Path, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    for scheme in SCHEMES:
+        for out in ("1.onnx", "2.onnx"):
+            quantize(tmp_path / "g.onnx", tmp_path / out, config(scheme, tokens))
+        assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / "2.onnx").read_bytes(), scheme
+
+
+def test_options_reach_the_graph(tokens: Path, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w4", block_size=16, accuracy_level=0))
+    nodes = [n for n in onnx.load(tmp_path / "q.onnx").graph.node if n.op_type == "MatMulNBits"]
+    found = [{a.name: a.i for a in n.attribute} for n in nodes]
+    assert {a["block_size"] for a in found} == {16}
+    assert not any("accuracy_level" in a for a in found), "0 is the operator's default"
+    assert [n.name for n, a in zip(nodes, found, strict=True) if a["bits"] == 8] == ["embedding_gemm_Q8"], "the head"
+    quantize(tmp_path / "g.onnx", tmp_path / "s.onnx", config("int8-static", tokens, activation_bits=16))
+    types = {t.data_type for t in onnx.load(tmp_path / "s.onnx").graph.initializer}
+    assert TensorProto.UINT16 in types
+    Decoder(tmp_path / "s.onnx").step(1)
+
+
+def test_weights_outside_of_the_graph(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    inside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"))
+    expected = Decoder(tmp_path / "q.onnx").step(1)
+    outside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"), external_bytes=100)
+    assert len(outside.files) == 2
+    assert all(file.exists() for file in outside.files)
+    assert outside.bytes_before == inside.bytes_before
+    np.testing.assert_array_equal(Decoder(tmp_path / "q.onnx").step(1), expected)
+    assert quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8")).files == [tmp_path / "q.onnx"]
+    assert not outside.files[1].exists(), "the weights of a graph that stood there before"
+
+
+def test_calibration_reads_with_the_real_states(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "sinusoidal")
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 400)
+    seen = list(feeds(Calibration(tmp_path / "g.onnx", tokens, 50)))
+    assert len(seen) == 50
+    decoder = Decoder(tmp_path / "g.onnx")
+    decoder.reset(batch=4)
+    rows = np.stack([feed["input_ids"] for feed in seen], 1)
+    np.testing.assert_array_equal(rows[0], tokens[:50])
+    np.testing.assert_array_equal(rows[-1], tokens[-50:])
+    for feed in seen:
+        for name, value in decoder.state().items():
+            np.testing.assert_array_equal(feed[f"past_{name}"], value)
+        decoder.step(feed["input_ids"])
+
+
+def test_calibration_stops_where_positions_end(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "learned", batch=3)
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 400)
+    seen = list(feeds(Calibration(tmp_path / "g.onnx", tokens, 50)))
+    assert len(seen) == small.POSITIONS
+    assert seen[0]["input_ids"].shape == (3,)
+
+
+def test_check_measures(tokens: Path, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    quality = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("fp16"), tokens).quality
+    assert quality is not None
+    assert quality.passed
+    assert abs(quality.loss) < 0.005
+    assert 0.9 < quality.greedy_agreement <= 1
+    assert 0 < quality.worst_logits < 0.5
+    assert quality.to_dict()["passed"]
+
+
+def test_ruin_leaves_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheme that loses one weight."""
+
+    def lossy(model: onnx.ModelProto, *_: Any) -> onnx.ModelProto:
+        weight = initializers(model)["blocks.1.ffn.down.weight"]
+        weight.raw_data = b"\0" * len(weight.raw_data)
+        bias = initializers(model)["norm.bias"]
+        bias.CopyFrom(numpy_helper.from_array(9 * numpy_helper.to_array(bias), bias.name))
+        return model
+
+    small.graph(tmp_path / "g.onnx")
+    (tmp_path / "q.onnx").write_bytes(b"what stood here before")
+    monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], quantizer=lossy))
+    for external in (0, 1 << 20):
+        with pytest.raises(Ruined, match=r"q.onnx was not written: w8 takes nats/token from \d.* of at most \+0.50%"):
+            quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"), tokens, external)
+        assert (tmp_path / "q.onnx").read_bytes() == b"what stood here before"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "q.onnx", "tokens.npy"]
+    assert issubclass(Ruined, CheckFailed)
+
+
+def test_nan_is_ruin(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: onnx.ModelProto, *_: Any) -> onnx.ModelProto:
+        weight = initializers(model)["norm.bias"]
+        weight.raw_data = np.full(weight.dims, np.nan, np.float32).tobytes()
+        return model
+
+    small.graph(tmp_path / "g.onnx")
+    monkeypatch.setitem(SCHEMES, "int8", dataclasses.replace(SCHEMES["int8"], quantizer=broken))
+    with pytest.raises(Ruined) as caught:
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("int8"), tokens)
+    assert not caught.value.quality.passed
+    assert np.isnan(caught.value.quality.worst_logits)
+
+
+def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
+    checkpoint = small.checkpoint("rotary_drop")
+    exported, quantized = export_quantized(checkpoint, tmp_path / "q.onnx", ExportConfig(batch=3), QuantizeConfig("w8"))
+    assert exported.files == quantized.files == [tmp_path / "q.onnx"] == list(tmp_path.iterdir())
+    signature = Decoder(tmp_path / "q.onnx").signature
+    assert (signature.quantization, signature.batch) == ("w8", 3)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"scheme": "int1"},
+            "expected a scheme of fp16, int8, int8-static, w8, w4; received 'int1'; choose one of those",
+        ),
+        (
+            {"scheme": "w4", "block_size": 33},
+            "expected a block size of 16, 32, 64, 128, 256; received 33; choose one of those",
+        ),
+        (
+            {"scheme": "w4", "accuracy_level": 5},
+            "expected an accuracy level of 0, 1, 2, 3, 4; received 5; choose one of those",
+        ),
+        (
+            {"scheme": "int8-static", "activation_bits": 4},
+            "expected activations of 8 or 16 bits; received 4; choose one of those",
+        ),
+        (
+            {"scheme": "int8", "block_size": 32, "accuracy_level": 4, "calibrate": Path("x"), "activation_bits": 16},
+            "expected options that int8 takes; received --block-size, --accuracy-level, --calibrate, "
+            "--activation-bits; leave them out",
+        ),
+        (
+            {"scheme": "int8-static"},
+            "expected a text to calibrate int8-static on; received none; name one with --calibrate",
+        ),
+    ],
+)
+def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    with pytest.raises(UserError) as caught:
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(**options))
+    assert str(caught.value) == message
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_quantized_graph_is_refused(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"))
+    with pytest.raises(UserError) as caught:
+        quantize(tmp_path / "q.onnx", tmp_path / "r.onnx", QuantizeConfig("w4"))
+    assert str(caught.value) == (
+        "expected a float32 graph; received one that is quantized already, w8; quantize the float32 export"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph"])
+def test_what_is_no_graph_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "g.onnx").write_bytes(content)
+    with pytest.raises(UserError, match="graph"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w4"))
+    with pytest.raises(UserError, match="which does not exist; check the path"):
+        quantize(tmp_path / "none.onnx", tmp_path / "q.onnx", QuantizeConfig("w4"))
+
+
+def test_a_short_calibration_text_is_refused(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    np.save(tmp_path / "few.npy", np.ones(1023, int))
+    with pytest.raises(UserError) as caught:
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tmp_path / "few.npy"))
+    assert str(caught.value) == (
+        f"expected a calibration text of at least 1024 tokens; received 1023 in {tmp_path / 'few.npy'}; "
+        "name a longer one"
+    )
+
+
+def test_logging_stays_as_it_was() -> None:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level, logging.root.manager.disable)
+    with quantizers.base.quiet():
+        import onnxruntime.quantization.matmul_nbits_quantizer  # noqa: F401
+    assert (root.handlers[:], root.level, logging.root.manager.disable) == before
