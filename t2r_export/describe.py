@@ -1,6 +1,6 @@
 """What a checkpoint or a graph is, for a person and for a program: `t2r inspect`.
 
-Reads; never runs anything. A model and the graph that was exported from it are described in the same words.
+Reads; never runs a step. A model and the graph that was exported from it are described in the same words.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from t2r_export import checkpoint
 from t2r_export.mixers import Mixer
 from t2r_runtime.errors import UserError
-from t2r_runtime.session import read_signature
+from t2r_runtime.session import open_graph, read_signature
 from t2r_runtime.signature import PREFIX, StateSpec
 
-GRAPH_SUFFIXES = (".onnx",)
+GRAPH_SUFFIXES = (".onnx", ".ort")
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
 
@@ -108,19 +108,15 @@ def _checkpoint(path: Path) -> Description:
 def _graph(path: Path) -> Description:
     if not path.is_file():
         raise UserError(f"a graph at {path}", "no such file", "check the path")
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError, OSError) as error:
-        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
-    metadata = {prop.key: prop.value for prop in model.metadata_props}
-    signature = read_signature(metadata)
+    content = _ort(path) if path.suffix == ".ort" else _onnx(path)
+    signature = read_signature(content.metadata)
     layers = [_checked(dict(layer)) for layer in signature.layers]
     tokenizer = signature.tokenizer is not None
     short = {k: v for k, v in replace(signature, tokenizer=None).to_metadata().items() if k != PREFIX + "tokenizer"}
     return Description(
         file=str(path),
         kind="graph",
-        parameters=sum(math.prod(t.dims) for t in model.graph.initializer),
+        parameters=content.parameters,
         layers=layers,
         states=list(signature.states),
         **_memory(layers, signature.states),
@@ -129,13 +125,58 @@ def _graph(path: Path) -> Description:
         vocab_size=signature.vocab_size,
         special_tokens={"bos": signature.bos_token, "eos": list(signature.eos_tokens)},
         details={
-            "opset": {o.domain or "ai.onnx": o.version for o in model.opset_import},
-            "ir_version": model.ir_version,
-            "operators": dict(Counter(node.op_type for node in model.graph.node).most_common()),
+            "opset": content.opsets,
+            "ir_version": content.ir_version,
+            "operators": dict(content.operators.most_common()),
             "batch": signature.batch or "any",
             "tokenizer": tokenizer,
             "metadata": short,
         },
+    )
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a graph's file holds, in either format."""
+
+    metadata: dict[str, str]
+    parameters: int
+    opsets: dict[str, int]
+    ir_version: int
+    operators: Counter[str]
+
+
+def _onnx(path: Path) -> _Content:
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
+    return _Content(
+        metadata={prop.key: prop.value for prop in model.metadata_props},
+        parameters=sum(math.prod(t.dims) for t in model.graph.initializer),
+        opsets={o.domain or "ai.onnx": o.version for o in model.opset_import},
+        ir_version=model.ir_version,
+        operators=Counter(node.op_type for node in model.graph.node),
+    )
+
+
+def _ort(path: Path) -> _Content:
+    """Read with the classes that ONNX Runtime's tools bring, after ONNX Runtime itself has found the file sound."""
+    open_graph(path)
+    from onnxruntime.tools import ort_format_model  # noqa: F401  (which makes the next line possible)
+    from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession
+
+    model = InferenceSession.GetRootAsInferenceSession(path.read_bytes(), 0).Model()
+    graph = model.Graph()
+    properties = [model.MetadataProps(i) for i in range(model.MetadataPropsLength())]
+    domains = [model.OpsetImport(i) for i in range(model.OpsetImportLength())]
+    weights = [graph.Initializers(i) for i in range(graph.InitializersLength())]
+    return _Content(
+        metadata={p.Key().decode(): p.Value().decode() for p in properties},
+        parameters=sum(math.prod(w.Dims(i) for i in range(w.DimsLength())) for w in weights),
+        opsets={d.Domain().decode() or "ai.onnx": d.Version() for d in domains},
+        ir_version=model.IrVersion(),
+        operators=Counter(graph.Nodes(i).OpType().decode() for i in range(graph.NodesLength())),
     )
 
 

@@ -23,11 +23,13 @@ from t2r_export.graph import GraphOps, Value, value_info
 from t2r_export.graph_file import EXTERNAL_BYTES, write_graph
 from t2r_export.layout import Group, group
 from t2r_export.model import Transformer
+from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.targets import TARGETS, Target, find
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, Signature
 
 PAST_ENDS = ("refuse", "clamp")
+FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
 MAX_BATCH = 1 << 16
 
 
@@ -39,6 +41,7 @@ class ExportConfig:
     state_layout: str = "layers"  # layers | packed
     past_end: str = "refuse"  # refuse | clamp, for models with a learned position table
     target: str = "portable"  # a key of TARGETS
+    format: str | None = None  # onnx | ort; None: what the file's name says
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -46,6 +49,8 @@ class ExportConfig:
             raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
         if self.past_end not in PAST_ENDS:
             raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
+        if self.format not in (None, *FORMATS):
+            raise UserError(f"a format of {', '.join(FORMATS)}", repr(self.format), "choose one of those")
         if target.static and self.state_layout != "layers":
             raise UserError(
                 f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",
@@ -76,11 +81,13 @@ def export(
     """Write the single-step graph of `checkpoint` to `path`: float32, in the form of the config's target.
 
     Weights past `external_bytes` go to a file beside the graph. Nothing stands at `path` until all of it is whole.
+    A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.ort_format writes beside it.
 
     Raises:
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
     """
-    config = config or ExportConfig()
+    config, path = config or ExportConfig(), Path(path)
+    kind = graph_format(path, config.format)
     model, folds = fold(checkpoint.model)
     model.positions.past_end = config.past_end
     target = find(config.target)
@@ -90,9 +97,28 @@ def export(
     graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch, target)
     signature = _signature(checkpoint, model.config, groups, folds, config)
     helper.set_model_props(graph, signature.to_metadata())
-    files = write_graph(graph, ops.weights, path, external_bytes)
+    if kind == "ort":
+        with folder_beside(path) as folder:
+            write_graph(graph, ops.weights, folder / "graph.onnx", external_bytes)
+            files = write_ort(folder / "graph.onnx", path, target.ort_style)
+    else:
+        files = write_graph(graph, ops.weights, path, external_bytes)
     parameters = sum(p.numel() for p in model.parameters())
     return ExportReport(files, parameters, len(ops.nodes), signature, folds)
+
+
+def graph_format(path: Path, wanted: str | None = None) -> str:
+    """`onnx` or `ort`: what the name says, and what is wanted if anything is.
+
+    Raises:
+        UserError: the two differ, so that ONNX Runtime would read the file as something else.
+    """
+    named = "ort" if path.suffix == ".ort" else "onnx"
+    if wanted not in (None, named):
+        raise UserError(
+            f"a file name that ends in .{wanted} for --format {wanted}", str(path), "correct one of the two"
+        )
+    return named
 
 
 def _only_constant(groups: Sequence[Group], target: str) -> None:

@@ -102,7 +102,9 @@ class GraphOps(TorchOps):
     def constant(self, array: Any, dtype: str) -> Value:
         """A small constant, stored once for all its uses."""
         array = np.asarray(array, dtype)
-        name = f"const_{dtype}_{'x'.join(map(str, array.ravel().tolist()))}_{array.ndim}"
+        same = array.size > 64 and (array == array.flat[0]).all()  # a row of zeros is not named for each of them
+        values = f"{array.flat[0]}s{array.size}" if same else "x".join(map(str, array.ravel().tolist()))
+        name = f"const_{dtype}_{values}_{array.ndim}"
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(array, name)
         return Value(name, dtype, array.shape)
@@ -142,9 +144,13 @@ class GraphOps(TorchOps):
 
     def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
         assert len(x.shape) == 2, "Gemm takes matrices, and a [1, 1, D] input costs two reshapes on the CPU provider"
-        inputs = [x, self.parameter(weight), *([] if bias is None else [self.parameter(bias)])]
+        inputs = [x, self.parameter(weight), *self._bias(weight, bias)]
         shape = (x.shape[0], weight.shape[0])
         return self.emit("Gemm", inputs, shape, name=self._unique(weight, "gemm"), transB=1)
+
+    def _bias(self, weight: Tensor, bias: Tensor | None) -> list[Value]:
+        """What a Gemm adds: one tensor, or none."""
+        return [] if bias is None else [self.parameter(bias)]
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         inputs = [x, self.parameter(weight), self.parameter(bias)]

@@ -61,6 +61,10 @@ class NpuOps(GraphOps):
     first node, so that the rest is one partition; and for NNAPI the exact Gelu.
     """
 
+    def _bias(self, weight: Tensor, bias: Tensor | None) -> list[Value]:
+        # a Gemm without a third input kills the process in the XNNPACK provider of ONNX Runtime 1.21
+        return super()._bias(weight, bias) or [self.constant([0.0] * len(weight), "float32")]
+
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         x = self.sub(x, self._mean(x))
         root = self._unary("Sqrt", self.add(self._mean(self.mul(x, x)), eps))
@@ -102,6 +106,7 @@ class Target:
     opsets: Mapping[str, int]  # the operator sets that its nodes belong to, written down on purpose
     ir_version: int
     static: bool = False  # every dimension is a number
+    ort_style: str = "Fixed"  # Runtime: an .ort keeps these operators, where Fixed would merge them for the CPU
 
 
 TARGETS = {
@@ -109,7 +114,7 @@ TARGETS = {
     "fused": Target(FusedOps, {"": OPSET, "com.microsoft": 1}, IR_VERSION),
     # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
     "standard": Target(StandardOps, {"": 27}, 13),
-    "npu": Target(NpuOps, {"": OPSET}, IR_VERSION, static=True),
+    "npu": Target(NpuOps, {"": OPSET}, IR_VERSION, static=True, ort_style="Runtime"),
 }
 
 

@@ -25,15 +25,25 @@ from t2r_export.cli.reports import export_text, state_bytes
     help="portable: runs everywhere; fused: ONNX Runtime's LinearAttention; standard: that of ONNX opset 27; "
     "npu: fixed sizes throughout.",
 )
+@click.option("--format", "kind", help="onnx, or ort: ONNX Runtime's own. Default: what the name OUT ends in.")
 @json_option
 def command(
-    model: Path, out: Path, batch: int | None, state_layout: str, past_end: str, target: str, as_json: bool
+    model: Path,
+    out: Path,
+    batch: int | None,
+    state_layout: str,
+    past_end: str,
+    target: str,
+    kind: str | None,
+    as_json: bool,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
     from t2r_export import checkpoint
     from t2r_export.export import ExportConfig, export
 
-    report = export(checkpoint.load(model), out, ExportConfig(batch, state_layout, past_end, target))
+    if kind and not out.suffix:
+        out = out.with_name(f"{out.name}.{kind}")
+    report = export(checkpoint.load(model), out, ExportConfig(batch, state_layout, past_end, target, kind))
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,

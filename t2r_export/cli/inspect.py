@@ -13,7 +13,7 @@ from t2r_export.cli.output import json_option, show
 @click.argument("path", type=click.Path(path_type=Path))
 @json_option
 def command(path: Path, as_json: bool) -> None:
-    """Describe PATH (a model.pt, a Hugging Face folder or an exported .onnx): layers, states, sizes, metadata."""
+    """Describe PATH (a model.pt, a Hugging Face folder or a graph): layers, states, sizes, metadata."""
     from t2r_export.describe import describe, lines
 
     description = describe(path)

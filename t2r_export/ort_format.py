@@ -1,0 +1,92 @@
+"""Write a step graph in ONNX Runtime's own format (.ort), for reduced builds of it on small devices.
+
+ONNX Runtime's own tools do the work, each in a process of its own: one converts, the other looks up which operators
+the mobile accelerators know. An .ort is one file of at most 2 GiB, readable from the ONNX Runtime that wrote it on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing, write_bytes
+
+MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
+STYLES = ("Fixed", "Runtime")
+_CHECKER = "check_onnx_model_mobile_usability"
+_OPTIONS = ("--enable_type_reduction", "--optimization_style")
+_HEADER = "# for ONNX Runtime's build.py --include_ops_by_config FILE --enable_reduced_operator_type_support\n"
+
+
+def write_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
+    """Convert `graph`, an .onnx file, to `out`.
+
+    Args:
+        style: Fixed bakes in ONNX Runtime's optimizations for the CPU. Runtime leaves the operators as they are, for
+            providers that compile, and saves what may be optimized afterwards.
+
+    Returns:
+        The files written: `out`; the list of its operators and their types, for a build of ONNX Runtime with no more
+        than these (build.py --include_ops_by_config); and what mobile accelerators would take of it.
+
+    Raises:
+        UserError: weights past 2 GiB, or a folder that cannot be written to.
+    """
+    assert style in STYLES, style
+    weights = graph.parent.glob(f"{glob.escape(graph.name)}*.data")
+    size = sum(file.stat().st_size for file in (graph, *weights))
+    if size > MAX_BYTES:
+        raise UserError(f"a graph of at most {MAX_BYTES:,} bytes for an .ort file", f"{size:,}", "write an .onnx")
+    config, mobile = out.with_suffix(".required_operators.config"), out.with_suffix(".mobile.txt")
+    with folder_beside(out) as folder:
+        _tool("convert_onnx_models_to_ort", graph, "--output_dir", folder, *_OPTIONS, style)
+        (converted,), (operators,) = folder.glob("*.ort"), folder.glob("*.config")
+        write_bytes(config, _HEADER.encode() + b"".join(_operator_lines(operators)))
+        write_bytes(mobile, mobile_report(graph).encode())
+        with replacing(out) as part:
+            converted.replace(part)
+    return [out, config, mobile]
+
+
+def mobile_report(graph: Path) -> str:
+    """Which nodes of an .onnx file NNAPI and CoreML would take, in the words of ONNX Runtime's own checker."""
+    lines = [line.removeprefix("INFO:").strip() for line in _tool(_CHECKER, graph).splitlines()]
+    return "\n".join([f"By the tables of onnxruntime.tools.{_CHECKER}; nothing was executed.", "", *lines[1:], ""])
+
+
+@contextlib.contextmanager
+def folder_beside(out: Path) -> Iterator[Path]:
+    """A temporary folder on the file system of `out`, so that what is made in it can be renamed into place."""
+    try:
+        folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".part")
+    except OSError as error:
+        raise UserError(
+            f"to be able to write {out}", error.strerror or str(error), "choose another place, or make room there"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _operator_lines(file: Path) -> list[bytes]:
+    """The list without its comments, which name temporary files."""
+    return [line for line in file.read_bytes().splitlines(keepends=True) if not line.startswith(b"#")]
+
+
+def _tool(name: str, *arguments: str | Path) -> str:
+    """What a tool of ONNX Runtime says on stderr."""
+    # the variable lets ONNX Runtime read opset 27; what comes out runs without it
+    environment = {**os.environ, "ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
+    command = [sys.executable, "-m", f"onnxruntime.tools.{name}", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=environment, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"onnxruntime.tools.{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return done.stderr
