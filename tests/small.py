@@ -15,6 +15,7 @@ from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, So
 from t2r_export.export import ExportConfig, ExportReport, export
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
+from t2r_export.verify import Report, verify
 
 B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
 WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
@@ -81,6 +82,11 @@ def graph(path: Path, config: ModelConfig | str = GPT2, **options: Any) -> tuple
     """A checkpoint and its graph at `path`; `options` are those of ExportConfig."""
     made = checkpoint(config)
     return made, export(made, path, ExportConfig(**options))
+
+
+def proof(made: Checkpoint, path: Path, steps: int) -> Report:
+    """What `verify` says of the graph."""
+    return verify(made, path, steps=steps)
 
 
 def ids(batch: int = B, length: int = T, seed: int = 0, vocabulary: int = VOCABULARY) -> Tensor:

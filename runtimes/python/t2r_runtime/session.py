@@ -77,6 +77,13 @@ def open_graph(
         raise
     except Exception as error:  # ONNX Runtime's errors have no common base below Exception
         who = "ONNX Runtime" if provider == "cpu" else f"{provider}'s {chosen.ort_name} here"
+        too_new = re.search("Current official support for domain .* is till opset [0-9]+", str(error))
+        if too_new:
+            raise UserError(
+                f"an opset that {who} reads",
+                f"a newer one ({too_new[0]})",
+                "export with --target portable or fused, or set ALLOW_RELEASED_ONNX_OPSET_ONLY=0 in the environment",
+            ) from error
         raise UserError(
             f"an ONNX graph that {who} accepts", one_line(error), "export the model again with t2r-export"
         ) from error
