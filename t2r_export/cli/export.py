@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.output import json_option, show
 from t2r_export.cli.reports import export_text, state_bytes
 
@@ -26,6 +27,8 @@ from t2r_export.cli.reports import export_text, state_bytes
     "npu: fixed sizes throughout.",
 )
 @click.option("--format", "kind", help="onnx, or ort: ONNX Runtime's own. Default: what the name OUT ends in.")
+@click.option("--quantize", "scheme", metavar="S", help="Quantize too: fp16, int8, int8-static, w8 or w4.")
+@quantizing.options
 @json_option
 def command(
     model: Path,
@@ -35,6 +38,12 @@ def command(
     past_end: str,
     target: str,
     kind: str | None,
+    scheme: str | None,
+    block_size: int | None,
+    accuracy_level: int | None,
+    calibrate: Path | None,
+    activation_bits: int,
+    check: Path | None,
     as_json: bool,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
@@ -43,7 +52,13 @@ def command(
 
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
-    report = export(checkpoint.load(model), out, ExportConfig(batch, state_layout, past_end, target, kind))
+    config, quantized = ExportConfig(batch, state_layout, past_end, target, kind), None
+    if scheme is None:
+        quantizing.refuse_without_scheme(block_size, accuracy_level, calibrate, check)
+        report = export(checkpoint.load(model), out, config)
+    else:
+        how = quantizing.config(scheme, block_size, accuracy_level, calibrate, activation_bits)
+        report, quantized = quantizing.export_quantized(model, out, config, how, check, as_json)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,
@@ -52,4 +67,8 @@ def command(
         "state_bytes": state_bytes(report),
         "folds": report.folds,
     }
-    show(as_json, data, export_text(report, files))
+    lines = [export_text(report, files)]
+    if quantized is not None:
+        data["quantized"] = quantizing.data(quantized)
+        lines.append(quantizing.text(quantized, with_files=False))
+    show(as_json, data, "\n".join(lines))

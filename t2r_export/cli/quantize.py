@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from t2r_export.cli.output import json_option, show, size, table
+from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
+    from t2r_export.export import ExportConfig, ExportReport
     from t2r_export.quality import Quality
     from t2r_export.quantize import QuantizeReport
+    from t2r_export.quantizers.base import QuantizeConfig
 
 FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,17 +53,52 @@ def command(
     as_json: bool,
 ) -> None:
     """Write the float32 graph SOURCE as OUT with fewer bits; its states stay float32."""
-    from t2r_export.quality import Ruined
     from t2r_export.quantize import quantize
+
+    how = config(scheme, block_size, accuracy_level, calibrate, activation_bits)
+    with ruin_shown(as_json):
+        report = quantize(source, out, how, check)
+    show(as_json, data(report), text(report))
+
+
+def config(
+    scheme: str, block_size: int | None, accuracy_level: int | None, calibrate: Path | None, activation_bits: int
+) -> QuantizeConfig:
     from t2r_export.quantizers.base import QuantizeConfig
 
-    config = QuantizeConfig(scheme, block_size, accuracy_level, calibrate, activation_bits=activation_bits)
+    return QuantizeConfig(scheme, block_size, accuracy_level, calibrate, activation_bits=activation_bits)
+
+
+def export_quantized(
+    model: Path, out: Path, options: ExportConfig, how: QuantizeConfig, check: Path | None, as_json: bool
+) -> tuple[ExportReport, QuantizeReport]:
+    """`t2r export --quantize`."""
+    from t2r_export import checkpoint
+    from t2r_export.export import graph_format
+    from t2r_export.quantize import export_quantized
+
+    if graph_format(out, options.format) != "onnx":
+        raise UserError("a name that ends in .onnx for a quantized graph", str(out), "quantize to .onnx")
+    with ruin_shown(as_json):
+        return export_quantized(checkpoint.load(model), out, options, how, check)
+
+
+def refuse_without_scheme(*given: object) -> None:
+    """Raise if an option of `options` was given that nothing would read."""
+    if any(value is not None for value in given):
+        raise UserError("--quantize beside the options of a scheme", "none", "name a scheme, or leave them out")
+
+
+@contextlib.contextmanager
+def ruin_shown(as_json: bool) -> Iterator[None]:
+    """Print what was measured of a model that the quantization ruined, and go on raising."""
+    from t2r_export.quality import Ruined
+
     try:
-        report = quantize(source, out, config, check)
+        yield
     except Ruined as ruined:
         show(as_json, {"quality": ruined.quality.to_dict()}, quality_text(ruined.quality))
         raise
-    show(as_json, data(report), text(report))
 
 
 def data(report: QuantizeReport) -> dict[str, Any]:
@@ -68,10 +107,10 @@ def data(report: QuantizeReport) -> dict[str, Any]:
     return {**vars(report), "files": {str(f): f.stat().st_size for f in report.files}, "quality": quality}
 
 
-def text(report: QuantizeReport) -> str:
+def text(report: QuantizeReport, with_files: bool = True) -> str:
     """The report for a person."""
     ratio = report.bytes_after / report.bytes_before
-    lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files]
+    lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files if with_files]
     lines.append(
         f"{report.scheme}: weights of {size(report.bytes_before)} are {size(report.bytes_after)} now, {ratio:.0%}"
     )

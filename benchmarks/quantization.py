@@ -1,0 +1,79 @@
+"""What each quantization scheme costs: the table of docs/quantization.md.
+
+    python benchmarks/quantization.py TEXT MODEL.pt [MODEL.pt …] [--schemes w4,w8] [--block-size 32]
+
+The last tenth of the documents in TEXT is measured on, the rest is there to calibrate on. A line of JSON for each row
+goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from t2r_export import checkpoint
+from t2r_export.data import read_documents
+from t2r_export.export import export
+from t2r_export.finetune_config import SEPARATOR
+from t2r_export.quality import Quality, Ruined
+from t2r_export.quantize import quantize
+from t2r_export.quantizers import SCHEMES
+from t2r_export.quantizers.base import QuantizeConfig
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("--schemes", default=",".join(SCHEMES))
+    parser.add_argument("--block-size", type=int)
+    parser.add_argument("--accuracy-level", type=int)
+    arguments = parser.parse_args()
+    print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file | step time |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        calibrate, check = _parts(arguments.text, Path(folder))
+        for model in arguments.models:
+            source = Path(folder, "float32.onnx")
+            export(checkpoint.load(model), source)
+            for scheme in arguments.schemes.split(","):
+                blocks = {"block_size": arguments.block_size, "accuracy_level": arguments.accuracy_level}
+                options = {"calibrate": calibrate} if SCHEMES[scheme].calibrated else {}
+                config = QuantizeConfig(scheme, **options, **(blocks if SCHEMES[scheme].block_wise else {}))
+                row(model.stem, source, Path(folder, "quantized.onnx"), config, check)
+
+
+def row(name: str, source: Path, out: Path, config: QuantizeConfig, check: Path) -> None:
+    """Quantize, measure and print; a ruined model has a row too."""
+    quality: Quality | None
+    out.unlink(missing_ok=True)
+    try:
+        quality = quantize(source, out, config, check).quality
+    except Ruined as ruined:
+        quality = ruined.quality
+    assert quality is not None
+    q = quality
+    size = f"{out.stat().st_size / source.stat().st_size:.0%}" if out.exists() else "refused"
+    print(
+        f"| {name} | {q.scheme} | {q.nats_after:.4f} | {q.nats_before:.4f} | {q.loss:+.2%} "
+        f"| {q.greedy_agreement:.1%} | {q.worst_logits:.2g} | {size} | x {q.time_ratio:.2f} |",
+        flush=True,
+    )
+    print(json.dumps({"model": name, **q.to_dict()}), file=sys.stderr)
+
+
+def _parts(text: Path, folder: Path) -> tuple[Path, Path]:
+    """Files of the first nine tenths of the documents and of the last."""
+    documents = read_documents(text)
+    cut = len(documents) - max(1, len(documents) // 10)
+    paths = folder / "calibrate.txt", folder / "check.txt"
+    for path, part in zip(paths, (documents[:cut], documents[cut:]), strict=True):
+        path.write_text(f"\n{SEPARATOR}\n".join(part), encoding="utf-8")
+    return paths
+
+
+if __name__ == "__main__":
+    main()
