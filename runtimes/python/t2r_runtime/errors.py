@@ -9,6 +9,8 @@ Three endings besides success, and an exit code for each (the command line is th
 They live in the light package because the toolchain imports the runtime and never the other way round.
 """
 
+from __future__ import annotations
+
 
 class T2RError(Exception):
     """Base of the errors that a command turns into one line and an exit code."""
@@ -30,6 +32,10 @@ class UserError(T2RError, ValueError):
     def __init__(self, expected: str, received: str, do: str) -> None:
         super().__init__(f"expected {expected}; received {received}; {do}")
         self.expected, self.received, self.do = expected, received, do
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
+        """An error reaches another process whole: the default would pass the one line as the first argument."""
+        return type(self), (self.expected, self.received, self.do)
 
 
 class CheckFailed(T2RError):

@@ -141,7 +141,8 @@ def open_session(
     elif provider.ort_name != CPU:
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(tempfile.gettempdir(), "t2r_placement")
-    if provider.plugin is None or provider.ort_name in ort.get_available_providers():
+    # asked of the installation: ONNX Runtime lists a registered plugin among the providers that it was built with
+    if provider.plugin is None or importlib.util.find_spec(provider.plugin) is None:
         if provider.device == "cuda" and hasattr(ort, "preload_dlls"):
             ort.preload_dlls()  # CUDA's libraries out of their Python packages
         # enable_fallback would open the session again with the CPU alone, after a line on standard output

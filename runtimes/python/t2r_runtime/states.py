@@ -4,8 +4,9 @@ A state of constant shape gets two buffers and two bindings made once: one reads
 other the reverse. One buffer as both input and output gives the right numbers on the CPU today, but the graph's
 operators are free to write before they have read; WebGPU forbids it. With the bindings ready, a step rebinds nothing.
 
-A state that grows (the cache of a softmax layer) has no size known in advance: ONNX Runtime allocates each step's
-output, which is the next step's input.
+A state that grows (the cache of a softmax layer) is another size at each step: the output gets a buffer of its own,
+which is the next step's input. (Left to ONNX Runtime's allocation, an output of a version before 1.30 is lost when its
+binding is used again.)
 
 With a provider that has memory of its own, states, ids and logits live there: only the token goes in and only the
 logits come out. What is bound in another memory than the one its reader wants is copied when it is bound, and a later
@@ -90,17 +91,20 @@ class States:
         binding = self._bindings[self._turn]
         if self._rebind:
             self._bind_inputs(binding, self._turn)
+        grown: dict[str, ort.OrtValue] = {}
         for spec in self._growing:
-            binding.bind_ortvalue_input(spec.past, self._caches[spec.name])
+            cache = self._caches[spec.name]
+            length = cache.shape()[spec.shape.index(GROWING)]
+            grown[spec.name] = self._empty(spec.dims(self.batch, length + 1), spec.dtype)
+            binding.bind_ortvalue_input(spec.past, cache)
+            binding.bind_ortvalue_output(spec.present, grown[spec.name])
         try:
             self._session.run_with_iobinding(binding, self._run_options[self._turn])
-            # in the order in which they were bound
-            grown = binding.get_outputs()[1 + len(self._constant) :] if self._growing else ()
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
             raise UserError("the graph to run a step", one_line(error), "export the model again") from error
         finally:
             self._let_go(binding)
-        self._caches = {spec.name: cache for spec, cache in zip(self._growing, grown, strict=True)}
+        self._caches = grown
         self._turn = 1 - self._turn
         return np.asarray(self._logits.numpy())
 
@@ -119,7 +123,7 @@ class States:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
 
     def _let_go(self, binding: ort.IOBinding) -> None:
-        """Let a binding hold no cache while the other one works, and make ONNX Runtime allocate its next outputs."""
+        """Let a binding hold no cache while the other one works."""
         for spec in self._growing:
             binding.bind_ortvalue_input(spec.past, self._nothing[spec.name])
             binding.bind_output(spec.present, self._device)

@@ -1,0 +1,9 @@
+"""Install the CUDA build of ONNX Runtime into this environment, where there is a GPU: it and CUDA are gigabytes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+if Path("/dev/nvidiactl").exists():
+    package = "onnxruntime-gpu[cuda,cudnn]"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "-c", "constraints.txt", package], check=True)

@@ -1,0 +1,70 @@
+"""Unpack packages of a Debian release into a folder, whatever release runs here: debian.py RELEASE FOLDER PACKAGE...
+
+Needs apt-get, dpkg and the archive's keys, and no root: apt works on state of its own that lies in the folder. With
+--alone the packages come without what they depend on. A folder that is complete is left as it is.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def mirror() -> str:
+    """The archive that this machine's own apt is told to use."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return next(uri for uri in found if "security" not in uri)
+
+
+def configure(folder: Path, release: str) -> dict[str, str]:
+    """Write apt's configuration for `release`, and return the environment in which apt uses it."""
+    for part in ("lists/partial", "archives/partial"):
+        (folder / part).mkdir(parents=True)
+    (folder / "status").touch()  # nothing is installed, so every dependency is fetched
+    (folder / "sources.list").write_text(f"deb [signed-by={KEYS}] {mirror()} {release} main\n")
+    settings = {
+        "Dir::State": folder,
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder,
+        "Dir::Etc::sourcelist": folder / "sources.list",
+        "Dir::Etc::sourceparts": "-",
+        "APT::Install-Recommends": "false",
+        "APT::Sandbox::User": "",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+    }
+    (folder / "apt.conf").write_text("".join(f'{key} "{value}";\n' for key, value in settings.items()))
+    return {**os.environ, "APT_CONFIG": str(folder / "apt.conf")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("release")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("packages", nargs="+")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    if folder.exists():
+        return
+    making = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(making, ignore_errors=True)
+    apt = making / "apt"
+    environment = configure(apt, arguments.release)
+    fetch = ["download"] if arguments.alone else ["install", "--download-only", "--yes"]
+    subprocess.run(["apt-get", "--quiet=2", "update"], check=True, env=environment)
+    subprocess.run(
+        ["apt-get", "--quiet=2", *fetch, *arguments.packages], check=True, env=environment, cwd=apt / "archives"
+    )
+    for package in sorted((apt / "archives").glob("*.deb")):
+        subprocess.run(["dpkg", "-x", package, making], check=True)
+    shutil.rmtree(apt)
+    making.rename(folder)
+
+
+if __name__ == "__main__":
+    main()

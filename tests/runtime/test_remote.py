@@ -1,0 +1,35 @@
+"""The parity suite's decoder in another process is the decoder, errors included."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity.remote import RemoteDecoder
+from runtime import graphs
+from t2r_runtime import Decoder, UserError
+
+
+def test_a_remote_decoder_is_the_decoder(tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx")
+    here, there = Decoder(path, threads=1), RemoteDecoder(sys.executable, path, threads=1)
+    for ids in (3, 5, 1):
+        np.testing.assert_array_equal(there.step(ids), here.step(ids))
+    assert there.position == 3 and there.signature == here.signature and there.placement == here.placement
+    assert there.state().keys() == here.state().keys()
+    there.set_state(here.state(), position=3)
+    np.testing.assert_array_equal(there.prefill([4, 2]), here.prefill([4, 2]))
+    there.close()
+
+
+def test_its_errors_arrive_whole(tmp_path: Path) -> None:
+    there = RemoteDecoder(sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
+    with pytest.raises(UserError, match="expected ids in 0 … 10; received 99 … 99; use the tokenizer") as caught:
+        there.step(99)
+    assert caught.value.received == "99 … 99"
+    with pytest.raises(AttributeError):
+        there._private  # noqa: B018
+    there.close()
