@@ -126,6 +126,13 @@ def test_greedy_tokens_must_agree() -> None:
     assert not Report("cpu", "none", 9, True, fine, first_greedy_difference=7).passed
 
 
+@pytest.mark.parametrize("agreement, passed", [(0.9, True), (0.89, False), (float("nan"), False)])
+def test_a_quantized_graph_must_agree_often(agreement: float, passed: bool) -> None:
+    report = Report("cpu", "w8", 9, True, [], 7, greedy_agreement=agreement, greedy_bound=0.9)
+    assert report.passed is passed
+    assert report.to_dict()["greedy_agreement"] is agreement
+
+
 @pytest.mark.parametrize("worst, passed", [(0.0, True), (1e-4, True), (1.1e-4, False), (float("nan"), False)])
 def test_check(worst: float, passed: bool) -> None:
     assert Check("x", worst, 1e-4).passed is passed
@@ -173,10 +180,9 @@ def test_another_quantization_has_no_tolerance(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "g.onnx")
     with pytest.raises(UserError) as caught:
         verify(checkpoint, tmp_path / "g.onnx")
-    assert str(caught.value) == (
-        "expected a provider and quantization with a tolerance (cpu with none); received cpu with int1; "
-        "choose one of those"
-    )
+    message = str(caught.value)
+    assert message.startswith("expected a provider and quantization with a tolerance (cpu with none, cpu with fp16, ")
+    assert message.endswith("); received cpu with int1; choose one of those")
 
 
 def test_a_graph_of_another_shape(tmp_path: Path) -> None:

@@ -35,10 +35,12 @@ def state_bytes(report: ExportReport) -> int:
 def parity_text(report: Report) -> str:
     """The parity table: what was measured, how far it was off, how far it may be off."""
     rows = [[c.name, f"{c.worst:.1e}", f"{c.tolerance:.0e}", _ok(c.passed)] for c in report.checks]
-    greedy = report.first_greedy_difference
-    rows.append(
-        ["first other greedy token", "none" if greedy is None else f"step {greedy}", "none", _ok(greedy is None)]
-    )
+    if report.greedy_bound == 1:
+        first = report.first_greedy_difference
+        row = ["first other greedy token", "none" if first is None else f"step {first}", "none"]
+    else:
+        row = ["same greedy token", f"{report.greedy_agreement:.1%}", f"{report.greedy_bound:.0%}"]
+    rows.append([*row, _ok(report.greedy_passed)])
     return table(rows, [f"{report.steps} steps, {report.provider}", "worst", "tolerance", ""])
 
 
