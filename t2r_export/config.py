@@ -82,8 +82,8 @@ class Guard:
     Part of the model: it is the same in training, in the eager step, in the graph and in every runtime.
     """
 
-    kind: str = "clamp"
-    eps: float = 1e-2
+    kind: str = "add"
+    eps: float = 1e-6
 
     KINDS: ClassVar[tuple[str, ...]] = ("clamp", "add")
 

@@ -44,9 +44,9 @@ _TINY = ModelConfig(
     head_size=4,
     ffn_size=11,
     layers=(
-        LinearConfig(feature_size=5),
+        LinearConfig(feature_size=5, guard=Guard("clamp", 1e-2)),
         LinearConfig(feature_size=5, query_scale=0.5, guard=Guard("add", 2**-8)),
-        LinearConfig(feature_size=5),
+        LinearConfig(feature_size=5, guard=Guard("clamp", 1e-2)),
     ),
     position="sinusoidal",
     bos_token=1,
@@ -59,7 +59,7 @@ MODELS = {
     "tiny-hybrid": dataclasses.replace(
         _TINY,
         layers=(
-            LinearConfig(feature_size=5),
+            LinearConfig(feature_size=5, guard=Guard("clamp", 1e-2)),
             SoftmaxConfig(),
             LinearConfig(feature_size=5, positions="drop", guard=Guard("add", 2**-8)),
         ),

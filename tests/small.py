@@ -21,7 +21,7 @@ B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
 WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
 CACHED = 3  # tokens in the cache of a random state
 
-LINEAR = LinearConfig(feature_size=K)
+LINEAR = LinearConfig(feature_size=K, guard=Guard("clamp", 1e-2))
 DROPPED = LinearConfig(feature_size=K, positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
 SOFTMAX = SoftmaxConfig()
 

@@ -163,7 +163,10 @@ def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
     "options, message",
     [
         ({"steps": 0}, "expected at least 1 step; received 0; correct --steps"),
-        ({"provider": "abacus"}, "expected a provider of: cpu; received 'abacus'; choose one of these"),
+        (
+            {"provider": "abacus"},
+            "expected a provider of: cpu, cuda, openvino, webgpu, qnn, xnnpack, dnnl, coreml, nnapi; received 'abacus'; choose one of these",
+        ),
     ],
 )
 def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
