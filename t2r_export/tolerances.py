@@ -30,6 +30,12 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "int8-static"): Tolerance(logits=9.0, state=0.9, greedy=0.7),
     ("cpu", "w8"): Tolerance(logits=5.0, state=0.3, greedy=0.85),
     ("cpu", "w4"): Tolerance(logits=15.0, state=1.0, greedy=0.5),
+    ("cuda", "none"): Tolerance(logits=1e-4, state=1e-5),  # the cpu's: nobody has run it yet
+    ("openvino", "none"): Tolerance(logits=1e-4, state=1e-5),
+    ("webgpu", "none"): Tolerance(logits=1e-1, state=3e-2, greedy=0.95),  # rotary: as exact as the driver's sine
+    ("qnn", "none"): Tolerance(logits=1.5, state=1.0, greedy=0.9),  # float16, rotary; 2e-2 without
+    ("xnnpack", "none"): Tolerance(logits=1e-4, state=1e-5),
+    ("dnnl", "none"): Tolerance(logits=1e-4, state=1e-5),
 }
 
 

@@ -89,19 +89,21 @@ def verify(
     steps: int = 1000,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
+    decoder: Decoder | None = None,
 ) -> Report:
     """Compare the graph at `path` with the eager model of `checkpoint`.
 
     Args:
         steps: chained steps to compare. A model whose positions end starts anew as often as needed.
         progress: called with the number of steps done.
+        decoder: the graph at `path`, where it takes more than its path and provider to open.
 
     Raises:
         UserError: the graph is of a model of another shape, or nobody has measured a tolerance for the provider.
     """
     if steps < 1:
         raise UserError("at least 1 step", str(steps), "correct --steps")
-    decoder = Decoder(path, provider=provider)
+    decoder = decoder or Decoder(path, provider=provider)
     signature = decoder.signature
     bound = tolerance(provider, signature.quantization)
     model, folds = fold(checkpoint.model)

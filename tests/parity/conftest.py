@@ -1,12 +1,15 @@
-"""The provider that this suite runs on: $T2R_PROVIDER, which tox's parity environments set."""
+"""Without a GPU the suite of the CUDA provider is skipped, and says so."""
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 
+from parity.setups import PROVIDER
 
-@pytest.fixture(scope="session")
-def provider() -> str:
-    return os.environ.get("T2R_PROVIDER", "cpu")
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if PROVIDER == "cuda" and not Path("/dev/nvidiactl").exists():
+        for item in items:
+            item.add_marker(pytest.mark.gpu)

@@ -40,7 +40,7 @@ class Setup:
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3")),
     "cuda": Setup(("layers", "packed", "batch_3")),
-    "openvino": Setup(("layers", "packed", "batch_3")),
+    "openvino": Setup(("layers", "packed", "batch_3"), growing=False),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3")),
     "qnn": Setup(("fixed",), few=("fixed_packed", "batch_3", "npu"), growing=False),

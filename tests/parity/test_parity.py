@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from parity.setups import GRAPHS, PROVIDER, SETUP, opened
 from t2r_export import checkpoint
 from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
 from t2r_export.convert import convert
-from t2r_export.export import ExportConfig, export
+from t2r_export.export import export
 from t2r_export.model import Transformer
 from t2r_export.verify import Report, verify
-from t2r_runtime import Decoder
 
 LINEAR = LinearConfig(feature_size=5)
+# OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
 GPT2 = ModelConfig(
-    vocab_size=23, width=12, heads=3, kv_heads=3, head_size=4, ffn_size=20, layers=(LINEAR, LINEAR), max_positions=64
+    vocab_size=23, width=18, heads=3, kv_heads=3, head_size=4, ffn_size=20, layers=(LINEAR, LINEAR), max_positions=64
 )
 LLAMA = dataclasses.replace(
     GPT2,
@@ -48,7 +49,14 @@ MODELS = {
     "hybrid": dataclasses.replace(LLAMA, layers=(LINEAR, SoftmaxConfig(), LINEAR)),
     "teacher": dataclasses.replace(GPT2, layers=(SoftmaxConfig(),) * 3),
 }
-GRAPHS = {"layers": ExportConfig(), "packed": ExportConfig(state_layout="packed"), "batch_3": ExportConfig(batch=3)}
+
+
+def fits(config: ModelConfig) -> bool:
+    return SETUP.growing or not any(isinstance(layer, SoftmaxConfig) for layer in config.layers)
+
+
+CELLS = [(name, graph) for name, config in MODELS.items() for graph in SETUP.graphs if fits(config)]
+CELLS += [(name, graph) for name in ("gpt2", "llama") for graph in SETUP.few]
 
 
 def saved(config: ModelConfig, path: Path, seed: int = 0) -> checkpoint.Checkpoint:
@@ -67,45 +75,51 @@ def outcome(report: Report) -> str:
     )
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("name", MODELS)
-def test_graph_is_the_model(name: str, graph: str, provider: str, tmp_path: Path) -> None:
+def verified(loaded: checkpoint.Checkpoint, path: Path, steps: int = 256) -> Report:
+    report = verify(loaded, path, PROVIDER, steps, decoder=opened(path))
+    print(outcome(report))  # pytest -rP shows it: the numbers of docs/providers.md
+    return report
+
+
+@pytest.mark.parametrize("name, graph", CELLS)
+def test_graph_is_the_model(name: str, graph: str, tmp_path: Path) -> None:
     loaded = saved(MODELS[name], tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", GRAPHS[graph])
-    report = verify(loaded, tmp_path / "model.onnx", provider, steps=256)
+    report = verified(loaded, tmp_path / "model.onnx")
     assert report.passed, outcome(report)
     assert report.same_checkpoint
     assert len(report.checks) >= 4
 
 
-def test_positions_past_the_end_repeat_the_last(provider: str, tmp_path: Path) -> None:
+def test_positions_past_the_end_repeat_the_last(tmp_path: Path) -> None:
     loaded = saved(GPT2, tmp_path / "model.pt")
-    export(loaded, tmp_path / "model.onnx", ExportConfig(past_end="clamp"))
-    report = verify(loaded, tmp_path / "model.onnx", provider, steps=256)  # in one run of four times its positions
+    export(loaded, tmp_path / "model.onnx", dataclasses.replace(SETUP.config, past_end="clamp"))
+    report = verified(loaded, tmp_path / "model.onnx")  # in one run of four times its positions
     assert report.passed, outcome(report)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_another_model_does_not_pass(name: str, provider: str, tmp_path: Path) -> None:
-    export(saved(MODELS[name], tmp_path / "model.pt"), tmp_path / "model.onnx")
-    report = verify(saved(MODELS[name], tmp_path / "other.pt", seed=1), tmp_path / "model.onnx", provider, steps=3)
+def test_another_model_does_not_pass(name: str, tmp_path: Path) -> None:
+    export(saved(MODELS[name], tmp_path / "model.pt"), tmp_path / "model.onnx", SETUP.config)
+    report = verified(saved(MODELS[name], tmp_path / "other.pt", seed=1), tmp_path / "model.onnx", steps=3)
     assert not report.passed
     assert not report.same_checkpoint
 
 
-def test_stories_teacher_tells_its_story(data: Path, provider: str, tmp_path: Path) -> None:
-    folder = data / "checkpoints" / "stories260K"
-    loaded = checkpoint.load(folder)
-    export(loaded, tmp_path / "teacher.onnx")
-    bos, *expected = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
-    decoder = Decoder(tmp_path / "teacher.onnx", provider)
-    assert decoder.generate([bos], len(expected), temperature=0, stop_tokens=()) == expected
+if SETUP.growing:
+
+    def test_stories_teacher_tells_its_story(data: Path, tmp_path: Path) -> None:
+        folder = data / "checkpoints" / "stories260K"
+        export(checkpoint.load(folder), tmp_path / "teacher.onnx", SETUP.config)
+        bos, *expected = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
+        decoder = opened(tmp_path / "teacher.onnx")
+        assert decoder.generate([bos], len(expected), temperature=0, stop_tokens=()) == expected
 
 
-def test_stories_as_t2r(data: Path, provider: str, tmp_path: Path) -> None:
+def test_stories_as_t2r(data: Path, tmp_path: Path) -> None:
     loaded = checkpoint.load(data / "checkpoints" / "stories260K")
     checkpoint.save(tmp_path / "t2r.pt", convert(loaded.model, 16), loaded.tokenizer, {})
     student = checkpoint.load(tmp_path / "t2r.pt")
-    export(student, tmp_path / "t2r.onnx")
-    report = verify(student, tmp_path / "t2r.onnx", provider, steps=1000)
+    export(student, tmp_path / "t2r.onnx", SETUP.config)
+    report = verified(student, tmp_path / "t2r.onnx", steps=1000)
     assert report.passed, outcome(report)
