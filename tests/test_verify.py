@@ -16,6 +16,7 @@ import small
 from small import CONFIGS, GPT2, LINEAR, H, K
 from t2r_export import fold
 from t2r_export.verify import Check, Report, state_error, verify
+from t2r_runtime import PROVIDERS
 from t2r_runtime.errors import UserError
 
 STEPS = 40
@@ -165,7 +166,7 @@ def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
         ({"steps": 0}, "expected at least 1 step; received 0; correct --steps"),
         (
             {"provider": "abacus"},
-            "expected a provider of: cpu, cuda, openvino, webgpu, qnn, xnnpack, dnnl, coreml, nnapi; received 'abacus'; choose one of these",
+            f"expected a provider of: {', '.join(PROVIDERS)}; received 'abacus'; choose one of these",
         ),
     ],
 )
