@@ -78,7 +78,8 @@ def test_the_name_says_the_format() -> None:
         with pytest.raises(UserError) as caught:
             graph_format(Path(name), wanted)
         assert str(caught.value) == (
-            f"expected a file name that ends in .{wanted} for --format {wanted}; received {name}; correct one of the two"
+            f"expected a file name that ends in .{wanted} for --format {wanted}; received {name}; "
+            "correct one of the two"
         )
 
 

@@ -97,7 +97,9 @@ def head(model: onnx.ModelProto) -> str:
 
 def own_table(model: onnx.ModelProto) -> onnx.NodeProto:
     """The node that looks a token up, with a table of its own: a tied head is quantized in another way."""
-    gather = next(node for node in model.graph.node if node.op_type == "Gather" and node.input[1] == INPUT_IDS)
+    gather: onnx.NodeProto = next(
+        node for node in model.graph.node if node.op_type == "Gather" and node.input[1] == INPUT_IDS
+    )
     name, weights = gather.input[0], initializers(model)
     if sum(name in node.input for node in model.graph.node) > 1:
         own = f"{name}.table"
