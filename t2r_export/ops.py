@@ -2,7 +2,8 @@
 
 A model's `step` takes its operators as an argument. With `TORCH` it computes; with `t2r_export.graph.GraphOps`, which
 has the same methods, the same code writes the ONNX graph. So there is one definition of a step, the exporter needs to
-know no mixer, and writing a graph of 30 layers takes about as long as storing its weights. A test compares the two classes method by method, in name and in value.
+know no mixer, and writing a graph of 30 layers takes about as long as storing its weights. A test compares the two
+classes method by method, in name and in value.
 
 Tensors are (B, …). `axis` may be negative. Parameters are passed as the `torch.Tensor` that the module holds.
 """
