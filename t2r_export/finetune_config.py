@@ -71,6 +71,7 @@ class FinetuneConfig:
     held_out: float = 0.1  # share of the documents, the last ones, for validation
     length: int = 256  # tokens that a window predicts
     batch: int = 16  # windows a step, over all processes
+    hidden: float = 5.0  # weight of the blocks' outputs beside KL in the distill stage
     cross_entropy: float = 0.0  # its weight beside KL in the distill stage
     warmup: float = 0.05  # share of a stage's steps
     weight_decay: float = 0.0
@@ -91,7 +92,12 @@ class FinetuneConfig:
         _whole("seed", self.seed, 0)
         _between("held_out", self.held_out, 0, 1)
         _between("clip", self.clip, 0, math.inf)
-        for name, high in (("warmup", 1.0), ("cross_entropy", math.inf), ("weight_decay", math.inf)):
+        for name, high in (
+            ("warmup", 1.0),
+            ("hidden", math.inf),
+            ("cross_entropy", math.inf),
+            ("weight_decay", math.inf),
+        ):
             _between(name, getattr(self, name), 0, high, closed=True)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES)):
             if getattr(self, name) not in known:
@@ -108,7 +114,18 @@ class FinetuneConfig:
 
     def recipe(self) -> dict[str, Any]:
         """What decides about the result, as plain data: for the provenance, and to recognise a run by."""
-        names = ("length", "batch", "cross_entropy", "warmup", "weight_decay", "clip", "seed", "precision", "held_out")
+        names = (
+            "length",
+            "batch",
+            "hidden",
+            "cross_entropy",
+            "warmup",
+            "weight_decay",
+            "clip",
+            "seed",
+            "precision",
+            "held_out",
+        )
         plan = [dataclasses.asdict(stage) for stage in self.plan if stage.steps]
         return {"stages": plan, **{name: getattr(self, name) for name in names}}
 

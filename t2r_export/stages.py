@@ -2,7 +2,8 @@
 
     transfer  the new mixers' own parameters (φ), so that each layer's output is what the teacher's layer gives for the
               teacher's own hidden states: attention transfer, Zhang et al. 2024 (LoLCATs), arXiv 2410.10254, sec. 3.1
-    distill   all weights, so that the student's next-token distribution is the teacher's: Hinton et al. 2015
+    distill   all weights, so that the student's next-token distribution is the teacher's (Hinton et al. 2015), and on
+              the way the output of each block (RADLADS, Goldstein et al. 2025, arXiv 2505.03005)
     task      all weights, on the text itself: the recipe of Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
 
 A stage is a module whose `forward` is its loss: so it can be wrapped for several devices as a whole. A new stage is a
@@ -11,6 +12,8 @@ class here and a line in `STAGES`, here and in `finetune_config`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +24,14 @@ from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 
 
+@dataclass(frozen=True)
+class LossWeights:
+    """Of the terms that stand beside KL in the distill stage."""
+
+    hidden: float = 0.0
+    cross_entropy: float = 0.0
+
+
 class Stage(nn.Module):
     """Base of the stages. Requires a student, and a teacher where `needs_teacher`.
 
@@ -29,9 +40,9 @@ class Stage(nn.Module):
 
     needs_teacher: ClassVar[bool]
 
-    def __init__(self, student: Transformer, teacher: Transformer | None, cross_entropy: float = 0.0) -> None:
+    def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
         super().__init__()
-        self.student, self.teacher, self.cross_entropy = student, teacher, cross_entropy
+        self.student, self.teacher, self.weights = student, teacher, weights or LossWeights()
         chosen = self.trainable()
         for name, parameter in student.named_parameters():
             parameter.requires_grad_(name in chosen)
@@ -60,24 +71,18 @@ class Transfer(Stage):
     needs_teacher = True
     variance: Tensor  # (new layers)
 
-    def __init__(self, student: Transformer, teacher: Transformer | None, cross_entropy: float = 0.0) -> None:
+    def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
         assert teacher is not None
-        if len(student.blocks) != len(teacher.blocks) or student.config.width != teacher.config.width:
-            raise UserError(
-                "a teacher with the student's layers and width for the transfer stage",
-                f"{len(teacher.blocks)} layers of width {teacher.config.width} for "
-                f"{len(student.blocks)} of {student.config.width}",
-                "give the model that was converted as the teacher, or leave transfer out",
-            )
-        self.new = {layer: _new_parameters(student, teacher, layer) for layer in range(len(student.blocks))}
-        self.new = {layer: names for layer, names in self.new.items() if names}
+        _check_alike(student, teacher, "the transfer stage", "leave transfer out")
+        new = {layer: _new_parameters(student, teacher, layer) for layer in range(len(student.blocks))}
+        self.new = {layer: names for layer, names in new.items() if names}
         if not self.new:
             raise UserError(
                 "a student whose mixers have parameters that its teacher's lack",
                 "the same mixers in both",
                 "convert the model first, or leave transfer out",
             )
-        super().__init__(student, teacher, cross_entropy)
+        super().__init__(student, teacher, weights)
         self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
 
     def trainable(self) -> dict[str, nn.Parameter]:
@@ -86,61 +91,64 @@ class Transfer(Stage):
 
     @torch.no_grad()
     def measure(self, windows: Tensor) -> None:
-        """Set each layer's variance, over the tokens of these windows and averaged over the width.
-
-        One window at a time, so that it fits wherever one process's share of the batch does, and is the same number
-        however many processes share it.
-        """
-        sums = []
-        for window in windows.split(1):
-            targets = [y.double().flatten(0, 1) for _, y in self._teacher_layers(window[:, :-1])]  # each (T, D)
-            sums.append(torch.stack([torch.stack([y.mean(0), y.square().mean(0)]) for y in targets]))
-        mean, square = torch.stack(sums).mean(0).unbind(1)  # (layers, D) each
-        self.variance.copy_((square - mean.square()).mean(1).clamp(min=1e-12))
+        assert self.teacher is not None
+        seen = (read(self.teacher, window[:, :-1]) for window in windows.split(1))
+        self.variance.copy_(variance([layers[number].mixed for number in self.new] for layers in seen))
 
     def forward(self, windows: Tensor) -> Tensor:
+        assert self.teacher is not None
         ids = windows[:, :-1]
         states = self.student.init_state(len(ids))
         with torch.no_grad():
-            layers = self._teacher_layers(ids)
+            layers = read(self.teacher, ids)
             rotary = self.student.embed(ids, states)[1]
         losses = []
-        for layer, (x, target) in zip(self.new, layers, strict=True):
-            y, _ = self.student.blocks[layer].mixer(x, self.student.layer_state(states, layer), rotary)
-            losses.append((y.float() - target.float()).square().mean())
+        for number in self.new:
+            y, _ = self.student.blocks[number].mixer(
+                layers[number].normed, self.student.layer_state(states, number), rotary
+            )
+            losses.append(squared_error(y, layers[number].mixed))
         return (torch.stack(losses) / self.variance).sum()
-
-    def _teacher_layers(self, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """What the teacher's mixers get and give, (B, T, D) each, in the layers that are new in the student."""
-        teacher = self.teacher
-        assert teacher is not None
-        states = teacher.init_state(len(ids))
-        x, rotary, _ = teacher.embed(ids, states)
-        seen = []
-        for layer, block in enumerate(teacher.blocks):
-            normed = block.norm1(x)
-            y, _ = block.mixer(normed, teacher.layer_state(states, layer), rotary)
-            if layer in self.new:
-                seen.append((normed, y))
-            x = x + y
-            x = x + block.ffn(block.norm2(x))
-        return seen
 
 
 class Distill(Stage):
-    """KL(teacher ‖ student) of the next token, plus `cross_entropy` times the cross-entropy of the text's."""
+    """KL(teacher ‖ student) of the next token, plus what the weights ask for.
+
+    `hidden` times the share of variance of the teacher's block outputs that the student's own do not explain, mean
+    over blocks; `cross_entropy` times the cross-entropy of the text.
+    """
 
     needs_teacher = True
+    variance: Tensor  # (L)
+
+    def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
+        assert teacher is not None
+        super().__init__(student, teacher, weights)
+        if self.weights.hidden:
+            _check_alike(student, teacher, "comparing hidden states", "set the weight of hidden states to 0")
+        self.register_buffer("variance", torch.ones(len(student.blocks)), persistent=False)
+
+    @torch.no_grad()
+    def measure(self, windows: Tensor) -> None:
+        if self.weights.hidden:
+            assert self.teacher is not None
+            seen = (read(self.teacher, window[:, :-1]) for window in windows.split(1))
+            self.variance.copy_(variance([layer.output for layer in layers] for layers in seen))
 
     def forward(self, windows: Tensor) -> Tensor:
         assert self.teacher is not None
         ids = windows[:, :-1]
         with torch.no_grad():
-            target = self.teacher(ids)
-        logits = self.student(ids)
+            theirs = read(self.teacher, ids)
+            target = logits_of(self.teacher, theirs)
+        ours = read(self.student, ids)
+        logits = logits_of(self.student, ours)
         loss: Tensor = Divergence.apply(logits.flatten(0, 1), target.flatten(0, 1))
-        if self.cross_entropy:
-            loss = loss + self.cross_entropy * next_token_loss(logits, windows)
+        if self.weights.hidden:
+            errors = [squared_error(o.output, t.output) for o, t in zip(ours, theirs, strict=True)]
+            loss = loss + self.weights.hidden * (torch.stack(errors) / self.variance).mean()
+        if self.weights.cross_entropy:
+            loss = loss + self.weights.cross_entropy * next_token_loss(logits, windows)
         return loss
 
 
@@ -175,9 +183,67 @@ class Divergence(torch.autograd.Function):
         return difference * gradients[0], None
 
 
+@dataclass(frozen=True)
+class Layer:
+    """What one block did, (B, T, D) each."""
+
+    normed: Tensor  # what its mixer got
+    mixed: Tensor  # what its mixer gave
+    output: Tensor  # the residual stream after it
+
+
+def read(model: Transformer, ids: Tensor) -> list[Layer]:
+    """What every block does with ids (B, T), from the initial state: `model(ids)` without its last line."""
+    states = model.init_state(len(ids))
+    x, rotary, _ = model.embed(ids, states)
+    layers = []
+    for number, block in enumerate(model.blocks):
+        normed = block.norm1(x)
+        mixed, _ = block.mixer(normed, model.layer_state(states, number), rotary)
+        x = x + mixed
+        x = x + block.ffn(block.norm2(x))
+        layers.append(Layer(normed, mixed, x))
+    return layers
+
+
+def logits_of(model: Transformer, layers: list[Layer]) -> Tensor:
+    """The last line of `model(ids)`: (B, T, vocabulary)."""
+    logits: Tensor = model.head(model.norm(layers[-1].output))
+    return logits
+
+
+def variance(samples: Iterable[Sequence[Tensor]]) -> Tensor:
+    """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (1, T, D) -> (layers).
+
+    From one window at a time, so that it fits wherever one process's share of a batch does, and is the same number
+    however many processes share it.
+    """
+    sums = []
+    for sample in samples:
+        flat = [y.double().flatten(0, 1) for y in sample]  # each (T, D)
+        sums.append(torch.stack([torch.stack([y.mean(0), y.square().mean(0)]) for y in flat]))
+    mean, square = torch.stack(sums).mean(0).unbind(1)  # (layers, D) each
+    return (square - mean.square()).mean(1).clamp(min=1e-12)
+
+
+def squared_error(found: Tensor, target: Tensor) -> Tensor:
+    """Mean squared difference, in float32."""
+    return (found.float() - target.float()).square().mean()
+
+
 def next_token_loss(logits: Tensor, windows: Tensor) -> Tensor:
     """Cross-entropy, mean over tokens, of logits (B, T, vocabulary) and windows (B, T+1), whose last T it predicts."""
     return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+
+def _check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:
+    if len(student.blocks) != len(teacher.blocks) or student.config.width != teacher.config.width:
+        raise UserError(
+            f"a teacher with the student's layers and width for {purpose}",
+            f"{len(teacher.blocks)} layers of width {teacher.config.width} for "
+            f"{len(student.blocks)} of {student.config.width}",
+            f"give the model that was converted as the teacher, or {otherwise}",
+        )
 
 
 def _new_parameters(student: Transformer, teacher: Transformer, layer: int) -> set[str]:

@@ -23,7 +23,7 @@ from t2r_export.data import Corpus, Windows, held_out_windows
 from t2r_export.evaluate import evaluate, spread
 from t2r_export.finetune_config import FinetuneConfig, StagePlan
 from t2r_export.model import Transformer
-from t2r_export.stages import STAGES, Stage
+from t2r_export.stages import STAGES, LossWeights, Stage
 from t2r_export.training_log import TrainingLog
 from t2r_export.training_state import TrainingState, save_state
 from t2r_runtime.errors import CheckFailed, UserError
@@ -74,7 +74,8 @@ class Trainer:
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
-        stage = STAGES[plan.stage](self.student, self.teacher, self.config.cross_entropy).to(self.device)
+        weights = LossWeights(self.config.hidden, self.config.cross_entropy)
+        stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
         stage.measure(self.windows(before).to(self.device))
         parameters = list(stage.trainable().values())
         optimizer: Any = make_optimizer(parameters, plan.learning_rate, self.config.weight_decay)

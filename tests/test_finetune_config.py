@@ -52,6 +52,7 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ({"held_out": 1.0}, "held_out to be a number above 0 and below 1; received 1.0"),
         ({"clip": 0}, "clip to be a number above 0; received 0"),
         ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),
+        ({"hidden": -1}, "hidden to be a number from 0; received -1"),
         ({"weight_decay": -0.1}, "weight_decay to be a number from 0; received -0.1"),
         ({"precision": "fp8"}, "precision out of auto, float32, bf16; received 'fp8'"),
         ({"device": "tpu"}, "device out of auto, cpu, cuda; received 'tpu'"),

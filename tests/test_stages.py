@@ -13,7 +13,7 @@ from t2r_export import finetune_config
 from t2r_export.convert import convert
 from t2r_export.evaluate import evaluate
 from t2r_export.model import Transformer
-from t2r_export.stages import STAGES, Distill, Divergence, Task, Transfer
+from t2r_export.stages import STAGES, Distill, Divergence, LossWeights, Task, Transfer, logits_of, read
 from t2r_runtime.errors import UserError
 
 
@@ -87,7 +87,7 @@ def test_transfer_refuses_models_that_do_not_belong_together() -> None:
 
 def test_distilling_from_oneself_is_nothing() -> None:
     student, _ = pair()
-    loss = Distill(student, convert(small.model(texts.TEACHER), small.K))(windows())
+    loss = Distill(student, convert(small.model(texts.TEACHER), small.K), LossWeights(hidden=1.0))(windows())
     loss.backward()
     assert abs(float(loss.detach())) < 1e-6
     gradients = [p.grad for p in student.parameters() if p.grad is not None]
@@ -97,8 +97,32 @@ def test_distilling_from_oneself_is_nothing() -> None:
 
 def test_distill_adds_a_share_of_cross_entropy() -> None:
     student, teacher = pair()
-    plain, mixed = (Distill(student, teacher, share)(windows()) for share in (0.0, 0.25))
+    plain, mixed = (Distill(student, teacher, LossWeights(cross_entropy=w))(windows()) for w in (0.0, 0.25))
     assert float((mixed - plain).detach()) == pytest.approx(0.25 * evaluate(student, windows()).nats, rel=1e-5)
+
+
+def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
+    student, teacher = pair()
+    rows = windows()
+    plain, mixed = Distill(student, teacher), Distill(student, teacher, LossWeights(hidden=3.0))
+    for stage in (plain, mixed):
+        stage.measure(rows)
+    shares = []
+    with torch.no_grad():
+        for ours, theirs in zip(read(student, rows[:, :-1]), read(teacher, rows[:, :-1]), strict=True):
+            spread = theirs.output.flatten(0, 1).var(0, unbiased=False).mean()
+            shares.append(float(F.mse_loss(ours.output, theirs.output) / spread))
+        assert float(mixed(rows) - plain(rows)) == pytest.approx(sum(shares), rel=1e-4)  # three layers, weight three
+    other = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
+    Distill(student, other)(rows)
+    with pytest.raises(UserError, match="set the weight of hidden states to 0"):
+        Distill(student, other, LossWeights(hidden=1.0))
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "learned", "sinusoidal"])
+def test_reading_a_model_is_running_it(kind: str) -> None:
+    model, ids = small.model(kind), windows()[:, :-1]
+    torch.testing.assert_close(logits_of(model, read(model, ids)), model(ids), rtol=0, atol=0)
 
 
 def test_task_is_the_texts_cross_entropy() -> None:
