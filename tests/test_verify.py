@@ -185,7 +185,7 @@ def test_another_quantization_has_no_tolerance(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         verify(checkpoint, tmp_path / "g.onnx")
     message = str(caught.value)
-    assert message.startswith("expected a provider and quantization with a tolerance (cpu with none, cpu with fp16, ")
+    assert message.startswith("expected a provider and quantization with a tolerance (cpu with none, cuda with none, ")
     assert message.endswith("); received cpu with int1; choose one of those")
 
 

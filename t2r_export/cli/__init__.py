@@ -23,6 +23,7 @@ VERBS = {  # verb: (module, help in one line)
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Write an exported graph with fewer bits."),
     "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),
+    "parity-matrix": ("t2r_export.cli.parity_matrix", "Prove it on every provider and in every precision, as a table."),
     "generate": ("t2r_export.cli.generate", "Continue a text with an exported graph."),
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
     "bench": ("t2r_export.cli.bench", "Measure time and memory."),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from parity.remote import RemoteDecoder
 from t2r_export.export import ExportConfig
+from t2r_export.provider_graphs import PROVIDER_GRAPHS, ProviderGraph
+from t2r_export.remote import RemoteDecoder
 from t2r_runtime import PROVIDERS, Decoder
 
 GRAPHS = {
@@ -28,27 +29,23 @@ class Setup:
 
     graphs: tuple[str, ...]  # kinds that every model is exported to
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
-    growing: bool = True  # takes the growing cache of a softmax layer
     python: str | None = None  # variable with the command of another Python that has the provider
-
-    @property
-    def config(self) -> ExportConfig:
-        """The options for models that are tested in one kind of graph."""
-        return GRAPHS[self.graphs[0]]
 
 
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3")),
     "cuda": Setup(("layers", "packed", "batch_3")),
-    "openvino": Setup(("layers", "packed", "batch_3"), growing=False),
+    "openvino": Setup(("layers", "packed", "batch_3")),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3")),
-    "qnn": Setup(("fixed",), few=("fixed_packed", "batch_3", "npu"), growing=False),
-    "xnnpack": Setup(("npu",), few=("npu_batch_3",), growing=False, python="T2R_DEBIAN_PYTHON"),
-    "dnnl": Setup(("npu",), growing=False, python="T2R_DEBIAN_PYTHON"),
+    "qnn": Setup(("fixed",), few=("fixed_packed", "batch_3", "npu")),
+    "xnnpack": Setup(("npu",), few=("npu_batch_3",), python="T2R_DEBIAN_PYTHON"),
+    "dnnl": Setup(("npu",), python="T2R_DEBIAN_PYTHON"),
 }
 PROVIDER = os.environ.get("T2R_PROVIDER", "cpu")
 SETUP = SETUPS[PROVIDER]
+WANTED: ProviderGraph = PROVIDER_GRAPHS[PROVIDER]  # for models that are tested in one kind of graph
+assert GRAPHS[SETUP.graphs[0]] == WANTED.config
 
 
 def opened(path: Path) -> Decoder:

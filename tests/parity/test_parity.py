@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.setups import GRAPHS, PROVIDER, SETUP, opened
+from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened
 from t2r_export import checkpoint
 from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
 from t2r_export.convert import convert
@@ -52,7 +52,7 @@ MODELS = {
 
 
 def fits(config: ModelConfig) -> bool:
-    return SETUP.growing or not any(isinstance(layer, SoftmaxConfig) for layer in config.layers)
+    return WANTED.growing or not any(isinstance(layer, SoftmaxConfig) for layer in config.layers)
 
 
 CELLS = [(name, graph) for name, config in MODELS.items() for graph in SETUP.graphs if fits(config)]
@@ -93,24 +93,24 @@ def test_graph_is_the_model(name: str, graph: str, tmp_path: Path) -> None:
 
 def test_positions_past_the_end_repeat_the_last(tmp_path: Path) -> None:
     loaded = saved(GPT2, tmp_path / "model.pt")
-    export(loaded, tmp_path / "model.onnx", dataclasses.replace(SETUP.config, past_end="clamp"))
+    export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, past_end="clamp"))
     report = verified(loaded, tmp_path / "model.onnx")  # in one run of four times its positions
     assert report.passed, outcome(report)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_another_model_does_not_pass(name: str, tmp_path: Path) -> None:
-    export(saved(MODELS[name], tmp_path / "model.pt"), tmp_path / "model.onnx", SETUP.config)
+    export(saved(MODELS[name], tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
     report = verified(saved(MODELS[name], tmp_path / "other.pt", seed=1), tmp_path / "model.onnx", steps=3)
     assert not report.passed
     assert not report.same_checkpoint
 
 
-if SETUP.growing:
+if WANTED.growing:
 
     def test_stories_teacher_tells_its_story(data: Path, tmp_path: Path) -> None:
         folder = data / "checkpoints" / "stories260K"
-        export(checkpoint.load(folder), tmp_path / "teacher.onnx", SETUP.config)
+        export(checkpoint.load(folder), tmp_path / "teacher.onnx", WANTED.config)
         bos, *expected = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
         decoder = opened(tmp_path / "teacher.onnx")
         assert decoder.generate([bos], len(expected), temperature=0, stop_tokens=()) == expected
@@ -120,6 +120,6 @@ def test_stories_as_t2r(data: Path, tmp_path: Path) -> None:
     loaded = checkpoint.load(data / "checkpoints" / "stories260K")
     checkpoint.save(tmp_path / "t2r.pt", convert(loaded.model, 16), loaded.tokenizer, {})
     student = checkpoint.load(tmp_path / "t2r.pt")
-    export(student, tmp_path / "t2r.onnx", SETUP.config)
+    export(student, tmp_path / "t2r.onnx", WANTED.config)
     report = verified(student, tmp_path / "t2r.onnx", steps=1000)
     assert report.passed, outcome(report)

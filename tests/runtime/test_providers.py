@@ -14,7 +14,7 @@ import pytest
 
 from runtime import graphs
 from t2r_runtime import Decoder, UserError, providers
-from t2r_runtime.providers import CPU, PROVIDERS, check_placement, counted, find_provider, placement
+from t2r_runtime.providers import CPU, PROVIDERS, Node, check_placement, counted, find_provider, placement
 
 NOT_IN_THE_CPU_WHEEL = sorted(PROVIDERS.keys() - {"cpu"})
 
@@ -83,9 +83,9 @@ def test_fallback_is_an_error_that_names_the_nodes(pretender: str, tmp_path: Pat
     model = graphs.model()
     message = refused(graphs.save(tmp_path / "g.onnx"), provider=pretender)
     total = len(model.graph.node)
-    assert message.startswith(f"expected every node on nowhere; received {total} of {total} on another provider: ")
+    assert message.startswith(f"expected every node on nowhere; received {total} of {total} on another provider (")
     assert message.endswith(", …; go home, or allow fallback")
-    named = message.partition("provider: ")[2].partition(", …")[0].split(", ")
+    named = message.partition("): ")[2].partition(", …")[0].split(", ")
     assert len(named) == providers.NAMED_NODES
     assert set(named) <= {node.name or node.op_type for node in model.graph.node}
 
@@ -99,10 +99,14 @@ def test_allowed_fallback_is_reported(pretender: str, tmp_path: Path) -> None:
 
 def test_one_node_elsewhere_is_one_too_many() -> None:
     entry = PROVIDERS["xnnpack"]
-    check_placement("xnnpack", entry, {entry.ort_name: ["a", "b"]})
-    with pytest.raises(UserError, match=r"received 1 of 3 on another provider: c; it takes matrix products only, or"):
-        check_placement("xnnpack", entry, {entry.ort_name: ["a", "b"], CPU: ["c"]})
-    assert counted({entry.ort_name: ["a", "b"], CPU: ["c"], "New": ["d"]}) == {"xnnpack": 2, "cpu": 1, "New": 1}
+    a, b, c = Node("a", "Gemm"), Node("b", "Gemm"), Node("c", "Sin")
+    check_placement("xnnpack", entry, {entry.ort_name: [a, b]})
+    message = r"received 1 of 3 on another provider \(1 Sin\): c; it takes matrix products only, or"
+    with pytest.raises(UserError, match=message):
+        check_placement("xnnpack", entry, {entry.ort_name: [a, b], CPU: [c]})
+    with pytest.raises(UserError, match=r"received 3 of 3 on another provider \(2 Gemm, 1 Sin\): a, b, c;"):
+        check_placement("xnnpack", entry, {CPU: [a, b, c]})
+    assert counted({entry.ort_name: [a, b], CPU: [c], "New": [c]}) == {"xnnpack": 2, "cpu": 1, "New": 1}
 
 
 def test_placement_from_a_profile(tmp_path: Path) -> None:

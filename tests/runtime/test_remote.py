@@ -1,4 +1,4 @@
-"""The parity suite's decoder in another process is the decoder, errors included."""
+"""A decoder in another process is the decoder, errors included."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
-from parity.remote import RemoteDecoder
 from runtime import graphs
+from t2r_export.remote import RemoteDecoder, Worker, remote_versions
 from t2r_runtime import Decoder, UserError
 
 
@@ -33,3 +34,18 @@ def test_its_errors_arrive_whole(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         there._private  # noqa: B018
     there.close()
+
+
+def test_a_process_that_dies_is_an_error() -> None:
+    there = Worker(f"{sys.executable} -c 'import os; os.abort()'")
+    with pytest.raises(UserError, match="received the end of its process: SIGABRT"):
+        there.call("versions", "cpu")
+    there.close()
+    with pytest.raises(UserError, match="expected a command that starts a Python; received 'no/such/python'"):
+        Worker("no/such/python")
+
+
+def test_versions() -> None:
+    assert remote_versions(sys.executable, "cpu") == {"onnxruntime": ort.__version__}
+    with pytest.raises(UserError, match="expected an ONNX Runtime with DnnlExecutionProvider"):
+        remote_versions(sys.executable, "dnnl")

@@ -7,6 +7,8 @@ session.disable_cpu_ep_fallback would refuse too, but names no node.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -16,18 +18,26 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-Placement = dict[str, list[str]]  # ONNX Runtime's name of a provider → the nodes that it took
+
+class Node(NamedTuple):
+    """A node of a graph as ONNX Runtime runs it."""
+
+    name: str
+    operator: str
+
+
+Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → the nodes that it took
 
 CPU = "CPUExecutionProvider"
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # ignored before ONNX Runtime 1.24
-NAMED_NODES = 6  # of those that fell back, in an error
+NAMED_NODES = NAMED_OPERATORS = 6  # of those that fell back, in an error
 # a chip has to be named where there is none: without soc_model the simulator computes in float32, and wrongly
 QNN_SIMULATOR = {"htp_arch": "75", "soc_model": "57"} if platform.machine().lower() in ("x86_64", "amd64") else {}
 
@@ -122,6 +132,23 @@ def find_provider(name: str) -> Provider:
     return chosen
 
 
+def versions(name: str) -> dict[str, str]:
+    """The packages that a provider runs with here, and their versions.
+
+    Raises:
+        UserError: as for `find_provider`.
+    """
+    import onnxruntime as ort
+
+    chosen = find_provider(name)
+    found = {"onnxruntime": str(ort.__version__)}
+    if chosen.plugin is not None:
+        package = chosen.plugin.replace("_", "-")
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # built into this onnxruntime
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
 def open_session(
     path: Path, provider: Provider, options: ort.SessionOptions, extra: Mapping[str, str]
 ) -> ort.InferenceSession:
@@ -162,7 +189,9 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Mapping[
     taken: Placement = {}
     if hasattr(session, "get_provider_graph_assignment_info"):
         for part in session.get_provider_graph_assignment_info():
-            taken.setdefault(part.ep_name, []).extend(node.name or node.op_type for node in part.get_nodes())
+            taken.setdefault(part.ep_name, []).extend(
+                Node(node.name or node.op_type, node.op_type) for node in part.get_nodes()
+            )
     elif provider.ort_name != CPU:
         session.run(None, dict(feeds))
         profile = Path(session.end_profiling())
@@ -171,7 +200,8 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Mapping[
         for event in events:
             where = event.get("args", {}).get("provider")
             if where and event["name"].endswith("_kernel_time"):
-                taken.setdefault(where, []).append(event["name"].removesuffix("_kernel_time"))
+                operator = event["args"].get("op_name", "")
+                taken.setdefault(where, []).append(Node(event["name"].removesuffix("_kernel_time"), operator))
     return taken
 
 
@@ -184,10 +214,14 @@ def check_placement(name: str, provider: Provider, taken: Placement) -> None:
     elsewhere = [node for where, nodes in taken.items() if where != provider.ort_name for node in nodes]
     if elsewhere:
         total = sum(map(len, taken.values()))
-        named = ", ".join(elsewhere[:NAMED_NODES]) + (", …" if len(elsewhere) > NAMED_NODES else "")
+        counts = Counter(node.operator for node in elsewhere)
+        operators = ", ".join(f"{count} {operator}" for operator, count in counts.most_common(NAMED_OPERATORS))
+        more = ", …" if len(counts) > NAMED_OPERATORS else ""
+        named = ", ".join(node.name for node in elsewhere[:NAMED_NODES])
+        named += ", …" if len(elsewhere) > NAMED_NODES else ""
         raise UserError(
             f"every node on {name}",
-            f"{len(elsewhere)} of {total} on another provider: {named}",
+            f"{len(elsewhere)} of {total} on another provider ({operators}{more}): {named}",
             f"{provider.hint}, or allow fallback",
         )
 

@@ -1,0 +1,117 @@
+"""`t2r parity-matrix`: every provider with every precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from t2r_export.cli.output import json_option, note, show, table
+from t2r_runtime.errors import CheckFailed, UserError
+
+if TYPE_CHECKING:
+    from t2r_export.parity_matrix import Cell, Matrix
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("parity-matrix")
+@click.argument("model", type=FILE)
+@click.option("--provider", "providers", multiple=True, metavar="P", help="Only this row; may be repeated.")
+@click.option("--precision", "precisions", multiple=True, metavar="S", help="Only this column; may be repeated.")
+@click.option("--steps", type=int, default=256, show_default=True, help="Chained steps a cell.")
+@click.option("--calibrate", type=FILE, metavar="TEXT", help="For int8-static. Default: text of the model's own.")
+@click.option("--python", "pythons", multiple=True, metavar="P=COMMAND", help="The Python that has the provider P.")
+@click.option("--merge", "merged", type=FILE, multiple=True, metavar="FILE", help="An earlier --json, to go on from.")
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+@json_option
+def command(
+    model: Path,
+    providers: tuple[str, ...],
+    precisions: tuple[str, ...],
+    steps: int,
+    calibrate: Path | None,
+    pythons: tuple[str, ...],
+    merged: tuple[Path, ...],
+    markdown: bool,
+    as_json: bool,
+) -> None:
+    """Compare MODEL with its graphs on every provider and in every precision; exit 1 if one is out of tolerance.
+
+    A cell holds the worst difference of a logit, the worst one of a state relative to the state's largest value, and,
+    where precision is given up, the share of equal greedy tokens; or the number of the reason why it cannot be.
+    """
+    from t2r_export import checkpoint
+    from t2r_export.parity_matrix import PRECISIONS, parity_matrix, read_matrix
+    from t2r_runtime import PROVIDERS
+
+    matrix = parity_matrix(
+        checkpoint.load(model),
+        providers or tuple(PROVIDERS),
+        precisions or PRECISIONS,
+        steps,
+        calibrate,
+        dict(map(_command, pythons)),
+        [read_matrix(path) for path in merged],
+        progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
+    )
+    show(as_json, matrix, text(matrix, markdown))
+    if matrix.failed:
+        cells = ", ".join(f"{cell.provider} with {cell.precision}" for cell in matrix.failed)
+        raise CheckFailed(f"{cells}: not {model} within the tolerances")
+
+
+def _command(option: str) -> tuple[str, str]:
+    provider, equals, program = option.partition("=")
+    if not (equals and program):
+        raise UserError("PROVIDER=COMMAND for --python", repr(option), "correct it")
+    return provider, program
+
+
+def numbers(cell: Cell) -> str:
+    """What was measured."""
+    if cell.exact:
+        shown = f"{cell.logits:.1e}, {cell.state:.1e}"
+    else:
+        shown = f"{cell.logits:.2g}, {cell.state:.2g}, {cell.greedy:.1%}"
+    return shown if cell.passed else f"{shown} FAILED"
+
+
+def text(matrix: Matrix, markdown: bool) -> str:
+    """The table, the reasons in it by number, and what each provider was measured with."""
+    columns = list(dict.fromkeys(cell.precision for cell in matrix.cells))
+    reasons = list(dict.fromkeys(cell.reason for cell in matrix.cells if cell.reason is not None))
+    shown = {
+        (cell.provider, cell.precision): numbers(cell) if cell.reason is None else f"({reasons.index(cell.reason) + 1})"
+        for cell in matrix.cells
+    }
+    rows = [
+        [provider, *(shown.get((provider, column), "") for column in columns)]
+        for provider in dict.fromkeys(cell.provider for cell in matrix.cells)
+    ]
+    head = ["provider", *columns]
+    lines = [_markdown(rows, head) if markdown else table(rows, head), ""]
+    mark = "- " if markdown else ""
+    lines += [f"{mark}({number}) {reason}" for number, reason in enumerate(reasons, 1)]
+    lines += [f"{mark}{provider}: {_with(matrix, provider)}" for provider in matrix.versions]
+    return "\n".join(lines)
+
+
+def _with(matrix: Matrix, provider: str) -> str:
+    """Versions, steps, and how the nodes were split where the provider did not run all of them."""
+    parts = [f"{package} {version}" for package, version in matrix.versions[provider].items()]
+    measured = [cell for cell in matrix.cells if cell.provider == provider and cell.reason is None]
+    parts += [f"{steps} steps" for steps in sorted({cell.steps for cell in measured})]
+    split = [
+        f"{cell.precision} {cell.placement[provider]} of {sum(cell.placement.values())}"
+        for cell in measured
+        if len(cell.placement) > 1
+    ]
+    return ", ".join(parts) + (f"; nodes there: {', '.join(split)}" if split else "")
+
+
+def _markdown(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,134 @@
+"""A decoder in another process, which may be another Python with another ONNX Runtime.
+
+One process holds one ONNX Runtime, some providers come with their own, and some end the process that asks them for what
+they cannot do. `RemoteDecoder` has a Decoder's methods and hands each call to a process that runs `serve` and imports
+numpy and t2r_runtime alone. Calls and results are pickles on the pipe between the two, in both of which we trust.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import t2r_runtime
+from t2r_runtime import Decoder, UserError
+from t2r_runtime.providers import versions
+from t2r_runtime.session import one_line
+
+PROPERTIES = ("signature", "placement", "batch", "position")
+
+
+class Worker:
+    """A process of the Python that `command` starts, waiting for calls."""
+
+    def __init__(self, command: str) -> None:
+        packages = str(Path(t2r_runtime.__file__).parents[1])  # last on the path: that Python has its own numpy
+        program = f"import runpy, sys; sys.path.append({packages!r}); runpy.run_path({__file__!r}, run_name='__main__')"
+        try:
+            self._process = subprocess.Popen(
+                [*shlex.split(command), "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # some builds print hundreds of lines there before the first graph
+            )
+        except (OSError, ValueError, IndexError) as error:
+            raise UserError("a command that starts a Python", f"{command!r} ({error})", "correct it") from error
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """What the decoder there gives back or raises; `versions` needs none.
+
+        Raises:
+            UserError: the process ended.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            pickle.dump((name, arguments, options), self._process.stdin)
+            self._process.stdin.flush()
+            result = pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError) as error:
+            code = self._process.wait()
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise UserError("an answer from the provider", f"the end of its process: {how}", "see its traps") from error
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                with contextlib.suppress(BrokenPipeError):  # the process died with a call half written
+                    pipe.close()
+        self._process.wait()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):
+            self.close()
+
+
+class RemoteDecoder:
+    """A Decoder, opened with `arguments` and `options`, whose graph runs in the Python that `command` starts.
+
+    Raises:
+        Whatever the Decoder there raises; UserError where that process died.
+    """
+
+    def __init__(self, command: str, *arguments: Any, **options: Any) -> None:
+        self._worker = Worker(command)
+        self._worker.call("__init__", *arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        call = self._worker.call
+        return call(name) if name in PROPERTIES else lambda *a, **k: call(name, *a, **k)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def remote_versions(command: str, provider: str) -> dict[str, str]:
+    """t2r_runtime.providers.versions as the Python of `command` answers it, errors included."""
+    worker = Worker(command)
+    try:
+        found: dict[str, str] = worker.call("versions", provider)
+        return found
+    finally:
+        worker.close()
+
+
+def serve(calls: BinaryIO, results: BinaryIO) -> None:
+    """Answer calls until the pipe ends. `__init__` makes the decoder."""
+    decoder: Any = None
+    while True:
+        try:
+            name, arguments, options = pickle.load(calls)
+        except EOFError:
+            return
+        result: Any
+        try:
+            if name == "versions":
+                result = versions(*arguments)
+            elif name == "__init__":
+                result, decoder = None, Decoder(*arguments, **options)
+            else:
+                member = getattr(decoder, name)
+                result = member(*arguments, **options) if callable(member) else member
+        except Exception as error:
+            # ONNX Runtime's own errors do not unpickle where another one is installed, or none
+            foreign = type(error).__module__.startswith("onnxruntime")
+            result = UserError("a step", one_line(error), "choose another provider") if foreign else error
+        pickle.dump(result, results)
+        results.flush()
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not print into the pickles
+    serve(sys.stdin.buffer, answers)
