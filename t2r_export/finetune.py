@@ -51,11 +51,15 @@ def finetune(config: FinetuneConfig) -> FinetuneReport:
     started = time.monotonic()
     accelerator = _accelerator(config)
     main = accelerator.is_main_process
-    loaded, teacher, corpus, identity = _inputs(config)
+    loaded = checkpoint.load(config.model)
+    config = config.for_width(loaded.config.width)
+    teacher, corpus, identity = _inputs(config, loaded)
     student = loaded.model
     windows = held_out_windows(corpus.validation, config.length)
     with TrainingLog(config.log_path, main) as log:
         state = _start(config, identity, student)
+        accelerator.wait_for_everyone()  # before one process may write the state that another still looks for
+        accelerator.wait_for_everyone()  # all have looked for a state before anyone writes one
         student.to(accelerator.device)
         if teacher is not None:
             teacher.to(accelerator.device)
@@ -100,18 +104,17 @@ def _accelerator(config: FinetuneConfig) -> Any:
     return accelerator
 
 
-def _inputs(config: FinetuneConfig) -> tuple[Checkpoint, Transformer | None, Corpus, dict[str, Any]]:
-    """Student, teacher and text, checked against each other, and what identifies the run."""
+def _inputs(config: FinetuneConfig, loaded: Checkpoint) -> tuple[Transformer | None, Corpus, dict[str, Any]]:
+    """Teacher and text, checked against the student, and what identifies the run."""
     if config.output.is_dir():
         raise UserError("a file name to write to", f"the folder {config.output}", "name a file inside it")
-    loaded = checkpoint.load(config.model)
     limit = loaded.config.max_positions
     if limit is not None and config.length > limit:
         raise UserError(f"a length of at most {limit}, the model's last position", f"{config.length}", "shorten it")
     teacher, teacher_sha256 = _teacher(config, loaded)
     corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.held_out, config.separator)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
-    return loaded, teacher, corpus, identity
+    return teacher, corpus, identity
 
 
 def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:

@@ -21,13 +21,17 @@ class StageDefaults:
     """What a stage does when nothing else is asked for."""
 
     steps: int
-    learning_rate: float  # the peak
+    learning_rate: float  # the peak, for a model of width 64
+    scaled: bool = (
+        True  # by 64 / width, as weights inside a layer want it (Yang et al. 2022, arXiv 2203.03466, table 3)
+    )
 
 
-# what each does stands in t2r_export.stages, under the same names; the figures were found on stories260K
+# What each does stands in t2r_export.stages, under the same names. The figures were found on stories260K, whose width
+# is 64; a feature map's inputs are a head's, so the rate of transfer does not depend on the width.
 STAGES = {
-    "transfer": StageDefaults(200, 1e-2),
-    "distill": StageDefaults(2000, 2e-3),
+    "transfer": StageDefaults(300, 1e-2, scaled=False),
+    "distill": StageDefaults(3000, 4e-3),
     "task": StageDefaults(1000, 1e-3),
 }
 
@@ -38,13 +42,21 @@ class StagePlan:
 
     stage: str
     steps: int  # 0 leaves the stage out
-    learning_rate: float  # the peak
+    learning_rate: float | None  # the peak; None: the stage's default for the model's width
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
             raise UserError(f"stages out of {', '.join(STAGES)}", repr(self.stage), "choose one of those")
         _whole(f"steps of {self.stage}", self.steps, 0)
-        _between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
+        if self.learning_rate is not None:
+            _between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
+
+    def for_width(self, width: int) -> StagePlan:
+        """The plan with a learning rate, whatever it was."""
+        if self.learning_rate is not None:
+            return self
+        default = STAGES[self.stage]
+        return dataclasses.replace(self, learning_rate=default.learning_rate * (64 / width if default.scaled else 1))
 
 
 def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None = None) -> tuple[StagePlan, ...]:
@@ -54,7 +66,7 @@ def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None
         if name not in STAGES:
             raise UserError(f"stages out of {', '.join(STAGES)}", repr(name), "choose one of those")
     counts = _numbers("steps", steps, int, names) or [STAGES[name].steps for name in names]
-    rates = _numbers("learning rates", learning_rates, float, names) or [STAGES[name].learning_rate for name in names]
+    rates = _numbers("learning rates", learning_rates, float, names) or [None] * len(names)
     return tuple(StagePlan(*row) for row in zip(names, counts, rates, strict=True))
 
 
@@ -111,6 +123,10 @@ class FinetuneConfig:
     @property
     def log_path(self) -> Path:
         return self.log or self.output.with_name(self.output.name + ".jsonl")
+
+    def for_width(self, width: int) -> FinetuneConfig:
+        """The config with every learning rate known, for a model of this width."""
+        return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan))
 
     def recipe(self) -> dict[str, Any]:
         """What decides about the result, as plain data: for the provenance, and to recognise a run by."""

@@ -73,19 +73,21 @@ class Trainer:
                 self._save(None)
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
+        peak = plan.for_width(self.student.config.width).learning_rate
+        assert peak is not None
         before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
         weights = LossWeights(self.config.hidden, self.config.cross_entropy)
         stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
         stage.measure(self.windows(before).to(self.device))
         parameters = list(stage.trainable().values())
-        optimizer: Any = make_optimizer(parameters, plan.learning_rate, self.config.weight_decay)
+        optimizer: Any = make_optimizer(parameters, peak, self.config.weight_decay)
         if self.state.optimizer is not None:
             optimizer.load_state_dict(self.state.optimizer)
         module, optimizer = self.accelerator.prepare(stage, optimizer)
         self.log.start_stage(plan.stage, self.state.step, plan.steps)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last look
         for step in range(self.state.step, plan.steps):
-            rate = learning_rate(step, plan.steps, plan.learning_rate, self.config.warmup)
+            rate = learning_rate(step, plan.steps, peak, self.config.warmup)
             pending.append(self._step(module, optimizer, parameters, self._share(before + step), rate))
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0

@@ -238,6 +238,9 @@ def test_a_loss_that_is_not_a_number_ends_the_run(config: FinetuneConfig, monkey
 
 
 def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: Path) -> None:
+    # Small rates: Adam's first step has the sign of a gradient, and where that is next to nothing the order in which
+    # two processes add decides the sign.
+    config = dataclasses.replace(config, plan=parse_plan("transfer,distill,task", "7,6,5", "1e-3,1e-3,1e-3"))
     alone = dataclasses.replace(config, output=tmp_path / "alone.pt")
     expected = finetune(alone)
     done = run_program(config, launch=TWO_PROCESSES)

@@ -20,7 +20,17 @@ def test_a_plan_is_read_from_lists_with_commas() -> None:
         StagePlan("transfer", 3, 0.01),
         StagePlan("task", 0, 2e-3),
     )
-    assert parse_plan("distill") == (StagePlan("distill", STAGES["distill"].steps, STAGES["distill"].learning_rate),)
+    assert parse_plan("distill") == (StagePlan("distill", STAGES["distill"].steps, None),)
+
+
+def test_rates_that_nobody_asked_for_fit_the_width() -> None:
+    plan = config(plan=parse_plan("transfer,distill")).for_width(128).plan
+    assert [stage.learning_rate for stage in plan] == [
+        STAGES["transfer"].learning_rate,
+        STAGES["distill"].learning_rate / 2,
+    ]
+    asked = config(plan=parse_plan("transfer,distill", None, "0.1,0.2"))
+    assert asked.for_width(128) == asked
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,15 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @click.option("--teacher", type=FILE, help="Default: what MODEL was converted from, rebuilt from its weights.")
 @click.option("--stages", default="transfer,distill", show_default=True, help=f"Out of {', '.join(STAGES)}, in order.")
 @click.option("--steps", metavar="N,N", help="Steps of each stage. Default: the stage's own.")
-@click.option("--lr", "learning_rates", metavar="X,X", help="Peak learning rate of each stage. Default: its own.")
+@click.option(
+    "--lr",
+    "learning_rates",
+    metavar="X,X",
+    help="Peak learning rate of each stage. Default: its own, for the model's width.",
+)
 @setting("batch", "Windows a step, over all processes.")
 @setting("length", "Tokens of a window.")
+@setting("hidden", "Weight of the blocks' outputs beside KL in the distill stage.")
 @setting("cross_entropy", "Its weight beside KL in the distill stage.")
 @setting("weight_decay", "Of all weights that are trained.")
 @setting("held_out", "Share of the text, its end, for validation.")
