@@ -34,7 +34,7 @@ def convert(
         positions: for rotary models, `keep` rotates q and k before φ, `drop` does not (and lets the layer fold).
             Default: keep, which costs the fold and was measured to lose far less quality (docs/quality.md).
         guard: of the denominator. Default: add 1e-6. The authors clamp at 1e-2, which passes no gradient where the
-            denominator is smaller, and was measured to train markedly worse (docs/quality.md).
+            denominator is smaller, and was measured to train worse (docs/quality.md).
         query_scale: multiplies q before φ.
         seed: of the maps' random weights.
 
