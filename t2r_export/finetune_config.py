@@ -22,9 +22,7 @@ class StageDefaults:
 
     steps: int
     learning_rate: float  # the peak, for a model of width 64
-    scaled: bool = (
-        True  # by 64 / width, as weights inside a layer want it (Yang et al. 2022, arXiv 2203.03466, table 3)
-    )
+    scaled: bool = True  # by 64 / width, as Adam on a layer's matrices wants it (Yang et al. 2022, arXiv 2203.03466)
 
 
 # What each does stands in t2r_export.stages, under the same names. The figures were found on stories260K, whose width
