@@ -34,7 +34,7 @@ def test_help_lists_the_verbs(capsys: Output) -> None:
     assert err == ""
     for verb, (_, text) in VERBS.items():
         assert f"  {verb}" in out
-        assert text in out
+        assert text in " ".join(out.split())  # click breaks long lines
 
 
 @pytest.mark.parametrize("verb", VERBS)
