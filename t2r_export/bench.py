@@ -1,4 +1,4 @@
-"""Measure: what an export costs, and which of two graphs of one model steps faster.
+"""Measure: what an export costs, and which of several graphs of one model steps fastest.
 
 A speed is a ratio of medians, from rounds that alternate between the candidates in one run, since the same graph was
 seen to drift by tens of per cent over minutes. A graph that fails parity gets no speed. Every result carries the
@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -137,21 +137,36 @@ def bench_export(sizes: Sequence[str], folder: Path | None = None) -> list[Expor
     return figures
 
 
-def bench_layouts(
-    size: str, rounds: int = 30, threads: int | None = None, folder: Path | None = None
+# What `bench_graphs` compares: names of graphs of one model, the first one twice, as a control.
+LAYOUTS = {name: ExportConfig(batch=1, state_layout=name.split()[0]) for name in ("layers", "layers again", "packed")}
+TARGETS = {
+    name: ExportConfig(batch=1, target=name.split()[0])
+    for name in ("portable", "portable again", "fused", "standard", "npu")
+}
+OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # at 0, ONNX Runtime reads the opset of the target `standard`
+
+
+def bench_graphs(
+    forms: Mapping[str, ExportConfig],
+    size: str,
+    rounds: int = 30,
+    threads: int | None = None,
+    folder: Path | None = None,
 ) -> list[StepFigures]:
-    """Step time with a state tensor a layer (twice, as a control) and with all layers' states packed."""
+    """Step time of several graphs of one model with random weights; each must pass parity first."""
+    os.environ.setdefault(OPSET_SWITCH, "0")
     with tempfile.TemporaryDirectory(dir=folder) as place:
         source = Path(place, "model.pt")
-        checkpoint.save(source, random_model(size), None, {"origin": f"random weights, {size}"})
+        checkpoint.save(source, random_model(size, "drop"), None, {"origin": f"random weights, {size}"})
         loaded = checkpoint.load(source)
-        decoders = {}
-        for name, layout in (("layers", "layers"), ("layers again", "layers"), ("packed", "packed")):
-            path = Path(place, f"{layout}.onnx")
-            if not path.exists():
-                export(loaded, path, ExportConfig(batch=1, state_layout=layout))
-                require_parity(loaded, path)
-            decoders[name] = Decoder(path, threads=threads)
+        decoders: dict[str, Decoder] = {}
+        paths: dict[ExportConfig, Path] = {}
+        for name, config in forms.items():
+            if config not in paths:
+                paths[config] = Path(place, f"{len(paths)}.onnx")
+                export(loaded, paths[config], config)
+                require_parity(loaded, paths[config])
+            decoders[name] = Decoder(paths[config], threads=threads)
         return interleaved({name: _stepper(decoder) for name, decoder in decoders.items()}, rounds)
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import click
 
 from t2r_export.cli.output import json_option, show, size, table
+
+if TYPE_CHECKING:
+    from t2r_export.export import ExportConfig
+
+size_option = click.option("--size", "model", default="smollm-135m", show_default=True)
+rounds_option = click.option("--rounds", type=click.IntRange(min=1), default=30, show_default=True)
+threads_option = click.option("--threads", type=click.IntRange(min=1), help="Default: one a physical core.")
 
 
 @click.group("bench")
@@ -39,15 +49,35 @@ def export(sizes: tuple[str, ...], as_json: bool) -> None:
 
 
 @command.command("layouts")
-@click.option("--size", "model", default="smollm-135m", show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Default: one a physical core.")
+@size_option
+@rounds_option
+@threads_option
 @json_option
 def layouts(model: str, rounds: int, threads: int | None, as_json: bool) -> None:
     """Step time with a state tensor a layer and with all layers' states packed."""
-    from t2r_export.bench import bench_layouts, machine
+    from t2r_export.bench import LAYOUTS
 
-    figures = bench_layouts(model, rounds, threads)
+    _graphs("state layout", LAYOUTS, model, rounds, threads, as_json)
+
+
+@command.command("targets")
+@size_option
+@rounds_option
+@threads_option
+@json_option
+def targets(model: str, rounds: int, threads: int | None, as_json: bool) -> None:
+    """Step time of each target on the CPU provider."""
+    from t2r_export.bench import TARGETS
+
+    _graphs("target", TARGETS, model, rounds, threads, as_json)
+
+
+def _graphs(
+    what: str, forms: Mapping[str, ExportConfig], model: str, rounds: int, threads: int | None, as_json: bool
+) -> None:
+    from t2r_export.bench import bench_graphs, machine
+
+    figures = bench_graphs(forms, model, rounds, threads)
     rows = [[f.name, f"{f.milliseconds:.2f}", f"{f.low:.2f}-{f.high:.2f}", f"{f.ratio:.3f}"] for f in figures]
-    text = table(rows, ["state layout", "ms a step", "10-90 %", "ratio"])
-    show(as_json, {"machine": machine(), "size": model, "layouts": figures}, text)
+    text = table(rows, [what, "ms a step", "10-90 %", "ratio"])
+    show(as_json, {"machine": machine(), "size": model, "graphs": figures}, text)

@@ -58,9 +58,7 @@ def command(
         decoder.load_state(load_state)
     text = None if ids is not None else Text.of(decoder.signature)
     read = _numbers(ids) if ids is not None else _encode(text, prompt, decoder)
-    printer = _Printer(text, read, silent=as_json)
-    if not as_json and prompt:
-        click.echo(prompt, err=True, nl=False)
+    printer = _Printer(text, read, prompt, silent=as_json)
     started = time.perf_counter()
     written: list[int] = []
     if max_tokens:
@@ -101,13 +99,17 @@ def _encode(text: Text | None, prompt: str, decoder: Decoder) -> list[int]:
 
 
 class _Printer:
-    """Writes tokens to stdout as they come: as text, or as numbers where there is no tokenizer."""
+    """Writes tokens to stdout as they come, as text, or as numbers where there is no tokenizer; before the first one,
+    the prompt to stderr."""
 
-    def __init__(self, text: Text | None, prompt: Sequence[int], silent: bool) -> None:
-        self._stream = text.stream(prompt) if text else None
-        self._silent = silent
+    def __init__(self, text: Text | None, read: Sequence[int], prompt: str, silent: bool) -> None:
+        self._stream = text.stream(read) if text else None
+        self._prompt, self._silent = prompt, silent
 
     def token(self, token: int) -> None:
+        if self._prompt and not self._silent:
+            click.echo(self._prompt, err=True, nl=False)
+            self._prompt = ""
         self._write(self._stream.feed(token) if self._stream else f"{token} ")
 
     def end(self) -> None:

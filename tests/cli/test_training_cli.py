@@ -99,9 +99,9 @@ def test_bench(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["export"][0]["memory_ratio"] == 2.0
     assert "torch" in result["machine"]
     step = bench.StepFigures("layers", 2.0, 1.9, 2.1, 1.0)
-    monkeypatch.setattr(bench, "bench_layouts", lambda size, rounds, threads: [step])
+    monkeypatch.setattr(bench, "bench_graphs", lambda forms, size, rounds, threads: [step])
     assert "1.000" in run(capsys, "bench", "layouts", "--rounds", 1)[0]
-    assert json.loads(run(capsys, "bench", "layouts", "--json")[0])["layouts"][0]["ratio"] == 1.0
+    assert json.loads(run(capsys, "bench", "layouts", "--json")[0])["graphs"][0]["ratio"] == 1.0
 
 
 def test_bench_refuses(capsys: Output) -> None:
