@@ -149,6 +149,7 @@ def build_graph(
         names[value.name] = PRESENT + g.spec.name
         outputs.append(dataclasses.replace(value, name=PRESENT + g.spec.name))
     ops.rename(names)
+    ops.prune([value.name for value in outputs])
     return _checked(inputs, outputs, ops, target), ops
 
 

@@ -117,6 +117,17 @@ class GraphOps(TorchOps):
                 for i, name in enumerate(field):
                     field[i] = names.get(name, name)
 
+    def prune(self, outputs: Sequence[str]) -> None:
+        """Drop what no output needs, as the angles of a rotation that every layer leaves out."""
+        needed, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.append(node)
+        self.nodes = kept[::-1]
+        self.weights = {name: weight for name, weight in self.weights.items() if name in needed}
+        self.constants = {name: constant for name, constant in self.constants.items() if name in needed}
+
     def _operand(self, x: Any, like: Value) -> Value:
         if isinstance(x, int | float):
             return self.constant(x, like.dtype)

@@ -272,3 +272,12 @@ def test_a_learned_table_ends_as_was_asked(past_end: str, tmp_path: Path) -> Non
     with torch.no_grad():
         expected = checkpoint.model(ids)[:, -1]
     np.testing.assert_allclose(decoder.prefill(ids[:, POSITIONS:]), expected.numpy(), atol=1e-4)
+
+
+def test_nothing_is_written_that_no_output_needs(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "rotary_drop")
+    graph = onnx.load(tmp_path / "g.onnx").graph
+    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    assert {name for node in graph.node for name in node.output} <= used
+    assert {tensor.name for tensor in graph.initializer} <= used
+    assert not {"Sin", "Cos"} & {node.op_type for node in graph.node}

@@ -20,7 +20,7 @@ from small import FFN, WIDTH, B
 from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value, value_info
 from t2r_export.ops import TORCH, TorchOps
 
-RECORDING = {"emit", "emit_many", "constant", "rename"}  # how a graph is written, not what it computes
+RECORDING = {"emit", "emit_many", "constant", "rename", "prune"}  # how a graph is written, not what it computes
 GRAPH_ALONE = {"squeeze"}  # packed states need it
 
 Build = Callable[[TorchOps, nn.Module, list[Any]], Any]
