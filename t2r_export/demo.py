@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,11 @@ class Demo:
     tokens_per_second: float
 
 
-def demo(
-    model: Path = MODEL, prompt: str = "Once upon a time", write: Callable[[str], object] = lambda piece: None
-) -> Demo:
+def demo(model: Path = MODEL, prompt: str = "Once upon a time") -> Demo:
     """Export `model` to a temporary folder, verify the graph there, and continue `prompt`.
 
     Args:
         model: a model.pt with a tokenizer in it.
-        write: called with each piece of the text as it comes, the prompt first.
 
     Raises:
         UserError: no model there, or one without a tokenizer. CheckFailed: the graph is not the model.
@@ -62,13 +58,9 @@ def demo(
         text = Text.of(decoder.signature)
         ids = text.encode(prompt)
         stream = text.stream(ids)
-        write(prompt)
-        pieces, tokens = [prompt], 0
         start = time.perf_counter()
-        for token in decoder.stream(ids, TOKENS, **SAMPLING):
-            tokens += 1
-            pieces.append(stream.feed(token))
-            write(pieces[-1])
+        pieces = [stream.feed(token) for token in decoder.stream(ids, TOKENS, **SAMPLING)]
         seconds = time.perf_counter() - start
-    rate = (len(ids) + tokens) / seconds
-    return Demo(model.stat().st_size, graph_bytes, graph, parity, "".join(pieces), tokens, rate)
+        written = prompt + "".join(pieces) + stream.end()
+    rate = (len(ids) + len(pieces)) / seconds
+    return Demo(model.stat().st_size, graph_bytes, graph, parity, written, len(pieces), rate)
