@@ -73,8 +73,8 @@ class Trainer:
                 self._save(None)
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
-        peak = plan.for_width(self.student.config.width).learning_rate
-        assert peak is not None
+        peak = plan.learning_rate
+        assert peak is not None, "finetune gives every stage its rate, by the model's width"
         before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
         weights = LossWeights(self.config.hidden, self.config.cross_entropy)
         stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
