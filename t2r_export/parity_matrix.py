@@ -74,6 +74,7 @@ def parity_matrix(
     pythons: Mapping[str, str] | None = None,
     earlier: Iterable[Matrix] = (),
     progress: Callable[[Cell], None] = lambda _: None,
+    allow_fallback: bool = False,
 ) -> Matrix:
     """Measure every cell of `providers` and `precisions` that can be measured here.
 
@@ -83,6 +84,8 @@ def parity_matrix(
         pythons: provider → command of the Python that has it; this one where none is named.
         earlier: matrices of the same checkpoint; what they measured is not measured again.
         progress: called with each new cell.
+        allow_fallback: measure a cell of which the CPU runs a part, too; `Cell.placement` says how many nodes. Of a
+            provider that never takes a whole step, such cells are measured anyway.
 
     Raises:
         UserError: an unknown provider or precision, or an earlier matrix of another checkpoint.
@@ -108,7 +111,7 @@ def parity_matrix(
                 if not _open(known, provider, precision):
                     continue
                 if missing is None:
-                    known[provider, precision] = _measured(graphs, provider, precision, command, steps)
+                    known[provider, precision] = _measured(graphs, provider, precision, command, steps, allow_fallback)
                     progress(known[provider, precision])
                 else:  # an earlier reason is from where it is installed, or the same one
                     known.setdefault((provider, precision), Cell(provider, precision, missing))
@@ -212,9 +215,9 @@ def _joined(
     return known, versions
 
 
-def _measured(graphs: _Graphs, provider: str, precision: str, command: str, steps: int) -> Cell:
+def _measured(graphs: _Graphs, provider: str, precision: str, command: str, steps: int, allow_fallback: bool) -> Cell:
     """The cell of a provider that is installed."""
-    wanted, partial = PROVIDER_GRAPHS[provider], PROVIDERS[provider].partial
+    wanted, partial = PROVIDER_GRAPHS[provider], PROVIDERS[provider].partial or allow_fallback
     if not wanted.growing and any(spec.grows for spec in graphs.checkpoint.model.state_spec()):
         return Cell(provider, precision, "takes no caches that grow: convert every layer")
     decoder = None

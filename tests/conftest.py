@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
+import onnxruntime as ort
 import pytest
+
+from t2r_runtime import providers
 
 NO_GPU = "cannot exist on this machine: a GPU"
 STRICT = os.environ.get("T2R_STRICT") == "1"
@@ -66,3 +70,15 @@ def data() -> Path:
     if not (folder / "checkpoints").is_dir():
         pytest.skip(f"no test data in {folder}; set T2R_DATA")
     return folder
+
+
+@pytest.fixture
+def pretender(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A provider that starts but takes no node, as one does whose driver is missing."""
+    real = providers.open_session
+    known = providers.PROVIDERS
+    nowhere = dataclasses.replace(known["cpu"], ort_name="Nowhere", hint="go home")
+    monkeypatch.setitem(known, "nowhere", nowhere)
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["Nowhere", providers.CPU])
+    monkeypatch.setattr(providers, "open_session", lambda path, _, *rest: real(path, known["cpu"], *rest))
+    return "nowhere"

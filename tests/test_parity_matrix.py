@@ -175,6 +175,29 @@ def test_reasons(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+@pytest.mark.usefixtures("local")
+def test_a_cell_that_the_cpu_shares_is_measured_if_allowed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[bool] = []
+
+    class Shared(Local):
+        def __init__(self, *arguments: Any, allow_fallback: bool, **options: Any) -> None:
+            allowed.append(allow_fallback)
+            super().__init__(*arguments, **options)
+            if not allow_fallback:
+                raise UserError("every node on cpu", "1 of 3 on another provider", "allow fallback")
+
+        placement = {"cpu": 2, "dnnl": 1}  # type: ignore[assignment]
+
+    monkeypatch.setattr(parity_matrix, "RemoteDecoder", Shared)
+    (cell,) = matrix(model, "cpu").cells
+    assert cell.reason == "expected every node on cpu; received 1 of 3 on another provider"
+    (cell,) = matrix(
+        model, "cpu", allow_fallback=True, earlier=[Matrix(checkpoint.load(model).sha256, {}, [cell])]
+    ).cells
+    assert (cell.reason, cell.placement, cell.passed) == (None, {"cpu": 2, "dnnl": 1}, True)
+    assert allowed == [False, True]
+
+
 def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
     def refused(*options: object) -> str:
         return run(capsys, "parity-matrix", model, *options, code=2)[1]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from those that reach P together.")
 @click.option("--seed", type=int, help="The same seed gives the same text.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: one a physical core.")
-@click.option("--provider", default="cpu", show_default=True, help="ONNX Runtime's execution provider.")
+@providers.options
 @click.option("--save-state", type=click.Path(path_type=Path), help="Write the state after the text, to go on later.")
 @click.option("--load-state", type=click.Path(path_type=Path), help="Go on from a saved state.")
 @json_option
@@ -46,6 +47,7 @@ def command(
     seed: int | None,
     threads: int | None,
     provider: str,
+    allow_fallback: bool,
     save_state: Path | None,
     load_state: Path | None,
     as_json: bool,
@@ -53,7 +55,7 @@ def command(
     """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
     from t2r_runtime import Decoder, Text
 
-    decoder = Decoder(graph, provider, threads)
+    decoder = Decoder(graph, provider, threads, allow_fallback=allow_fallback)
     if load_state is not None:
         decoder.load_state(load_state)
     text = None if ids is not None else Text.of(decoder.signature)
@@ -74,9 +76,10 @@ def command(
     count = len(read) + len(written)
     if as_json:
         result = {"prompt": read, "tokens": written, "text": text.decode(written) if text else None, "seconds": seconds}
-        show(True, {**result, "position": decoder.position}, "")
+        show(True, {**result, "position": decoder.position, "placement": decoder.placement}, "")
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
+    providers.note_split(provider, decoder.placement)
 
 
 def _numbers(ids: str) -> list[int]:

@@ -21,6 +21,7 @@ FILE = click.Path(path_type=Path)
 @click.argument("model", type=FILE)
 @click.option("--provider", "providers", multiple=True, metavar="P", help="Only this row; may be repeated.")
 @click.option("--precision", "precisions", multiple=True, metavar="S", help="Only this column; may be repeated.")
+@click.option("--allow-fallback", is_flag=True, help="Measure cells that share their nodes with the CPU, too.")
 @click.option("--steps", type=int, default=256, show_default=True, help="Chained steps a cell.")
 @click.option("--calibrate", type=FILE, metavar="TEXT", help="For int8-static. Default: text of the model's own.")
 @click.option("--python", "pythons", multiple=True, metavar="P=COMMAND", help="The Python that has the provider P.")
@@ -31,6 +32,7 @@ def command(
     model: Path,
     providers: tuple[str, ...],
     precisions: tuple[str, ...],
+    allow_fallback: bool,
     steps: int,
     calibrate: Path | None,
     pythons: tuple[str, ...],
@@ -55,6 +57,7 @@ def command(
         calibrate,
         dict(map(_command, pythons)),
         [read_matrix(path) for path in merged],
+        allow_fallback=allow_fallback,
         progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
     )
     show(as_json, matrix, text(matrix, markdown))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.progress import progress
 from t2r_export.cli.reports import parity_text
@@ -15,17 +16,21 @@ from t2r_runtime.errors import CheckFailed
 @click.command("verify")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("graph", type=click.Path(path_type=Path))
-@click.option("--provider", default="cpu", show_default=True, help="ONNX Runtime's execution provider.")
+@providers.options
 @click.option("--steps", type=int, default=1000, show_default=True, help="Chained steps to compare.")
 @json_option
-def command(model: Path, graph: Path, provider: str, steps: int, as_json: bool) -> None:
+def command(model: Path, graph: Path, provider: str, allow_fallback: bool, steps: int, as_json: bool) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
     from t2r_export import checkpoint
     from t2r_export.verify import verify
+    from t2r_runtime import Decoder
 
+    loaded = checkpoint.load(model)
+    decoder = Decoder(graph, provider, allow_fallback=allow_fallback)
     with progress("verify", steps) as advance:
-        report = verify(checkpoint.load(model), graph, provider, steps, progress=advance)
-    show(as_json, report.to_dict(), parity_text(report))
+        report = verify(loaded, graph, provider, steps, progress=advance, decoder=decoder)
+    show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
+    providers.note_split(provider, decoder.placement)
     if not report.same_checkpoint:
         note(f"{graph} says that it was exported from another file than {model}")
     if not report.passed:

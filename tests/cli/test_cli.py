@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
-from t2r_export import checkpoint
+from t2r_export import checkpoint, tolerances
 from t2r_export.cli import VERBS, export_main, main
+from t2r_export.cli.providers import split
 from t2r_export.model import Transformer
 
 
@@ -127,6 +129,25 @@ def test_verify_passes(folder: Path, capsys: Output) -> None:
     assert (result["passed"], result["steps"], result["same_checkpoint"]) == (True, 40, True)
 
 
+def test_verify_on_a_provider_that_takes_less(folder: Path, capsys: Output, pretender: str) -> None:
+    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider", pretender]
+    _, err = run(capsys, *arguments, code=2)
+    assert err.startswith("t2r: expected every node on nowhere; received ") and err.endswith("or allow fallback\n")
+    # nobody has measured a tolerance for it, which is said after its nodes were given away
+    _, err = run(capsys, *arguments, "--allow-fallback", code=2)
+    assert err.startswith("t2r: expected a provider and quantization with a tolerance (")
+
+
+def test_verify_reports_a_split(folder: Path, capsys: Output, pretender: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tolerances.TOLERANCES, (pretender, "none"), tolerances.tolerance("cpu", "none"))
+    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider", pretender]
+    out, err = run(capsys, *arguments, "--allow-fallback")
+    nodes = len(onnx.load(folder / "t2r.onnx").graph.node)
+    assert out.startswith("3 steps, nowhere ")
+    assert err == f"nowhere runs 0 of {nodes} nodes, cpu {nodes}\n"
+    assert json.loads(run(capsys, *arguments, "--allow-fallback", "--json")[0])["placement"] == {"cpu": nodes}
+
+
 def test_verify_fails_with_1(folder: Path, tmp_path: Path, capsys: Output) -> None:
     arguments = ["convert", folder / "model.pt", tmp_path / "other.pt", "--feature-size", 5, "--seed", 9]
     run(capsys, *arguments)
@@ -209,6 +230,15 @@ class TestGenerate:
         _, err = run(capsys, "generate", folder / "t2r.onnx", "--ids", "3,x", code=2)
         assert err == "t2r: expected token numbers as 1,2,3; received '3,x'; correct --ids\n"
 
+    def test_reports_a_split(self, folder: Path, capsys: Output, pretender: str) -> None:
+        arguments = ["generate", folder / "t2r.onnx", "--provider", pretender, "--max-tokens", 4, "--seed", 1]
+        _, err = run(capsys, *arguments, code=2)
+        assert err.startswith("t2r: expected every node on nowhere; received ")
+        _, err = run(capsys, *arguments, "--allow-fallback")
+        nodes = len(onnx.load(folder / "t2r.onnx").graph.node)
+        assert err.endswith(f" tokens/s\nnowhere runs 0 of {nodes} nodes, cpu {nodes}\n")
+        assert json.loads(run(capsys, *arguments, "--allow-fallback", "--json")[0])["placement"] == {"cpu": nodes}
+
     def test_streams(self, folder: Path) -> None:
         """Text comes while it is written, Ctrl-C ends it with one line, and a closed pipe with none."""
         command = [
@@ -232,6 +262,10 @@ class TestGenerate:
             assert process.stderr.read() == last
             process.stderr.close()
             assert process.wait() == code
+
+
+def test_split() -> None:
+    assert split("dnnl", {"cpu": 12, "dnnl": 5}) == "dnnl runs 5 of 17 nodes, cpu 12"
 
 
 def test_module_runs() -> None:

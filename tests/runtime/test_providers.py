@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -67,16 +66,6 @@ def test_a_provider_that_cannot_start(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_cpu_runs_every_node(tmp_path: Path) -> None:
     decoder = Decoder(graphs.save(tmp_path / "g.onnx"), threads=1)
     assert decoder.placement == {"cpu": len(graphs.model().graph.node)}
-
-
-@pytest.fixture
-def pretender(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A provider that starts but takes no node, as one does whose driver is missing."""
-    real = providers.open_session
-    monkeypatch.setitem(PROVIDERS, "nowhere", dataclasses.replace(PROVIDERS["cpu"], ort_name="Nowhere", hint="go home"))
-    monkeypatch.setattr(ort, "get_available_providers", lambda: ["Nowhere", CPU])
-    monkeypatch.setattr(providers, "open_session", lambda path, _, *rest: real(path, PROVIDERS["cpu"], *rest))
-    return "nowhere"
 
 
 def test_fallback_is_an_error_that_names_the_nodes(pretender: str, tmp_path: Path) -> None:
