@@ -2,8 +2,10 @@
 
     transfer  the new mixers' own parameters (φ), so that each layer's output is what the teacher's layer gives for the
               teacher's own hidden states: attention transfer, Zhang et al. 2024 (LoLCATs), arXiv 2410.10254, sec. 3.1
+    align     all weights of the new mixers, so that each block's output is what the teacher's block gives for the
+              teacher's own hidden states (RADLADS, Goldstein et al. 2025, arXiv 2505.03005, step 1)
     distill   all weights, so that the student's next-token distribution is the teacher's (Hinton et al. 2015), and on
-              the way the output of each block (RADLADS, Goldstein et al. 2025, arXiv 2505.03005)
+              the way the output of each block
     task      all weights, on the text itself: the recipe of Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
 
 A stage is a module whose `forward` is its loss: so it can be wrapped for several devices as a whole. A new stage is a
@@ -12,14 +14,13 @@ class here and a line in `STAGES`, here and in `finetune_config`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from t2r_export.losses import Divergence, next_token_loss, squared_error, variance
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 
@@ -111,6 +112,55 @@ class Transfer(Stage):
         return (torch.stack(losses) / self.variance).sum()
 
 
+class Align(Stage):
+    """Squared error of each new layer's block output, divided by the variance of what the teacher's block adds.
+
+    The residual stream passes both blocks unchanged, so a block that adds nothing starts near 1; the loss is the sum
+    over the layers whose mixers differ. The feed-forward stays as it is: the mixer learns what it makes of its output.
+    """
+
+    needs_teacher = True
+    variance: Tensor  # (new layers)
+
+    def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
+        assert teacher is not None
+        _check_alike(student, teacher, "the align stage", "leave align out")
+        pairs = enumerate(zip(student.config.layers, teacher.config.layers, strict=True))
+        self.new = [number for number, (ours, theirs) in pairs if ours != theirs]
+        if not self.new:
+            raise UserError(
+                "a student with other mixers than its teacher",
+                "the same mixers in both",
+                "convert the model first, or leave align out",
+            )
+        super().__init__(student, teacher, weights)
+        self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        places = tuple(f"blocks.{number}.mixer." for number in self.new)
+        return {name: p for name, p in self.student.named_parameters() if name.startswith(places)}
+
+    @torch.no_grad()
+    def measure(self, windows: Tensor) -> None:
+        assert self.teacher is not None
+        seen = (read(self.teacher, window[:, :-1]) for window in windows.split(1))
+        self.variance.copy_(variance([layers[n].output - layers[n].input for n in self.new] for layers in seen))
+
+    def forward(self, windows: Tensor) -> Tensor:
+        assert self.teacher is not None
+        ids = windows[:, :-1]
+        states = self.student.init_state(len(ids))
+        with torch.no_grad():
+            layers = read(self.teacher, ids)
+            rotary = self.student.embed(ids, states)[1]
+        losses = []
+        for number in self.new:
+            state = self.student.layer_state(states, number)
+            y, _ = self.student.blocks[number](layers[number].input, state, rotary)
+            losses.append(squared_error(y, layers[number].output))
+        return (torch.stack(losses) / self.variance).sum()
+
+
 class Distill(Stage):
     """KL(teacher ‖ student) of the next token, plus what the weights ask for.
 
@@ -161,32 +211,11 @@ class Task(Stage):
         return next_token_loss(self.student(windows[:, :-1]), windows)
 
 
-class Divergence(torch.autograd.Function):
-    """KL(p ‖ q), mean over tokens, of logits (N, vocabulary): q's from the student, p's from the teacher.
-
-    Its gradient for q's logits is (q - p)/N. Written out because the composed form keeps several tensors of the size
-    of the logits until the backward pass, the largest there are with a large vocabulary, and takes twice as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        log_p, log_q = F.log_softmax(target, -1, dtype=wide), F.log_softmax(logits, -1, dtype=wide)
-        p = log_p.exp()
-        loss = log_p.sub_(log_q).mul_(p).sum() / len(logits)
-        ctx.save_for_backward(log_q.exp_().sub_(p).div_(len(logits)).to(logits.dtype))
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (difference,) = ctx.saved_tensors
-        return difference * gradients[0], None
-
-
 @dataclass(frozen=True)
 class Layer:
     """What one block did, (B, T, D) each."""
 
+    input: Tensor  # the residual stream before it
     normed: Tensor  # what its mixer got
     mixed: Tensor  # what its mixer gave
     output: Tensor  # the residual stream after it
@@ -200,9 +229,10 @@ def read(model: Transformer, ids: Tensor) -> list[Layer]:
     for number, block in enumerate(model.blocks):
         normed = block.norm1(x)
         mixed, _ = block.mixer(normed, model.layer_state(states, number), rotary)
-        x = x + mixed
-        x = x + block.ffn(block.norm2(x))
-        layers.append(Layer(normed, mixed, x))
+        after = x + mixed
+        after = after + block.ffn(block.norm2(after))
+        layers.append(Layer(x, normed, mixed, after))
+        x = after
     return layers
 
 
@@ -210,30 +240,6 @@ def logits_of(model: Transformer, layers: list[Layer]) -> Tensor:
     """The last line of `model(ids)`: (B, T, vocabulary)."""
     logits: Tensor = model.head(model.norm(layers[-1].output))
     return logits
-
-
-def variance(samples: Iterable[Sequence[Tensor]]) -> Tensor:
-    """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (1, T, D) -> (layers).
-
-    From one window at a time, so that it fits wherever one process's share of a batch does, and is the same number
-    however many processes share it.
-    """
-    sums = []
-    for sample in samples:
-        flat = [y.double().flatten(0, 1) for y in sample]  # each (T, D)
-        sums.append(torch.stack([torch.stack([y.mean(0), y.square().mean(0)]) for y in flat]))
-    mean, square = torch.stack(sums).mean(0).unbind(1)  # (layers, D) each
-    return (square - mean.square()).mean(1).clamp(min=1e-12)
-
-
-def squared_error(found: Tensor, target: Tensor) -> Tensor:
-    """Mean squared difference, in float32."""
-    return (found.float() - target.float()).square().mean()
-
-
-def next_token_loss(logits: Tensor, windows: Tensor) -> Tensor:
-    """Cross-entropy, mean over tokens, of logits (B, T, vocabulary) and windows (B, T+1), whose last T it predicts."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
 
 
 def _check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:
@@ -254,4 +260,4 @@ def _new_parameters(student: Transformer, teacher: Transformer, layer: int) -> s
 
 
 # the stages by name; how long they train, and how fast, stands in t2r_export.finetune_config under the same names
-STAGES: dict[str, type[Stage]] = {"transfer": Transfer, "distill": Distill, "task": Task}
+STAGES: dict[str, type[Stage]] = {"transfer": Transfer, "align": Align, "distill": Distill, "task": Task}

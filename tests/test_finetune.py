@@ -91,13 +91,13 @@ def changed(before: Path, after: Path) -> set[str]:
 
 
 def test_all_stages_learn_something(config: FinetuneConfig) -> None:
-    plan = parse_plan("transfer,distill", "40,80", "0.03,0.01")
+    plan = parse_plan("transfer,align,distill", "40,40,80", "0.03,0.01,0.01")
     config = dataclasses.replace(config, plan=plan)
     report = finetune(config)
     lines = [json.loads(line) for line in config.log_path.read_text().splitlines()]
-    for stage in ("transfer", "distill"):
+    for stage, share in (("transfer", 0.7), ("align", 0.8), ("distill", 0.75)):
         losses = [line["validation_loss"] for line in lines if line.get("stage") == stage and "validation_loss" in line]
-        assert losses[-1] < 0.7 * losses[0]
+        assert losses[-1] < share * losses[0]
     assert lines[0]["event"] == "start"
     assert lines[-1]["event"] == "done"
     assert lines[-1]["nats"] == report.after.nats

@@ -36,7 +36,7 @@ def test_rates_that_nobody_asked_for_fit_the_width() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("transfer,polish",), "stages out of transfer, distill, task; received 'polish'"),
+        (("transfer,polish",), "stages out of transfer, align, distill, task; received 'polish'"),
         (("transfer,task", "3"), "2 steps, one for each of transfer, task; received '3'; correct the steps"),
         (("task", "three"), "steps as numbers with commas between them; received 'three'"),
         (("task", "-1"), "steps of task to be a whole number of at least 0; received -1"),

@@ -12,8 +12,9 @@ import texts
 from t2r_export import finetune_config
 from t2r_export.convert import convert
 from t2r_export.evaluate import evaluate
+from t2r_export.losses import Divergence
 from t2r_export.model import Transformer
-from t2r_export.stages import STAGES, Distill, Divergence, LossWeights, Task, Transfer, logits_of, read
+from t2r_export.stages import STAGES, Align, Distill, LossWeights, Task, Transfer, logits_of, read
 from t2r_runtime.errors import UserError
 
 
@@ -83,6 +84,43 @@ def test_transfer_refuses_models_that_do_not_belong_together() -> None:
     short = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
     with pytest.raises(UserError, match="1 layers of width 10 for 3 of 10"):
         Transfer(student, short)
+
+
+def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
+    student, teacher = pair("0,2")
+    stage = Align(student, teacher)
+    stage(windows()).backward()
+    touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.mixer.", "blocks.2.mixer."))}
+    assert touched == set(stage.trainable()) == expected
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
+    student, teacher = pair("0,2")
+    rows = windows()
+    stage = Align(student, teacher)
+    stage.measure(rows)
+    expected = 0.0
+    with torch.no_grad():
+        x, rotary, _ = teacher.embed(rows[:, :-1], teacher.init_state(small.B))
+        for layer, block in enumerate(teacher.blocks):
+            target, _ = block(x, teacher.layer_state(teacher.init_state(small.B), layer), rotary)
+            if layer != 1:
+                state = student.layer_state(student.init_state(small.B), layer)
+                y, _ = student.blocks[layer](x, state, rotary)
+                added = (target - x).flatten(0, 1).var(0, unbiased=False).mean()
+                expected += float(F.mse_loss(y, target) / added)
+            x = target
+    assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_align_refuses_models_that_do_not_belong_together() -> None:
+    student, teacher = pair()
+    with pytest.raises(UserError, match="convert the model first, or leave align out"):
+        Align(teacher, small.model(texts.TEACHER))
+    with pytest.raises(UserError, match="1 layers of width 10 for 3 of 10; .* leave align out"):
+        Align(student, small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,))))
 
 
 def test_distilling_from_oneself_is_nothing() -> None:

@@ -48,7 +48,7 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--stages", "dream"], "t2r: expected stages out of transfer, distill, task; received 'dream'; "),
+        (["--stages", "dream"], "t2r: expected stages out of transfer, align, distill, task; received 'dream'; "),
         (["--steps", "1"], "t2r: expected 2 steps, one for each of transfer, distill; received '1'; "),
         (["--device", "abacus"], "t2r: expected device out of auto, cpu, cuda; received 'abacus'; "),
         (["--batch", "0"], "t2r: expected batch to be a whole number of at least 1; received 0; "),
