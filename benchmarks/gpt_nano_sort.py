@@ -21,6 +21,7 @@ from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.finetune import finetune
 from t2r_export.finetune_config import FinetuneConfig, parse_plan
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.recipe import data_folder
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
@@ -53,7 +54,7 @@ def run(feature_size: int, steps: str, work: Path) -> dict[str, object]:
     data = work / "sequences.npy"
     np.save(data, sequences())
     loaded = checkpoint.load(source)
-    checkpoint.save(swapped, convert(loaded.model, feature_size), None, loaded.provenance)
+    checkpoint.save(swapped, convert(loaded.model, LinearConfig(feature_size)), None, loaded.provenance)
     export(checkpoint.load(swapped), graph)
     untrained = sorted_inputs(graph)
     plan = parse_plan("transfer,distill", steps, "1e-2,3e-3")

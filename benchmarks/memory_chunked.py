@@ -21,7 +21,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from t2r_export.config import Guard
+from t2r_export.mixer_configs import Guard
 from t2r_export.mixers.linear import chunk_size, chunked, guarded
 
 GUARD = Guard()

@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from t2r_export import __version__, checkpoint
-from t2r_export.config import LinearConfig, ModelConfig, RotaryConfig
+from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.export import ExportConfig, export
 from t2r_export.initialize import initialize
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.model import Transformer
 from t2r_export.verify import verify
 from t2r_runtime import Decoder

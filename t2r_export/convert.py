@@ -1,7 +1,8 @@
-"""Swap softmax attention for linear attention, layer by layer (Kasai et al. 2021, section 3: "swap, then finetune").
+"""Swap softmax attention for another mixer, layer by layer (Kasai et al. 2021, section 3: "swap, then finetune").
 
-Requires a model with softmax layers. Ensures a model with the same weights everywhere, new feature maps in the chosen
-layers, and nothing else changed. What comes out has not been finetuned: it is a starting point.
+Requires a model with softmax layers. Ensures a model with the same weights everywhere, new mixers with new parameters
+of their own in the chosen layers, and nothing else changed. What comes out has not been finetuned:
+it is a starting point.
 """
 
 from __future__ import annotations
@@ -10,44 +11,26 @@ import dataclasses
 
 import torch
 
-from t2r_export.config import Guard, LinearConfig, SoftmaxConfig
+from t2r_export.mixer_configs import MixerConfig, SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 
 
-def convert(
-    model: Transformer,
-    feature_size: int,
-    layers: str = "all",
-    shared_features: bool = False,
-    positions: str | None = None,
-    guard: Guard | None = None,
-    query_scale: float = 1.0,
-    seed: int = 0,
-) -> Transformer:
-    """A copy of `model` with T2R attention in the chosen layers.
+def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: int = 0) -> Transformer:
+    """A copy of `model` with another mixer in the chosen layers.
 
     Args:
-        feature_size: K, features a head.
-        layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`.
-        shared_features: one map for q and k of a head, as in the authors' code.
-        positions: for rotary models, `keep` rotates q and k before φ, `drop` does not (and lets the layer fold).
-            Default: keep, which costs the fold and was measured to lose far less quality (docs/quality.md).
-        guard: of the denominator. Default: add 1e-6. The authors clamp at 1e-2, which passes no gradient where the
-            denominator is smaller, and was measured to train worse (docs/quality.md).
-        query_scale: multiplies q before φ.
-        seed: of the maps' random weights.
+        mixer: what the chosen layers become, `LinearConfig(32)` for T2R with 32 features a head. What a layer of the
+            new kind shares with softmax attention (the projections of q, k, v and the output) keeps its weights.
+        layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`. Converting twice
+            gives layers of two kinds.
+        seed: of the new parameters' random weights.
 
     Raises:
-        UserError: a size or layer that cannot be, or a chosen layer that is not softmax.
+        UserError: a mixer or layer that cannot be, or a chosen layer that is not softmax.
     """
     config = model.config
     chosen = choose_layers(layers, len(config.layers))
-    if positions is not None and config.position != "rotary":
-        raise UserError(
-            "positions only for a rotary model", f"{positions!r} for {config.position} positions", "leave it out"
-        )
-    mixer = LinearConfig(feature_size, shared_features, positions or "keep", query_scale, guard or Guard())
     for layer in chosen:
         if not isinstance(config.layers[layer], SoftmaxConfig):
             raise UserError(
@@ -58,7 +41,8 @@ def convert(
         torch.manual_seed(seed)
         converted = Transformer(dataclasses.replace(config, layers=mixers))
     missing, unexpected = converted.load_state_dict(model.state_dict(), strict=False)
-    assert not unexpected and all(".phi_" in name for name in missing), (missing, unexpected)
+    new = tuple(f"blocks.{layer}.mixer." for layer in chosen)
+    assert not unexpected and all(name.startswith(new) for name in missing), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
 
 

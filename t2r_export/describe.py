@@ -16,12 +16,14 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from t2r_export import checkpoint
+from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
 from t2r_export.mixers import Mixer
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import open_graph, read_signature
 from t2r_runtime.signature import PREFIX, StateSpec
 
 GRAPH_SUFFIXES = (".onnx", ".ort")
+BESIDE = {"heads", "kv_heads", "head_size", "fold"}  # what a layer's entry holds beside its mixer's config
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
 
@@ -182,20 +184,21 @@ def _ort(path: Path) -> _Content:
 
 def _checked(layer: dict[str, Any]) -> dict[str, Any]:
     """A layer of a graph's metadata, if it holds what is shown of it: a stranger's can hold anything."""
-    wanted: dict[str, Any] = {"kind": str, "fold": str, "kv_heads": int, "head_size": int}
-    if "feature_size" in layer:
-        wanted |= {"feature_size": int, "positions": str, "guard": dict}
-    guard = layer.get("guard", {})
+    wanted = {"fold": str, "kv_heads": int, "head_size": int}
     fine = all(isinstance(layer.get(key), kind) for key, kind in wanted.items())
-    if fine and "guard" in wanted:
-        fine = isinstance(guard.get("kind"), str) and isinstance(guard.get("eps"), int | float)
     if not fine or min(layer["kv_heads"], layer["head_size"]) < 1:
         raise UserError(
             f"layers with {', '.join(wanted)} in the metadata key {PREFIX}layers",
             ascii(layer)[:200],
             "export the model again",
         )
+    _mixer(layer)
     return layer
+
+
+def _mixer(layer: dict[str, Any]) -> MixerConfig:
+    """The mixer's own part of a layer."""
+    return mixer_from_dict({key: value for key, value in layer.items() if key not in BESIDE})
 
 
 def _fold(mixer: Mixer) -> str:
@@ -242,13 +245,8 @@ def lines(description: Description) -> list[str]:
 
 
 def _layer(layer: dict[str, Any]) -> str:
-    if "feature_size" not in layer:
-        return f"{layer['kind']}, {layer['fold']}"
-    guard = layer["guard"]
-    return (
-        f"{layer['kind']}, {layer['feature_size']} features, guard {guard['kind']} {guard['eps']:g}, "
-        f"positions {layer['positions']}, {layer['fold']}"
-    )
+    config = _mixer(layer)
+    return ", ".join(part for part in (config.kind, config.summary(), layer["fold"]) if part)
 
 
 def _short(value: Any) -> str:

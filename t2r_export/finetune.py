@@ -16,10 +16,10 @@ from typing import Any
 
 from t2r_export import checkpoint
 from t2r_export.checkpoint import Checkpoint
-from t2r_export.config import SoftmaxConfig
 from t2r_export.data import Corpus, held_out_windows, read_corpus
 from t2r_export.evaluate import Evaluation, evaluate
 from t2r_export.finetune_config import FinetuneConfig
+from t2r_export.mixer_configs import SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_export.stages import STAGES
 from t2r_export.training import Trainer, remove_state

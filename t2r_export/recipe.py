@@ -18,12 +18,13 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from t2r_export import checkpoint
-from t2r_export.config import Guard, ModelConfig
+from t2r_export.config import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.data import read_documents
 from t2r_export.finetune import finetune
 from t2r_export.finetune_config import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.initialize import initialize
+from t2r_export.mixer_configs import mixer_from_dict
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import write_bytes
 
@@ -110,9 +111,8 @@ def _student(
     if not swapped.exists():
         loaded = checkpoint.load(teacher)
         swap = dict(options["convert"])
-        if "guard" in swap:
-            swap["guard"] = Guard(**swap["guard"])
-        model = convert(loaded.model, **swap)
+        layers, seed = swap.pop("layers", "all"), swap.pop("seed", 0)
+        model = convert(loaded.model, mixer_from_dict({"kind": "linear", **swap}), layers, seed)
         checkpoint.save(swapped, model, loaded.tokenizer, {**loaded.provenance, "convert": options["convert"]})
     say(f"training the student {name}: {path}")
     report = _finetune(swapped, path, text, options["finetune"], teacher)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_export.config import Guard
+from t2r_export.mixer_configs import Guard
 
 Array = NDArray[np.float64]
 

@@ -6,7 +6,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from t2r_export.cli import main
-from t2r_export.config import ModelConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import SoftmaxConfig
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 CONFIG = ModelConfig(

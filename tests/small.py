@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoint import Checkpoint
-from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.export import ExportConfig, ExportReport, export
+from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.verify import Report, verify

@@ -15,7 +15,8 @@ import torch
 
 import folders
 from t2r_export import checkpoint
-from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig, RotaryConfig
+from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import sha256

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
-from t2r_export.config import MIXER_CONFIGS, Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig, RotaryConfig
+from t2r_export.mixer_configs import MIXER_CONFIGS, Guard, LinearConfig, SoftmaxConfig
 from t2r_export.mixers import MIXERS
 from t2r_runtime.errors import UserError
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K
-from t2r_export.config import Guard, LinearConfig
 from t2r_export.convert import choose_layers, convert
+from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 
@@ -56,7 +56,7 @@ def test_a_layer_that_is_not_there(text: str) -> None:
 def test_nothing_else_changes(rotary: bool) -> None:
     source = teacher(rotary)
     before = {name: weight.clone() for name, weight in source.state_dict().items()}
-    made = convert(source, K, "0,2")
+    made = convert(source, LinearConfig(K), "0,2")
     after = made.state_dict()
     assert set(after) - set(before) == {
         f"blocks.{layer}.mixer.phi_{side}.{part}" for layer in (0, 2) for side in "qk" for part in ("weight", "bias")
@@ -72,7 +72,7 @@ def test_nothing_else_changes(rotary: bool) -> None:
 
 def test_what_comes_out_is_its_own() -> None:
     source = teacher()
-    made = convert(source, K)
+    made = convert(source, LinearConfig(K))
     with torch.no_grad():
         made.blocks[0].mixer.q.weight.zero_()  # type: ignore[operator, union-attr]
     assert source.blocks[0].mixer.q.weight.abs().sum() > 0  # type: ignore[operator, union-attr]
@@ -81,28 +81,28 @@ def test_what_comes_out_is_its_own() -> None:
 
 def test_none_is_the_teacher() -> None:
     source, ids = teacher(), small.ids()
-    made = convert(source, K, "none")
+    made = convert(source, LinearConfig(K), "none")
     assert made.config == source.config
     assert torch.equal(made(ids), source(ids))
 
 
 def test_options() -> None:
     source = small.model(dataclasses.replace(LLAMA, kv_heads=small.H, layers=(SOFTMAX,)))
-    made = convert(source, 3, shared_features=True, positions="drop", guard=Guard("add", 0.1), query_scale=0.5)
+    made = convert(source, LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)))
     assert made.config.layers == (LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)),)
 
 
 def test_seed() -> None:
     phi = "blocks.0.mixer.phi_q.weight"
     source, state = teacher(), torch.random.get_rng_state()
-    first, again, other = (convert(source, K, seed=seed).state_dict()[phi] for seed in (1, 1, 2))
+    first, again, other = (convert(source, LinearConfig(K), seed=seed).state_dict()[phi] for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's own random numbers were used up"
 
 
 def test_precision_is_kept() -> None:
-    assert convert(teacher().double(), K).embedding.weight.dtype == torch.float64
+    assert convert(teacher().double(), LinearConfig(K)).embedding.weight.dtype == torch.float64
 
 
 @given(st.integers(-3, 0))
@@ -110,27 +110,22 @@ def test_no_features(size: int) -> None:
     with pytest.raises(
         UserError, match=f"expected feature_size to be a whole number from 1 to 1048576; received {size}"
     ):
-        convert(teacher(), size)
+        convert(teacher(), LinearConfig(size))
 
 
-def test_positions_only_where_they_turn() -> None:
-    with pytest.raises(UserError) as caught:
-        convert(teacher(), K, positions="drop")
-    assert str(caught.value) == (
-        "expected positions only for a rotary model; received 'drop' for learned positions; leave it out"
-    )
+def test_unknown_positions() -> None:
     with pytest.raises(UserError, match="expected positions to be one of keep, drop; received 'turn'"):
-        convert(teacher(rotary=True), K, positions="turn")
+        convert(teacher(rotary=True), LinearConfig(K, positions="turn"))
 
 
 def test_only_softmax_is_converted() -> None:
     hybrid = small.model(CONFIGS["hybrid"])
-    assert convert(hybrid, K, "1").config.layers[1] == LinearConfig(K)
+    assert convert(hybrid, LinearConfig(K), "1").config.layers[1] == LinearConfig(K)
     with pytest.raises(UserError) as caught:
-        convert(hybrid, K, "0,1")
+        convert(hybrid, LinearConfig(K), "0,1")
     assert str(caught.value) == "expected layer 0 to be softmax; received a linear layer; convert the original model"
 
 
 def test_shared_features_need_as_many_kv_heads() -> None:
     with pytest.raises(UserError, match="as many kv heads as query heads where q and k share a feature map"):
-        convert(teacher(), K, shared_features=True)
+        convert(teacher(), LinearConfig(K, shared_features=True))

@@ -155,20 +155,20 @@ LAYER = {"kind": "softmax", "fold": "not folded", "kv_heads": 3, "head_size": 4}
         ({"eos_tokens": [None]}, FORM),
         (
             {"layers": [{}]},
-            "expected layers with kind, fold, kv_heads, head_size in the metadata key t2r.layers; recei",
+            "expected layers with fold, kv_heads, head_size in the metadata key t2r.layers; recei",
         ),
-        ({"layers": [LAYER | {"kv_heads": "3"}]}, "expected layers with kind, fold, kv_heads, head_size in the metad"),
+        ({"layers": [LAYER | {"kv_heads": "3"}]}, "expected layers with fold, kv_heads, head_size in the metad"),
         (
             {"layers": [LAYER | {"head_size": 0}]},
-            "expected layers with kind, fold, kv_heads, head_size in the metadata",
+            "expected layers with fold, kv_heads, head_size in the metadata",
         ),
         (
-            {"layers": [LAYER | {"feature_size": 5}]},
-            "expected layers with kind, fold, kv_heads, head_size, feature_size",
+            {"layers": [LAYER | {"kind": "other"}]},
+            "expected mixer kind to be one of softmax, ",
         ),
         (
-            {"layers": [LAYER | {"feature_size": 5, "positions": "keep", "guard": {"kind": "clamp", "eps": "1"}}]},
-            "expected layers with kind, fold, kv_heads, head_size, feature_size, positions, guard in the metadata key",
+            {"layers": [LAYER | {"kind": "linear", "feature_size": 5, "guard": {"kind": "clamp", "eps": "1"}}]},
+            "expected guard eps to be a finite positive number; received '1'; correct guard eps",
         ),
     ],
 )

@@ -78,7 +78,7 @@ RULES = {
     ),
     "importers know no stage": (modules("t2r_export", "importers/*.py"), {"onnx", "onnxruntime", *STAGES}),
     "configs import nothing heavy": (
-        [folder("t2r_export") / name for name in ("config.py", "finetune_config.py")],
+        [folder("t2r_export") / name for name in ("config.py", "mixer_configs.py", "finetune_config.py")],
         HEAVY | {"numpy"},
     ),
     "nothing installed needs transformers": (modules("t2r_export"), {"transformers"}),
@@ -113,7 +113,7 @@ def test_runtime_brings_in_no_torch(module: str) -> None:
     assert loaded_by(f"import {module.removesuffix('.__init__')}") & {*HEAVY, "t2r_export"} == set()
 
 
-@pytest.mark.parametrize("module", ["config", "finetune_config", "errors"])
+@pytest.mark.parametrize("module", ["config", "mixer_configs", "finetune_config", "errors"])
 def test_module_brings_in_no_torch(module: str) -> None:
     assert loaded_by(f"import t2r_export.{module}") & HEAVY == set()
 

@@ -15,8 +15,8 @@ from onnx import TensorProto, numpy_helper
 import small
 from small import VOCABULARY
 from t2r_export import quantizers
-from t2r_export.config import Guard
 from t2r_export.export import ExportConfig
+from t2r_export.mixer_configs import Guard
 from t2r_export.quality import Ruined
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers import SCHEMES

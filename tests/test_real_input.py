@@ -12,6 +12,7 @@ import pytest
 from t2r_export import checkpoint
 from t2r_export.convert import convert
 from t2r_export.export import ExportConfig, export
+from t2r_export.mixer_configs import LinearConfig
 from t2r_runtime import Decoder, Text
 from t2r_runtime.errors import UserError
 
@@ -28,7 +29,7 @@ def stories(data: Path) -> Path:
 def teller(stories: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """stories260K as it is, exported."""
     loaded = checkpoint.load(stories)
-    made = convert(loaded.model, feature_size=16, layers="none")
+    made = convert(loaded.model, LinearConfig(16), "none")
     path = tmp_path_factory.mktemp("stories") / "teacher.onnx"
     export(checkpoint.Checkpoint(made.config, made, loaded.tokenizer, {}, loaded.sha256), path)
     return path

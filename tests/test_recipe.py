@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from t2r_export import checkpoint
-from t2r_export.config import LinearConfig
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.recipe import build, train_tokenizer
 from t2r_runtime.errors import UserError
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t2r_export import reference
-from t2r_export.config import Guard
+from t2r_export.mixer_configs import Guard
 from t2r_export.reference import Array
 
 CLAMP, ADD = Guard("clamp", 1e-2), Guard("add", 1e-3)

@@ -13,6 +13,7 @@ from t2r_export import finetune_config
 from t2r_export.convert import convert
 from t2r_export.evaluate import evaluate
 from t2r_export.losses import Divergence
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.model import Transformer
 from t2r_export.stages import STAGES, Align, Distill, LossWeights, Task, Transfer, logits_of, read
 from t2r_runtime.errors import UserError
@@ -20,7 +21,7 @@ from t2r_runtime.errors import UserError
 
 def pair(layers: str = "all") -> tuple[Transformer, Transformer]:
     teacher = small.model(texts.TEACHER)
-    return convert(teacher, small.K, layers), teacher
+    return convert(teacher, LinearConfig(small.K), layers), teacher
 
 
 def windows(seed: int = 1) -> torch.Tensor:
@@ -125,7 +126,8 @@ def test_align_refuses_models_that_do_not_belong_together() -> None:
 
 def test_distilling_from_oneself_is_nothing() -> None:
     student, _ = pair()
-    loss = Distill(student, convert(small.model(texts.TEACHER), small.K), LossWeights(hidden=1.0))(windows())
+    same = convert(small.model(texts.TEACHER), LinearConfig(small.K))
+    loss = Distill(student, same, LossWeights(hidden=1.0))(windows())
     loss.backward()
     assert abs(float(loss.detach())) < 1e-6
     gradients = [p.grad for p in student.parameters() if p.grad is not None]

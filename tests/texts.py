@@ -13,6 +13,7 @@ from t2r_export import checkpoint
 from t2r_export.config import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.finetune_config import SEPARATOR
+from t2r_export.mixer_configs import LinearConfig
 
 LETTERS = "abcdefgh ."
 BOS, EOS = len(LETTERS), len(LETTERS) + 1
@@ -49,5 +50,7 @@ def write_teacher(path: Path, config: ModelConfig = TEACHER) -> Path:
 
 def write_student(path: Path, layers: str = "all") -> Path:
     """The teacher after conversion, untrained."""
-    checkpoint.save(path, convert(small.model(TEACHER), small.K, layers), tokenizer(), {"origin": "random"})
+    checkpoint.save(
+        path, convert(small.model(TEACHER), LinearConfig(small.K), layers), tokenizer(), {"origin": "random"}
+    )
     return path

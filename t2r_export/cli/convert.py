@@ -1,68 +1,93 @@
-"""`t2r convert`: swap softmax attention for linear attention."""
+"""`t2r convert`: swap softmax attention for another mixer."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from t2r_export.cli.output import json_option, show, size
-from t2r_export.config import Guard, LinearConfig
+from t2r_export.mixer_configs import MIXER_CONFIGS, Guard, LinearConfig, SoftmaxConfig, mixer_from_dict
+from t2r_runtime.errors import UserError
+
+KINDS = [kind for kind in MIXER_CONFIGS if kind != SoftmaxConfig.kind]  # what a layer can become
+TYPES = {"int": int, "float": float, "str": str}
+
+
+def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for every field that a mixer's config calls one. What is not given stays None."""
+    fields: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
+    for kind in KINDS:
+        for field in dataclasses.fields(MIXER_CONFIGS[kind]):
+            if "help" in field.metadata:
+                fields.setdefault(field.name, (field, []))[1].append(kind)
+    for name, (field, kinds) in reversed(fields.items()):
+        needed = field.default is dataclasses.MISSING
+        said = f"{field.metadata['help']}  [{', '.join(kinds)}; {'needed' if needed else f'default: {field.default}'}]"
+        choices = field.metadata["choices"]
+        value: Any = click.Choice(choices) if choices else TYPES.get(str(field.type))
+        form: dict[str, Any] = {"is_flag": True} if field.type == "bool" else {"type": value}
+        command = click.option(f"--{name.replace('_', '-')}", name, default=None, help=said, **form)(command)
+    return command
 
 
 @click.command("convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--feature-size", type=int, required=True, metavar="K", help="Features of each head.")
+@click.option("--mixer", type=click.Choice(KINDS), default=LinearConfig.kind, show_default=True, help="What comes in.")
 @click.option(
     "--layers", default="all", show_default=True, help="all, none, every:N (each Nth stays softmax) or 0,2,5."
 )
-@click.option("--shared-features", is_flag=True, help="One feature map for q and k of a head.")
-@click.option(
-    "--positions",
-    type=click.Choice(LinearConfig.POSITIONS),
-    help="Rotary models: rotate q and k before the feature map (keep), or not (drop: the layers can be folded).",
-)
-@click.option("--guard", type=click.Choice(Guard.KINDS), default=Guard.kind, show_default=True, help="Denominator's.")
-@click.option("--guard-eps", type=float, default=Guard.eps, show_default=True)
-@click.option("--query-scale", type=float, default=1.0, show_default=True, help="Multiplies q before the feature map.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the new maps' weights.")
+@mixer_options
+@click.option("--guard", type=click.Choice(Guard.KINDS), default=None, help=f"Denominator's.  [default: {Guard.kind}]")
+@click.option("--guard-eps", type=float, default=None, help=f"[default: {Guard.eps}]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the new parameters' random weights.")
 @json_option
 def command(
     source: Path,
     out: Path,
-    feature_size: int,
+    mixer: str,
     layers: str,
-    shared_features: bool,
-    positions: str | None,
-    guard: str,
-    guard_eps: float,
-    query_scale: float,
+    guard: str | None,
+    guard_eps: float | None,
     seed: int,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Swap softmax attention for linear attention in SOURCE (a model.pt or a Hugging Face folder); write OUT."""
+    """Swap softmax attention for another mixer in SOURCE (a model.pt or a Hugging Face folder);
+    write OUT."""
     from t2r_export import checkpoint
     from t2r_export.convert import convert
 
+    given = {name: value for name, value in options.items() if value is not None}
+    if guard is not None or guard_eps is not None:
+        eps = Guard.eps if guard_eps is None else guard_eps
+        given["guard"] = {"kind": guard or Guard.kind, "eps": eps}
+    config = mixer_from_dict({"kind": mixer, **given})
     loaded = checkpoint.load(source)
-    model = convert(
-        loaded.model, feature_size, layers, shared_features, positions, Guard(guard, guard_eps), query_scale, seed
-    )
-    options = {
+    if "positions" in given and loaded.config.position != "rotary":
+        raise UserError(
+            "positions only for a rotary model",
+            f"{given['positions']!r} for {loaded.config.position} positions",
+            "leave it out",
+        )
+    model = convert(loaded.model, config, layers, seed)
+    done = {
         "source": source.name,
         "source_sha256": loaded.sha256,
-        "feature_size": feature_size,
+        "mixer": config.to_dict(),
         "layers": layers,
-        "shared_features": shared_features,
         "seed": seed,
     }
-    checkpoint.save(out, model, loaded.tokenizer, {**loaded.provenance, "convert": options})
-    kinds = [mixer.kind for mixer in model.config.layers]
+    checkpoint.save(out, model, loaded.tokenizer, {**loaded.provenance, "convert": done})
+    kinds = [layer.kind for layer in model.config.layers]
     written = out.stat().st_size
     show(
         as_json,
         {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},
-        f"{out}: {kinds.count('linear')} of {len(kinds)} layers are linear now, {size(written)}; "
-        "the new feature maps know nothing yet: t2r finetune teaches them",
+        f"{out}: {kinds.count(mixer)} of {len(kinds)} layers are {mixer} now, {size(written)}; "
+        "what is new in them knows nothing yet: t2r finetune teaches it",
     )

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t2r_export.config import LARGEST, MAX_LAYERS, ModelConfig
+from t2r_export.config import ModelConfig
+from t2r_export.validation import LARGEST, MAX_LAYERS
 from t2r_runtime.errors import UserError
 
 # transformers' names -> ours; several names stand for one formula

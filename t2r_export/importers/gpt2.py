@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from t2r_export.config import ModelConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig
 from t2r_export.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.mixer_configs import SoftmaxConfig
 
 
 def _config(fields: Fields) -> ModelConfig:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from t2r_export.config import ModelConfig, RotaryConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.mixer_configs import SoftmaxConfig
 
 # a rope type and the keys that it reads, besides the theta that all have
 ROPE_TYPES = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from t2r_export.config import MixerConfig, ModelConfig
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import MixerConfig
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.linear import LinearMixer
 from t2r_export.mixers.softmax import SoftmaxMixer
 
-# `kind` of the config -> class; the configs stand in t2r_export.config.MIXER_CONFIGS under the same names
+# `kind` of the config -> class; the configs stand in t2r_export.mixer_configs.MIXER_CONFIGS under the same names
 MIXERS: dict[str, type[Mixer]] = {
     "softmax": SoftmaxMixer,
     "linear": LinearMixer,

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from t2r_export.config import MixerConfig, ModelConfig
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import MixerConfig
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary
 from t2r_runtime.signature import StateSpec

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from t2r_export.config import Guard, LinearConfig, ModelConfig
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, rotate

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from small import DROPPED, GPT2, LINEAR, LLAMA, B, G, H, K, T, V
 from t2r_export import reference
-from t2r_export.config import Guard, LinearConfig, ModelConfig
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.mixers import build_mixer
 from t2r_export.mixers.linear import LinearMixer, chunk_size, chunked, guarded
 from t2r_export.positions import Rotary, build_positions

@@ -11,9 +11,10 @@ import torch
 
 from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened
 from t2r_export import checkpoint
-from t2r_export.config import Guard, LinearConfig, ModelConfig, RotaryConfig, SoftmaxConfig
+from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
+from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_export.verify import Report, verify
 
@@ -118,7 +119,7 @@ if WANTED.growing:
 
 def test_stories_as_t2r(data: Path, tmp_path: Path) -> None:
     loaded = checkpoint.load(data / "checkpoints" / "stories260K")
-    checkpoint.save(tmp_path / "t2r.pt", convert(loaded.model, 16), loaded.tokenizer, {})
+    checkpoint.save(tmp_path / "t2r.pt", convert(loaded.model, LinearConfig(16)), loaded.tokenizer, {})
     student = checkpoint.load(tmp_path / "t2r.pt")
     export(student, tmp_path / "t2r.onnx", WANTED.config)
     report = verified(student, tmp_path / "t2r.onnx", steps=1000)

@@ -1,0 +1,69 @@
+"""Checks of plain values that a config is made of: each says what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from t2r_runtime.errors import UserError
+
+# Bounds on what a stranger's config may ask for. They stop an absurd number before anything is allocated, and are
+# far above any decoder that a single machine runs.
+MAX_LAYERS = 1024
+MAX_SIZE = 1 << 20  # any one of D, ffn, heads, head size, feature size
+MAX_VOCABULARY = 1 << 22
+LARGEST = 1e300  # any number that is not a size
+
+
+def need(condition: bool, expected: str, received: Any, do: str) -> None:
+    if not condition:
+        raise UserError(expected, str(received), do)
+
+
+def size(name: str, value: Any, limit: int = MAX_SIZE) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    need(
+        whole and 1 <= value <= limit,
+        f"{name} to be a whole number from 1 to {limit}",
+        repr(value),
+        f"correct {name}",
+    )
+
+
+def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
+    need(value in known, f"{name} to be one of {', '.join(known)}", repr(value), f"choose one of those for {name}")
+
+
+def number(name: str, value: Any, positive: bool = True) -> None:
+    # a comparison, because a NaN fails it and a whole number too large for a float does not raise in it
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    need(
+        fine and (value > 0 or not positive),
+        f"{name} to be a finite{' positive' if positive else ''} number",
+        repr(value),
+        f"correct {name}",
+    )
+
+
+def flag(name: str, value: Any) -> None:
+    need(isinstance(value, bool), f"{name} to be true or false", repr(value), f"correct {name}")
+
+
+def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Check that `data` has the dataclass's fields and no others, so that a misspelt key is never ignored."""
+    need(isinstance(data, Mapping), f"{what} to be a JSON object", type(data).__name__, f"correct {what}")
+    names = {f.name for f in dataclasses.fields(cls)}
+    required = {
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
+    unknown, missing = sorted(set(data) - names), sorted(required - set(data))
+    need(
+        not unknown and not missing,
+        f"{what} to have the keys {', '.join(sorted(names))}",
+        f"missing {missing or 'none'}, unexpected {unknown or 'none'}",
+        f"correct {what}, or read it with the version that wrote it",
+    )
+    return dict(data)
