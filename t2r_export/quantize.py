@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,7 +147,8 @@ def _calibration(source: Path, signature: Signature, chosen: Scheme, config: Qua
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    tensors = model.graph.initializer
+    return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
 
 
 def _data_file(model: onnx.ModelProto, out: Path, external_bytes: int) -> Path | None:

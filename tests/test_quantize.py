@@ -159,6 +159,24 @@ def test_options_reach_the_graph(tokens: Path, tmp_path: Path) -> None:
     Decoder(tmp_path / "s.onnx").step(1)
 
 
+@pytest.mark.parametrize("bits, quantized", [(8, False), (16, True)])
+def test_int8_static_keeps_its_products(bits: int, quantized: bool, tokens: Path, tmp_path: Path) -> None:
+    """Kernels of whole numbers are found by their neighbours: a node between a weight and its product hides it."""
+    small.graph(tmp_path / "g.onnx", "rotary_drop")
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens, activation_bits=bits))
+    before, after = (onnx.load(tmp_path / name).graph for name in ("g.onnx", "q.onnx"))
+    kept = [sorted(n.name for n in graph.node if "Linear" not in n.op_type) for graph in (before, after)]
+    assert kept[0] == kept[1]
+    makers = {name: node.op_type for node in after.node for name in node.output}
+    readers = {name: node.op_type for node in after.node for name in node.input}
+    products = [node for node in after.node if node.op_type == "Gemm"]
+    assert products
+    for node in products:
+        assert [makers[name] for name in node.input[:2]] == ["DequantizeLinear"] * 2
+        assert (readers.get(node.output[0]) == "QuantizeLinear") == quantized, node.name
+    assert makers[next(n.input[0] for n in after.node if n.op_type == "Gather")] == "DequantizeLinear", "the embedding"
+
+
 def test_weights_outside_of_the_graph(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     inside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"))

@@ -110,25 +110,39 @@ def own_table(model: onnx.ModelProto) -> onnx.NodeProto:
     return gather
 
 
-def quantize_embedding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` with its table of tokens in int8 under one scale: Gather and DequantizeLinear, which every provider has.
+def quantize_embedding(model: onnx.ModelProto) -> None:
+    """Put the table of tokens in int8 under one scale: Gather and DequantizeLinear, which every provider has.
 
     Measured, it costs a hundredth of what the mildest scheme costs; blocks of four bits cost a hundred times as much.
+    The quantizer sees the Gather alone: of a whole graph it would rewrite every Gemm that it meets, with a Transpose
+    behind each weight that is quantized already.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     gather = own_table(model)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "embedding.onnx")
-        quantize_dynamic(
-            model,
-            out,
-            op_types_to_quantize=["Gather"],
-            nodes_to_quantize=[gather.name],
-            weight_type=QuantType.QInt8,
-            use_external_data_format=True,
-        )
-        return onnx.load(out)
+        quantize_dynamic(_alone(model, gather), out, weight_type=QuantType.QInt8, use_external_data_format=True)
+        made = onnx.load(out).graph
+    place = list(model.graph.node).index(gather)
+    nodes = [*model.graph.node[:place], *made.node, *model.graph.node[place + 1 :]]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    replace_initializers(model, initializers(model) | {tensor.name: tensor for tensor in made.initializer})
+
+
+def _alone(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
+    """A model of one node, with the weights that it reads."""
+    weights = initializers(model)
+    values = {v.name: v for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    graph = helper.make_graph(
+        [node],
+        "alone",
+        [values[name] for name in node.input if name not in weights],
+        [values[name] for name in node.output],
+        [weights[name] for name in node.input if name in weights],
+    )
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def gemm_to_matmul(model: onnx.ModelProto) -> None:

@@ -26,7 +26,7 @@ ACCURACY_LEVEL = 4
 def blocks(model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None = None) -> onnx.ModelProto:
     """`model` with the weights of its projections in blocks."""
     gemm_to_matmul(model)
-    model = quantize_embedding(model)
+    quantize_embedding(model)
     names, last = projections(model), head(model)
     for bits in sorted({BITS[config.scheme], HEAD_BITS[config.scheme]}):
         chosen = [n for n in names if bits == (HEAD_BITS if n == last else BITS)[config.scheme]]

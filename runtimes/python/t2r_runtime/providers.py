@@ -38,7 +38,7 @@ Placement = dict[str, list[Node]]  # ONNX Runtime's name of a provider → the n
 CPU = "CPUExecutionProvider"
 RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"  # ignored before ONNX Runtime 1.24
 NAMED_NODES = NAMED_OPERATORS = 6  # of those that fell back, in an error
-# a chip has to be named where there is none: without soc_model the simulator computes in float32, and wrongly
+# A chip has to be named where there is none: without soc_model the simulator computes in float32, and wrongly.
 QNN_SIMULATOR = {"htp_arch": "75", "soc_model": "57"} if platform.machine().lower() in ("x86_64", "amd64") else {}
 
 
@@ -80,7 +80,8 @@ PROVIDERS: dict[str, Provider] = {
         "QNNExecutionProvider",
         "install onnxruntime-qnn beside onnxruntime",
         plugin="onnxruntime_qnn",
-        options={"backend_type": "htp", **QNN_SIMULATOR},
+        # left to itself it gives the logits' last DequantizeLinear to the CPU
+        options={"backend_type": "htp", "offload_graph_io_quantization": "0", **QNN_SIMULATOR},
         fixed_batch=True,
         hint="export with a fixed batch and the target npu or portable",
     ),
