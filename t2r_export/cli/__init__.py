@@ -20,6 +20,7 @@ from t2r_runtime.signature import CONTRACT_VERSION
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
     "finetune": ("t2r_export.cli.finetune", "Teach a converted model what its teacher knows."),
+    "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Write an exported graph with fewer bits."),
     "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),

@@ -66,6 +66,20 @@ def test_finetune_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plot(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL)
+    log = tmp_path / "tuned.pt.jsonl"
+    out, err = run(capsys, "plot", log, "--out", tmp_path / "a.svg", "--csv", tmp_path / "a.csv", "--json")
+    assert json.loads(out)["points"] == {"tuned": 2}
+    assert err == ""
+    assert "distill" in (tmp_path / "a.csv").read_text()
+    assert "distill" in (tmp_path / "a.svg").read_text()
+    assert "Missing option '--out' or '--csv'" in run(capsys, "plot", log, code=2)[1]
+    assert run(capsys, "plot", tmp_path / "no.jsonl", "--csv", tmp_path / "b.csv", code=2)[1].startswith(
+        "t2r: expected to be able to read "
+    )
+
+
 def test_finetune_needs_text(converted: Path, tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "empty.txt").touch()
     _, err = run(capsys, "finetune", converted, tmp_path / "x.pt", "--data", tmp_path / "empty.txt", code=2)

@@ -1,0 +1,173 @@
+"""Training curves: the logs that `finetune` writes, as rows of a table, as CSV and as a drawing.
+
+A log says at its start what the run is made of, so tokens are counted from the steps: tokens = steps of all stages so
+far · batch · length.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing, write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = (".svg", ".png")
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a log says of one step; None where it does not say."""
+
+    stage: str
+    step: int  # of the stage
+    tokens: int  # of the run, up to here
+    loss: float | None = None  # the stage's own, mean since the point before
+    learning_rate: float | None = None
+    validation_loss: float | None = None  # the stage's own, on held-out windows
+    validation_nats: float | None = None  # a token, on the same
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run: what became of all its steps, the steps after a resumed state as they were made last."""
+
+    name: str
+    points: list[Point]
+    teacher: float | None  # nats a token on all held-out windows; known once the run is done
+
+    def stages(self) -> list[list[Point]]:
+        """The points of each stage."""
+        return [list(group) for _, group in itertools.groupby(self.points, key=lambda point: point.stage)]
+
+
+def read_curves(logs: Sequence[Path]) -> list[Curve]:
+    """A curve a log, named as its file, or as its path where two files have one name.
+
+    Raises:
+        UserError: no log, or a file that is none.
+    """
+    if not logs:
+        raise UserError("at least one log", "none", "name the .jsonl files that t2r finetune wrote")
+    short = [log.name.removesuffix(".jsonl").removesuffix(".pt") for log in logs]
+    unique = len(set(short)) == len(short)
+    return [_read(log, name if unique else str(log)) for log, name in zip(logs, short, strict=True)]
+
+
+def _read(path: Path, name: str) -> Curve:
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if not lines or lines[0].get("event") != "start":
+            raise ValueError("no line with the event start")
+        return _curve(name, lines)
+    except OSError as error:
+        raise UserError(f"to be able to read {path}", error.strerror or str(error), "name an existing log") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"a training log in {path}", reason, "name a .jsonl file that t2r finetune wrote") from error
+
+
+def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
+    found: dict[tuple[int, int], Point] = {}  # by stage and step
+    stage, teacher = 0, None
+    plan: list[tuple[str, int]] = []
+    for line in lines:
+        if line.get("event") == "start":
+            plan = [(part["stage"], part["steps"]) for part in line["stages"]]
+            size = line["batch"] * line["length"]
+            stage = line["stage"]
+            # what was made after the state that this run began with is made again
+            found = {key: point for key, point in found.items() if key <= (stage, line["step"])}
+        elif line.get("event") == "done":
+            teacher = line["before"].get("teacher")
+        else:
+            stage = [part for part, _ in plan].index(line["stage"], stage)  # a plan may have a stage twice
+            before = sum(steps for _, steps in plan[:stage])
+            key = (stage, line["step"])
+            known = {field.name: line[field.name] for field in fields(Point) if line.get(field.name) is not None}
+            old = vars(found[key]) if key in found else {}
+            found[key] = Point(**{**old, **known, "tokens": (before + line["step"]) * size})
+    return Curve(name, [found[key] for key in sorted(found)], teacher)
+
+
+def write_csv(curves: Sequence[Curve], path: Path) -> None:
+    """All points in one table: the run's name and the fields of `Point`, empty where a log does not say."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(Point)]
+    table.writerow(["run", *names])
+    for curve in curves:
+        table.writerows([curve.name, *(getattr(point, name) for name in names)] for point in curve.points)
+    write_bytes(path, text.getvalue().encode())
+
+
+def draw(curves: Sequence[Curve], path: Path) -> None:
+    """Losses against tokens, a colour a run: nats a token on held-out text above, the stages' own losses below.
+
+    The same curves give the same file, without the date.
+
+    Raises:
+        UserError: matplotlib is missing, or `path` is neither .svg nor .png.
+    """
+    if path.suffix not in FORMATS:
+        raise UserError(f"a file that ends in {' or '.join(FORMATS)}", str(path), "choose one of the two")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure  # no pyplot: nothing opens a window, nothing is global
+    except ImportError as error:
+        raise UserError("matplotlib, to draw with", str(error), "pip install 't2r-export[plot]'") from error
+    with matplotlib.rc_context({"svg.hashsalt": "t2r", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(9, 7.5), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True)
+        _draw_nats(above, curves)
+        _draw_losses(below, curves)
+        # below the axes, where it covers no curve however many runs there are
+        figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(curves), 3))
+        with replacing(path) as part:
+            metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
+            figure.savefig(os.fspath(part), format=path.suffix[1:], dpi=120, metadata=metadata)
+
+
+def _draw_nats(axes: Axes, curves: Sequence[Curve]) -> None:
+    for number, curve in enumerate(curves):
+        points = [(p.tokens, p.validation_nats) for p in curve.points if p.validation_nats is not None]
+        axes.plot(*_columns(points), marker="o", markersize=3, color=_colour(number), label=curve.name)
+    for nats in sorted({curve.teacher for curve in curves if curve.teacher is not None}):
+        axes.axhline(nats, color="grey", linestyle="--", linewidth=1)
+        axes.annotate("teacher", (1, nats), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="grey")
+    axes.set_ylabel("held-out text, nats/token")
+    axes.grid(alpha=0.3)
+
+
+def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
+    for number, curve in enumerate(curves):
+        for stage in curve.stages():  # each stage has its own loss, so no line leads from one to the next
+            trained = [(p.tokens, p.loss) for p in stage if p.loss is not None]
+            held_out = [(p.tokens, p.validation_loss) for p in stage if p.validation_loss is not None]
+            axes.plot(*_columns(trained), color=_colour(number), linewidth=0.8, alpha=0.6)
+            axes.plot(*_columns(held_out), color=_colour(number), linestyle=":", marker="o", markersize=3)
+            if trained:
+                axes.annotate(stage[0].stage, trained[0], fontsize="x-small", color=_colour(number))
+    axes.set_yscale("log")
+    axes.set_ylabel("the stage's loss (dots: held out)")
+    axes.set_xlabel("tokens trained on")
+    axes.grid(alpha=0.3)
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _colour(number: int) -> str:
+    """Of a run: matplotlib's ten, from the start again when they are used up."""
+    return f"C{number % 10}"
