@@ -22,7 +22,7 @@ from t2r_export.finetune_config import FinetuneConfig
 from t2r_export.mixer_configs import SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_export.stages import STAGES
-from t2r_export.training import Trainer, remove_state
+from t2r_export.training import Trainer, choose_device, remove_state
 from t2r_export.training_log import TrainingLog
 from t2r_export.training_state import TrainingState, load_state
 from t2r_runtime.errors import CheckFailed, UserError
@@ -92,8 +92,7 @@ def _accelerator(config: FinetuneConfig) -> Any:
     import torch
     from accelerate import Accelerator
 
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
+    choose_device(config.device)  # or say that it is missing
     # without cpu=True, Accelerate lets the processes of a machine that has no accelerator run alone, each on its own
     accelerator = Accelerator(cpu=config.device == "cpu" or not torch.accelerator.is_available())
     launched = int(os.environ.get("WORLD_SIZE", "1"))

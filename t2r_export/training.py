@@ -184,6 +184,13 @@ class Interrupt:
             signal.signal(signal.SIGINT, self.previous)
 
 
+def choose_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, or with `auto` the one that is there. Raises UserError for a missing one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def make_optimizer(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019) with decay on matrices alone: biases and norms keep their size."""
     groups = [

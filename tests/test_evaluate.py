@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import small
-from t2r_export.evaluate import evaluate, spread
+from t2r_export.evaluate import evaluate, evaluate_lengths, spread, token_losses
 from t2r_runtime.errors import UserError
 
 
@@ -60,3 +60,30 @@ def test_a_sample_is_spread_evenly() -> None:
     rows = torch.arange(10)[:, None]
     assert spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
     assert spread(rows, 10) is rows
+
+
+def test_lengths_are_evaluated_on_the_same_text() -> None:
+    model = small.model("rotary_keep")
+    tokens = torch.randint(small.VOCABULARY, (65,), generator=torch.Generator().manual_seed(1))
+    found = evaluate_lengths(model, tokens, [8, 16, 64])
+    assert [(row.length, row.tokens) for row in found] == [(8, 64), (16, 64), (64, 64)]
+    for row in found:
+        starts = torch.arange(64 // row.length)[:, None] * row.length
+        rows = tokens[starts + torch.arange(row.length + 1)]
+        assert row.nats == pytest.approx(evaluate(model, rows).nats, rel=1e-6)
+        end = token_losses(model, rows)[:, -row.length // 4 :]
+        assert row.end_nats == pytest.approx(float(end.detach().mean()), rel=1e-6)
+        assert row.perplexity == pytest.approx(math.exp(row.nats))
+    assert found[0].nats != found[1].nats
+    (few,) = evaluate_lengths(model, tokens, [8], count=3)
+    assert few.tokens == 24
+
+
+def test_lengths_that_cannot_be() -> None:
+    tokens = torch.zeros(100, dtype=torch.int32)
+    with pytest.raises(UserError, match="lengths from 4 to 40, the model's last position; received 41"):
+        evaluate_lengths(small.model("learned"), tokens, [8, 41])
+    with pytest.raises(UserError, match="lengths from 4; received 3; correct the lengths"):
+        evaluate_lengths(small.model("rotary_keep"), tokens, [3])
+    with pytest.raises(UserError, match="at least 201 tokens of held-out text; received 100"):
+        evaluate_lengths(small.model("rotary_keep"), tokens, [200])

@@ -20,6 +20,8 @@ from t2r_runtime.signature import CONTRACT_VERSION
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
     "finetune": ("t2r_export.cli.finetune", "Teach a converted model what its teacher knows."),
+    "sample": ("t2r_export.cli.sample", "Let a teacher write text to train its students on."),
+    "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model predicts a text, at several lengths."),
     "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Write an exported graph with fewer bits."),

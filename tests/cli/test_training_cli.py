@@ -66,6 +66,23 @@ def test_finetune_refuses(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    teacher, ids = folder / "model.pt", tmp_path / "ids.npy"
+    out, err = run(capsys, "sample", teacher, ids, "--tokens", 700, "--length", 40, "--seed", 1)
+    assert out.startswith(f"{ids}: 700 tokens, 2.93 kB")
+    assert err == ""
+    run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", ids, *SMALL)
+    result = json.loads(run(capsys, "evaluate", tmp_path / "tuned.pt", ids, "--lengths", "8,16", "--json")[0])
+    assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 64), (16, 64)]
+    out, _ = run(capsys, "evaluate", teacher, ids, "--held-out", 1, "--windows", 3, "--lengths", "10")
+    assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
+    assert out.splitlines()[1].split()[0::4] == ["10", "30"]
+    _, err = run(capsys, "sample", teacher, tmp_path / "ids.txt", "--tokens", 9, code=2)
+    assert err.startswith("t2r: expected a file that ends in .npy; ")
+    _, err = run(capsys, "evaluate", teacher, ids, "--lengths", "8;16", code=2)
+    assert err.startswith("t2r: expected lengths as whole numbers with commas between; received '8;16'; ")
+
+
 def test_plot(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
     run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL)
     log = tmp_path / "tuned.pt.jsonl"

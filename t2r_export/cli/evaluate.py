@@ -1,0 +1,56 @@
+"""`t2r evaluate`: how well a model predicts a text, in windows of several lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from t2r_export.cli.output import json_option, show, table
+from t2r_export.finetune_config import DEVICES, SEPARATOR
+from t2r_runtime.errors import UserError
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("evaluate")
+@click.argument("model", type=FILE)
+@click.argument("text", type=FILE)
+@click.option("--lengths", default="256", show_default=True, metavar="T,T", help="Tokens of a window, one or more.")
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of the text, its end; t2r finetune holds out as much. 1 is all of it.",
+)
+@click.option("--separator", default=SEPARATOR, show_default=True, help="The line that ends a document of a text.")
+@click.option("--windows", type=click.IntRange(0), default=0, show_default=True, help="Of each length at most; 0: all.")
+@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True)
+@json_option
+def command(
+    model: Path, text: Path, lengths: str, held_out: float, separator: str, windows: int, device: str, as_json: bool
+) -> None:
+    """Nats per token of MODEL (a model.pt or a Hugging Face folder) on TEXT (or token ids as .npy).
+
+    The last quarter of the windows is shown beside the whole: a model that was trained on short windows may be lost
+    there.
+    """
+    from t2r_export import checkpoint
+    from t2r_export.data import read_corpus
+    from t2r_export.evaluate import evaluate_lengths
+    from t2r_export.training import choose_device
+
+    try:
+        sizes = [int(part) for part in lengths.split(",")]
+    except ValueError:
+        raise UserError("lengths as whole numbers with commas between", repr(lengths), "correct --lengths") from None
+    loaded = checkpoint.load(model)
+    corpus = read_corpus([text], loaded.tokenizer, loaded.config, held_out, separator)
+    found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.validation, sizes, windows)
+    rows = [[e.length, f"{e.nats:.4f}", f"{e.perplexity:.2f}", f"{e.end_nats:.4f}", f"{e.tokens:,}"] for e in found]
+    show(
+        as_json,
+        {"model": model, "lengths": found},
+        table(rows, ["length", "nats/token", "perplexity", "its last quarter", "tokens"]),
+    )

@@ -1,0 +1,48 @@
+"""`t2r sample`: let a model write the text that its students are trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from t2r_export.cli.output import json_option, show, size
+from t2r_export.cli.progress import progress
+from t2r_export.finetune_config import DEVICES
+from t2r_runtime.errors import UserError
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("sample")
+@click.argument("model", type=FILE)
+@click.argument("out", type=FILE, metavar="OUT.npy")
+@click.option("--tokens", type=int, required=True, metavar="N", help="To write, all texts together.")
+@click.option("--length", type=int, default=256, show_default=True, help="Tokens of a text.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="1: as likely as the model says.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True)
+@json_option
+def command(
+    model: Path, out: Path, tokens: int, length: int, temperature: float, seed: int, device: str, as_json: bool
+) -> None:
+    """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
+
+    Needs neither a corpus nor a tokenizer.
+    """
+    import numpy as np
+
+    from t2r_export import checkpoint
+    from t2r_export.sample import sample
+    from t2r_export.training import choose_device
+    from t2r_runtime.files import replacing
+
+    if out.suffix != ".npy":
+        raise UserError("a file that ends in .npy", str(out), "give the name of an array of token ids")
+    loaded = checkpoint.load(model)
+    with progress("tokens written", tokens) as say:
+        ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, say)
+    with replacing(out) as part, part.open("wb") as file:
+        np.save(file, ids)
+    written = out.stat().st_size
+    show(as_json, {"out": out, "tokens": len(ids), "bytes": written}, f"{out}: {len(ids):,} tokens, {size(written)}")
