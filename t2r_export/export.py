@@ -20,7 +20,7 @@ from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import GraphOps, Value, value_info
-from t2r_export.graph_file import EXTERNAL_BYTES, write_graph
+from t2r_export.graph_file import EXTERNAL_BYTES, shape, write_graph
 from t2r_export.layout import Group, group
 from t2r_export.model import Transformer
 from t2r_export.ort_format import folder_beside, write_ort
@@ -172,7 +172,7 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
 
     The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
     """
-    weights = [Value(name, "float32", tuple(w.shape)) for name, w in ops.weights.items()]
+    weights = [Value(name, "float32", shape(w)) for name, w in ops.weights.items()]
     opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
     names = {v.name for v in outputs}
     graph = helper.make_graph(

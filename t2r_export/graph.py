@@ -19,6 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from t2r_export.graph_file import Weight
 from t2r_export.ops import TorchOps
 
 OPSET = 21  # the newest that every ONNX Runtime since 1.20 takes; Debian's 1.21 refuses IR 11
@@ -48,11 +49,12 @@ class GraphOps(TorchOps):
     def __init__(self, model: nn.Module, batch: Dim) -> None:
         self.batch = batch
         self.nodes: list[onnx.NodeProto] = []
-        self.weights: dict[str, Tensor] = {}  # those that the step used, in order of use
+        self.weights: dict[str, Weight] = {}  # those that the step used, in order of use
         self.constants: dict[str, onnx.TensorProto] = {}
         self.declared: list[Value] = []  # those whose shapes ONNX cannot infer
         named = [*model.named_parameters(), *model.named_buffers()]
         self._names = {id(tensor): name for name, tensor in named}
+        self.sums: dict[str, tuple[Value, Value]] = {}  # of two tensors of one shape, by the name of what they give
         self._count = 0
         self._hint = ""
 
@@ -133,9 +135,9 @@ class GraphOps(TorchOps):
             return self.constant(x, like.dtype)
         return x if isinstance(x, Value) else self.parameter(x)
 
-    def _unique(self, weight: Tensor, op: str) -> str:
-        """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.up' by name."""
-        name = self._names[id(weight)].removesuffix(".weight")
+    def _unique(self, weight: Value, op: str) -> str:
+        """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.down' by name."""
+        name = weight.name.removesuffix(".weight")
         taken = {node.name for node in self.nodes if node.name.startswith(name)}
         return name if name not in taken else f"{name}_{op}"
 
@@ -151,17 +153,38 @@ class GraphOps(TorchOps):
 
     def embedding(self, ids: Value, table: Tensor) -> Value:
         weight = self.parameter(table)
-        return self.emit("Gather", [weight, ids], (*ids.shape, weight.shape[1]), name=self._unique(table, "gather"))
+        return self.emit("Gather", [weight, ids], (*ids.shape, weight.shape[1]), name=self._unique(weight, "gather"))
 
     def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
         assert len(x.shape) == 2, "Gemm takes matrices, and a [1, 1, D] input costs two reshapes on the CPU provider"
-        inputs = [x, self.parameter(weight), *self._bias(weight, bias)]
+        matrix = self.parameter(weight)
+        inputs = [x, matrix, *self._bias(matrix, None if bias is None else self.parameter(bias))]
         shape = (x.shape[0], weight.shape[0])
-        return self.emit("Gemm", inputs, shape, name=self._unique(weight, "gemm"), transB=1)
+        return self.emit("Gemm", inputs, shape, name=self._unique(matrix, "gemm"), transB=1)
 
-    def _bias(self, weight: Tensor, bias: Tensor | None) -> list[Value]:
+    def linears(self, x: Value, groups: Sequence[Sequence[nn.Linear]]) -> list[Value]:
+        layers = [layer for group in groups for layer in group]
+        weight = self._stacked([layer.weight for layer in layers])
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        assert len(biases) in (0, len(layers)), "a bias for all, or for none"
+        inputs = [x, weight, *self._bias(weight, self._stacked(biases) if biases else None)]
+        y = self.emit("Gemm", inputs, (x.shape[0], weight.shape[0]), name=self._unique(weight, "gemm"), transB=1)
+        sizes = [sum(layer.out_features for layer in group) for group in groups]
+        return self.split(y, sizes) if len(sizes) > 1 else [y]
+
+    def _stacked(self, tensors: Sequence[Tensor]) -> Value:
+        """Weights as one, one below the other, with a name of theirs together: a.gate.weight and a.up.weight are
+        a.gate_up.weight. They are joined when they are written, not here."""
+        names = [self._names[id(tensor)].split(".") for tensor in tensors]
+        (place, kind) = {(".".join(parts[:-2]), parts[-1]) for parts in names}.pop()
+        name = ".".join([*filter(None, [place]), "_".join(parts[-2] for parts in names), kind])
+        self.weights[name] = tuple(tensors)
+        rows = sum(len(tensor) for tensor in tensors)
+        return Value(name, "float32", (rows, *tensors[0].shape[1:]))
+
+    def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
         """What a Gemm adds: one tensor, or none."""
-        return [] if bias is None else [self.parameter(bias)]
+        return [] if bias is None else [bias]
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         inputs = [x, self.parameter(weight), self.parameter(bias)]
@@ -176,7 +199,10 @@ class GraphOps(TorchOps):
         return self._binary("Mul", self._binary("Div", x, root), self.parameter(weight))
 
     def add(self, a: Any, b: Any) -> Value:
-        return self._binary("Add", a, b)
+        total = self._binary("Add", a, b)
+        if isinstance(a, Value) and isinstance(b, Value) and a.shape == b.shape:
+            self.sums[total.name] = (a, b)
+        return total
 
     def sub(self, a: Any, b: Any) -> Value:
         return self._binary("Sub", a, b)
@@ -252,6 +278,9 @@ class GraphOps(TorchOps):
             total = size + total if isinstance(size, int) and isinstance(total, int) else _plus(size, total)
         shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
         return self.emit("Concat", parts, shape, axis=axis)
+
+    def sequences(self, x: Value) -> Value:
+        return x
 
     linear_attention = TorchOps.linear_attention  # written in the operators above, so it records itself
 

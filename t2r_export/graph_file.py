@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import glob
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,7 @@ from t2r_runtime.files import replacing
 
 EXTERNAL_BYTES = 1_500_000_000
 DIGEST = 12  # hex digits in the weights' file name
+Weight = Tensor | tuple[Tensor, ...]  # several are stored one below the other, as one tensor
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
@@ -30,7 +32,7 @@ _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].nu
 
 
 def write_graph(
-    model: onnx.ModelProto, weights: Mapping[str, Tensor], path: str | Path, external_bytes: int = EXTERNAL_BYTES
+    model: onnx.ModelProto, weights: Mapping[str, Weight], path: str | Path, external_bytes: int = EXTERNAL_BYTES
 ) -> list[Path]:
     """Write `model` (without its weights) and `weights` as initializers to `path`; float32, little endian.
 
@@ -38,7 +40,7 @@ def write_graph(
         The files written: the graph, and the weights' file where they exceed `external_bytes`.
     """
     path = Path(path)
-    if sum(4 * w.numel() for w in weights.values()) <= external_bytes:
+    if sum(map(_size, weights.values())) <= external_bytes:
         with replacing(path) as part, open(part, "wb") as file:
             _write_message(file, model, [(_inline(name, w), w) for name, w in weights.items()])
         return without_older(path, [path])
@@ -60,43 +62,71 @@ def without_older(path: Path, files: list[Path]) -> list[Path]:
     return files
 
 
-def _bytes(weight: Tensor) -> memoryview:
-    array = np.ascontiguousarray(weight.detach().float().cpu().numpy())
-    return array.astype("<f4", copy=False).data
+def shape(weight: Weight) -> tuple[int, ...]:
+    """The shape of a weight as it is stored."""
+    parts = _parts(weight)
+    return (sum(len(part) for part in parts), *parts[0].shape[1:]) if len(parts) > 1 else tuple(parts[0].shape)
 
 
-def _digest(weights: Mapping[str, Tensor]) -> str:
+def array(weight: Weight) -> np.ndarray:
+    """The weight as it is stored, in memory."""
+    return np.concatenate([np.frombuffer(part, "<f4") for part in _bytes(weight)]).reshape(shape(weight))
+
+
+def _parts(weight: Weight) -> tuple[Tensor, ...]:
+    return weight if isinstance(weight, tuple) else (weight,)
+
+
+def _size(weight: Weight) -> int:
+    """Bytes."""
+    return 4 * math.prod(shape(weight))
+
+
+def _bytes(weight: Weight) -> Iterator[memoryview]:
+    """The weight's bytes, a part at a time."""
+    for part in _parts(weight):
+        array = np.ascontiguousarray(part.detach().float().cpu().numpy())
+        yield array.astype("<f4", copy=False).data
+
+
+def _write_weight(file: BinaryIO, weight: Weight) -> None:
+    for part in _bytes(weight):
+        file.write(part)
+
+
+def _digest(weights: Mapping[str, Weight]) -> str:
     digest = hashlib.sha256()
     for name, weight in weights.items():
         digest.update(name.encode())
-        digest.update(_bytes(weight))
+        for part in _bytes(weight):
+            digest.update(part)
     digits: str = digest.hexdigest()
     return digits[:DIGEST]
 
 
-def _inline(name: str, weight: Tensor) -> bytes:
+def _inline(name: str, weight: Weight) -> bytes:
     """The tensor's message up to its raw bytes, which follow."""
-    proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
+    proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
     head: bytes = proto.SerializeToString()
-    return head + _tag(_RAW_DATA_FIELD) + _varint(4 * weight.numel())
+    return head + _tag(_RAW_DATA_FIELD) + _varint(_size(weight))
 
 
-def _write_data(file: BinaryIO, weights: Mapping[str, Tensor], location: str) -> list[TensorProto]:
+def _write_data(file: BinaryIO, weights: Mapping[str, Weight], location: str) -> list[TensorProto]:
     """Write the weights one after another and return the initializers that point to them."""
     protos = []
     for name, weight in weights.items():
         file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-        proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
+        proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
         proto.data_location = TensorProto.EXTERNAL
-        place = {"location": location, "offset": str(file.tell()), "length": str(4 * weight.numel())}
+        place = {"location": location, "offset": str(file.tell()), "length": str(_size(weight))}
         for key, value in place.items():
             proto.external_data.add(key=key, value=value)
-        file.write(_bytes(weight))
+        _write_weight(file, weight)
         protos.append(proto)
     return protos
 
 
-def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tuple[bytes, Tensor | None]]) -> None:
+def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tuple[bytes, Weight | None]]) -> None:
     """The model's message with these initializers: each a message, or its head and the weight whose bytes end it."""
     graph = model.graph.SerializeToString()
     shell = onnx.ModelProto()
@@ -104,7 +134,7 @@ def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tu
     shell.ClearField("graph")
     total, prefixes = len(graph), []
     for head, weight in initializers:
-        size = len(head) + (0 if weight is None else 4 * weight.numel())
+        size = len(head) + (0 if weight is None else _size(weight))
         prefixes.append(_tag(_INITIALIZER_FIELD) + _varint(size) + head)
         total += len(prefixes[-1]) - len(head) + size
     file.write(shell.SerializeToString())
@@ -112,7 +142,7 @@ def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tu
     for prefix, (_, weight) in zip(prefixes, initializers, strict=True):
         file.write(prefix)
         if weight is not None:
-            file.write(_bytes(weight))
+            _write_weight(file, weight)
 
 
 def _tag(field: int) -> bytes:

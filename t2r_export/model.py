@@ -45,11 +45,11 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.ffn_size, config.width, bias=config.ffn_bias)
 
     def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
-        up = ops.linear(x, self.up.weight, self.up.bias)
         if self.gate is None:
-            hidden = activate(up, self.activation, ops)
+            hidden = activate(ops.linear(x, self.up.weight, self.up.bias), self.activation, ops)
         else:
-            hidden = ops.mul(activate(ops.linear(x, self.gate.weight, self.gate.bias), self.activation, ops), up)
+            gate, up = ops.linears(x, [[self.gate], [self.up]])
+            hidden = ops.mul(activate(gate, self.activation, ops), up)
         return ops.linear(hidden, self.down.weight, self.down.bias)
 
 

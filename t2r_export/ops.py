@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 FLOAT = torch.float32
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
@@ -36,6 +36,13 @@ class TorchOps:
     def linear(self, x: Any, weight: Tensor, bias: Tensor | None) -> Any:
         """x (…, I) @ weight (O, I)ᵀ + bias (O) -> (…, O)."""
         return F.linear(x, weight, bias)
+
+    def linears(self, x: Any, groups: Sequence[Sequence[nn.Linear]]) -> list[Any]:
+        """Several projections of one x (…, I): for each group what its layers give, side by side, (…, sum of their O).
+
+        A graph computes them all in one product. All of them have a bias, or none has.
+        """
+        return [self.concat([F.linear(x, p.weight, p.bias) for p in group]) for group in groups]
 
     def layer_norm(self, x: Any, weight: Tensor, bias: Tensor, eps: float) -> Any:
         """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016)."""
@@ -107,7 +114,12 @@ class TorchOps:
         return list(torch.split(x, list(sizes), dim=axis))
 
     def concat(self, parts: Sequence[Any], axis: int = -1) -> Any:
-        return torch.cat(list(parts), dim=axis)
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
+
+    def sequences(self, x: Any) -> Any:
+        """x (B, …) in the form in which this target's `linear_attention` takes a row of numbers: one change of shape
+        for q, k and v together, before they are split."""
+        return x
 
     def linear_attention(self, q: Any, k: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any, Any, Any]:
         """One token of linear attention, up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value
@@ -18,21 +19,24 @@ from t2r_export.ops import row_size
 from t2r_runtime.errors import UserError
 
 
-class FusedOps(GraphOps):
-    """Linear attention as one node of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel.
+class AttentionOps(GraphOps):
+    """Linear attention as one node.
 
     z stays beside it in ordinary operators. A column of ones in v would carry it inside the node, but then S and z
     are one state; a second node with a value of ones needs a constant as tall as the batch. On the CPU the three
     differ by less than the noise.
     """
 
-    domain = "com.microsoft"
+    domain: str
+
+    def sequences(self, x: Value) -> Value:
+        return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
 
     def linear_attention(self, q: Value, k: Value, v: Value, S: Value, z: Value) -> tuple[Value, Value, Value, Value]:
         _, G, K, V = S.shape
         assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
         heads = row_size(q) // K
-        packed = [self.reshape(x, (-1, 1, row_size(x))) for x in (q, k, v)]  # (B, T=1, heads · size)
+        packed = [x if x.shape[1:-1] == (1,) else self.sequences(x) for x in (q, k, v)]  # (B, T=1, heads · size)
         numerator, after = self.emit_many(
             "LinearAttention",
             [*packed, S],
@@ -48,8 +52,35 @@ class FusedOps(GraphOps):
         return self.reshape(numerator, (-1, G, heads // G, V)), denominator, after, z
 
 
-class StandardOps(FusedOps):
-    """The same node as ONNX itself defines it since opset 27."""
+class FusedOps(AttentionOps):
+    """The nodes of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel: linear attention, and a
+    norm together with the sum in front of it, which ONNX Runtime's own fusions leave apart for tensors of two axes."""
+
+    domain = "com.microsoft"
+
+    def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
+        return self._of_a_sum("SkipLayerNormalization", x, [weight, bias], eps) or super().layer_norm(
+            x, weight, bias, eps
+        )
+
+    def rms_norm(self, x: Value, weight: Tensor, eps: float) -> Value:
+        return self._of_a_sum("SkipSimplifiedLayerNormalization", x, [weight], eps) or super().rms_norm(x, weight, eps)
+
+    def _of_a_sum(self, op: str, x: Value, weights: Sequence[Tensor], eps: float) -> Value | None:
+        """The norm of x, where the last node is the sum that x is; it then takes that node's place."""
+        addends = self.sums.get(x.name)
+        if addends is None or self.nodes[-1].output[0] != x.name:
+            return None
+        self.nodes.pop()
+        inputs = [*addends, *(self.parameter(weight) for weight in weights)]
+        y, _ = self.emit_many(op, inputs, [x.shape, x.shape], domain=self.domain, epsilon=eps)
+        self.nodes[-1].output[1:] = ["", "", x.name]  # mean and deviation are for training
+        self.declared[-1] = x
+        return y
+
+
+class StandardOps(AttentionOps):
+    """Linear attention as ONNX itself defines it since opset 27."""
 
     domain = ""
 
@@ -61,9 +92,9 @@ class NpuOps(GraphOps):
     first node, so that the rest is one partition; and for NNAPI the exact Gelu.
     """
 
-    def _bias(self, weight: Tensor, bias: Tensor | None) -> list[Value]:
+    def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
         # a Gemm without a third input kills the process in the XNNPACK provider of ONNX Runtime 1.21
-        return super()._bias(weight, bias) or [self.constant([0.0] * len(weight), "float32")]
+        return super()._bias(weight, bias) or [self.constant(np.zeros(weight.shape[0]), "float32")]
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         x = self.sub(x, self._mean(x))

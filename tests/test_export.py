@@ -100,7 +100,7 @@ def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, 
     groups = group(folded.state_spec(), layout)
     model, ops = build_graph(folded, groups, "B" if batch is None else batch)
     model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(w.detach().numpy(), name) for name, w in ops.weights.items()
+        onnx.numpy_helper.from_array(graph_file.array(w), name) for name, w in ops.weights.items()
     )
     session = onnx.reference.ReferenceEvaluator(model)
     states = small.states(made)
@@ -156,8 +156,15 @@ def test_weights_keep_their_names(tmp_path: Path) -> None:
     model = onnx.load(tmp_path / "g.onnx")
     weights = {t.name for t in model.graph.initializer if not t.name.startswith("const_")}
     folded, _ = fold(small.model("hybrid"))
-    assert weights - {"positions.frequencies"} == {n for n, _ in folded.named_parameters()}
-    assert {"embedding", "head", "blocks.0.mixer.q", "blocks.2.mixer.qkv"} <= {n.name for n in model.graph.node}
+    joined = {"q": "q_k_v", "k": "q_k_v", "v": "q_k_v", "gate": "gate_up", "up": "gate_up"}
+    names = {".".join(joined.get(part, part) for part in n.split(".")) for n, _ in folded.named_parameters()}
+    assert weights - {"positions.frequencies"} == names
+    nodes = {n.name: n.op_type for n in model.graph.node}
+    assert {nodes[f"blocks.{name}"] for name in ("0.mixer.q_k_v", "1.mixer.q_k_v", "2.mixer.qkv", "2.ffn.gate_up")} == {
+        "Gemm"
+    }
+    assert {"embedding", "head"} <= nodes.keys()
+    assert list(nodes.values()).count("Gemm") == 3 * 4 + 1, "qkv, o, gate with up, down; and the head"
 
 
 def test_external_data(tmp_path: Path) -> None:

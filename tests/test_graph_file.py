@@ -76,6 +76,15 @@ def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
     assert names(tmp_path) == {"g.onnx"}
 
 
+@pytest.mark.parametrize("external_bytes", [1, graph_file.EXTERNAL_BYTES])
+def test_parts_are_stored_as_one(external_bytes: int, tmp_path: Path) -> None:
+    whole = weights()
+    stacked = {"first": (whole["first"][:1], whole["first"][1:].T.contiguous().T), "second": whole["second"]}
+    write_graph(message(), stacked | {"third": tuple(whole["third"].split(30))}, tmp_path / "g.onnx", external_bytes)
+    assert onnx.load(tmp_path / "g.onnx").graph.initializer[0].dims == [3, 5]
+    assert computes(tmp_path / "g.onnx", whole)
+
+
 @settings(max_examples=25)
 @given(
     st.dictionaries(st.text("abcß.", min_size=1, max_size=200), st.lists(st.integers(0, 40), max_size=3), max_size=4)

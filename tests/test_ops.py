@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from small import FFN, WIDTH, B
 from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value, value_info
+from t2r_export.graph_file import array
 from t2r_export.ops import TORCH, TorchOps
 
 RECORDING = {"emit", "emit_many", "constant", "rename", "prune"}  # how a graph is written, not what it computes
@@ -35,6 +36,8 @@ class Weights(nn.Module):
         for name, shape in {"table": (9, WIDTH), "weight": (FFN, WIDTH), "bias": (FFN,), "scale": (WIDTH,)}.items():
             setattr(self, name, nn.Parameter(torch.randn(shape, generator=generator)))
         self.shift = nn.Parameter(torch.randn(WIDTH, generator=generator))
+        self.layers = nn.ModuleDict({name: nn.Linear(WIDTH, size) for name, size in {"a": 3, "b": 4, "c": 5}.items()})
+        self.bare = nn.ModuleDict({name: nn.Linear(WIDTH, size, bias=False) for name, size in {"a": 3, "b": 4}.items()})
 
 
 WEIGHTS = Weights()
@@ -54,7 +57,7 @@ def run(build: Build, inputs: Sequence[Tensor], letter: bool = True) -> list[tup
         [value_info(v) for v in outputs],
         [
             *ops.constants.values(),
-            *(onnx.numpy_helper.from_array(w.detach().numpy(), n) for n, w in ops.weights.items()),
+            *(onnx.numpy_helper.from_array(array(w), n) for n, w in ops.weights.items()),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
@@ -95,6 +98,13 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "embedding": (lambda ops, w, x: ops.embedding(x[0], w.table), [IDS]),
     "linear": (lambda ops, w, x: ops.linear(x[0], w.weight, w.bias), [X]),
     "linear_no_bias": (lambda ops, w, x: ops.linear(x[0], w.weight, None), [X]),
+    "linears": (
+        lambda ops, w, x: ops.linears(x[0], [[w.layers["a"], w.layers["b"]], [w.layers["c"]]]),
+        [X],
+    ),
+    "linears_no_bias": (lambda ops, w, x: ops.linears(x[0], [[w.bare["a"]], [w.bare["b"]]]), [X]),
+    "linears_one_group": (lambda ops, w, x: ops.linears(x[0], [[w.bare["a"], w.bare["b"]]]), [X]),
+    "sequences": (lambda ops, w, x: ops.sequences(x[0]), [X]),
     "layer_norm": (lambda ops, w, x: ops.layer_norm(x[0], w.scale, w.shift, 0.1), [X]),
     "rms_norm": (lambda ops, w, x: ops.rms_norm(x[0], w.scale, 0.1), [X]),
     "add": (lambda ops, w, x: ops.add(*x), [Y, floats(B, 1, 5, 1, seed=2)]),
@@ -214,6 +224,19 @@ def test_weights_and_nodes_keep_their_names() -> None:
     assert len(ops.constants) == 1, "one constant for both uses"
     ops.rename({first.name: "logits"})
     assert ops.nodes[0].output[0] == ops.nodes[2].input[0] == "logits"
+
+
+def test_layers_share_a_product_and_a_name() -> None:
+    ops = GraphOps(WEIGHTS, "B")
+    layers = WEIGHTS.layers
+    ops.linears(Value("x", "float32", ("B", WIDTH)), [[layers["a"], layers["b"]], [layers["c"]]])
+    assert [(node.op_type, node.name) for node in ops.nodes] == [("Gemm", "layers.a_b_c"), ("Split", "Split_2")]
+    assert list(ops.weights) == ["layers.a_b_c.weight", "layers.a_b_c.bias"]
+    np.testing.assert_array_equal(
+        array(ops.weights["layers.a_b_c.weight"]), torch.cat([layer.weight for layer in layers.values()]).detach()
+    )
+    with pytest.raises(AssertionError, match="a bias for all, or for none"):
+        ops.linears(Value("x", "float32", ("B", WIDTH)), [[layers["a"], WEIGHTS.bare["b"]]])
 
 
 def test_what_cannot_be_is_refused() -> None:

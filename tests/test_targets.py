@@ -91,6 +91,20 @@ def test_one_node_a_layer(target: str, domain: str, tmp_path: Path) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("name, skip", [("learned", "SkipLayerNormalization"),
+                                        ("rotary_drop", "SkipSimplifiedLayerNormalization")])  # fmt: skip
+def test_a_norm_takes_the_sum_before_it(name: str, skip: str, tmp_path: Path) -> None:
+    """Two a layer: all norms but the first, and the last one of all takes the last layer's."""
+    counts = {}
+    for target in ("portable", "fused", "standard"):
+        small.graph(tmp_path / "g.onnx", name, target=target)
+        counts[target] = operators(tmp_path / "g.onnx")
+    layers = 2
+    assert counts["fused"][skip] == 2 * layers
+    assert counts["portable"]["Add"] - counts["fused"]["Add"] >= counts["fused"][skip]
+    assert not any("Skip" in operator for target in ("portable", "standard") for operator in counts[target])
+
+
 @pytest.mark.parametrize("layout", ["layers", "packed"])
 def test_what_cannot_be_inferred_is_declared(layout: str, tmp_path: Path) -> None:
     """Quantizers and the mobile checkers stop at a tensor without a shape."""
@@ -100,7 +114,7 @@ def test_what_cannot_be_inferred_is_declared(layout: str, tmp_path: Path) -> Non
         v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
         for v in [*graph.value_info, *graph.output]
     }
-    assert {name for node in graph.node for name in node.output} <= shapes.keys()
+    assert {name for node in graph.node for name in node.output if name} <= shapes.keys()
     numerator, state = next(n.output for n in graph.node if n.op_type == "LinearAttention")
     assert (shapes[numerator], shapes[state]) == (["B", 1, H * V], ["B", G, K, V])
 

@@ -101,16 +101,17 @@ class LinearMixer(Mixer):
         """x (B, D) -> φ(q), φ(k) and v: H·K, G·K and G·V numbers a row, head by head."""
         H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
         if self.config.folded:
-            q, k, v = ops.split(ops.linear(x, self.qkv.weight, self.qkv.bias), [H * K, G * K, G * d])
+            qkv = ops.sequences(ops.linear(x, self.qkv.weight, self.qkv.bias))
+            q, k, v = ops.split(qkv, [H * K, G * K, G * d])
             return ops.relu(q), ops.relu(k), v
-        q = ops.reshape(ops.linear(x, self.q.weight, self.q.bias), (-1, H, d))
-        k = ops.reshape(ops.linear(x, self.k.weight, self.k.bias), (-1, G, d))
-        v = ops.linear(x, self.v.weight, self.v.bias)
-        if self.config.query_scale != 1.0:
-            q = ops.mul(q, self.config.query_scale)
+        both, v = ops.linears(x, [[self.q, self.k], [self.v]])
+        both = ops.reshape(both, (-1, H + G, d))
         if self.rotates:
             assert rotary is not None
-            q, k = rotate(q, rotary, ops), rotate(k, rotary, ops)
+            both = rotate(both, rotary, ops)
+        q, k = ops.split(both, [H, G], axis=1)
+        if self.config.query_scale != 1.0:
+            q = ops.mul(q, self.config.query_scale)
         phi_q, phi_k = self._maps
         return phi_q.step(q, ops), phi_k.step(k, ops), v
 

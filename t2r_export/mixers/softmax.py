@@ -46,13 +46,13 @@ class SoftmaxMixer(Mixer):
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         G, R, d = self.kv_heads, self.heads // self.kv_heads, self.head_size
-        q = ops.reshape(ops.linear(x, self.q.weight, self.q.bias), (-1, self.heads, d))
-        k = ops.reshape(ops.linear(x, self.k.weight, self.k.bias), (-1, G, d))
-        v = ops.reshape(ops.linear(x, self.v.weight, self.v.bias), (-1, G, 1, d))
+        both, v = ops.linears(x, [[self.q, self.k], [self.v]])
+        both = ops.reshape(both, (-1, self.heads + G, d))
         if rotary is not None:
-            q, k = rotate(q, rotary, ops), rotate(k, rotary, ops)
+            both = rotate(both, rotary, ops)
+        q, k = ops.split(both, [self.heads, G], axis=1)
         k = ops.concat([state["k"], ops.reshape(k, (-1, G, 1, d))], axis=2)  # (B, G, T+1, d)
-        v = ops.concat([state["v"], v], axis=2)
+        v = ops.concat([state["v"], ops.reshape(v, (-1, G, 1, d))], axis=2)
         # scaling q, not the scores: d numbers a head instead of T
         q = ops.reshape(ops.mul(q, d**-0.5), (-1, G, R, d))
         weights = ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))  # (B, G, R, T+1)
