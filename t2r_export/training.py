@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from t2r_export.data import Corpus, Windows, held_out_windows
 from t2r_export.evaluate import evaluate, spread
 from t2r_export.finetune_config import FinetuneConfig, StagePlan
+from t2r_export.health import feature_statistics, first_not_finite
 from t2r_export.model import Transformer
 from t2r_export.stages import STAGES, LossWeights, Stage
 from t2r_export.training_log import TrainingLog
@@ -81,6 +82,7 @@ class Trainer:
         stage.measure(self.windows(before).to(self.device))
         parameters = list(stage.trainable().values())
         optimizer: Any = make_optimizer(parameters, peak, self.config.weight_decay)
+        guard = Guard(optimizer, self.device)
         if self.state.optimizer is not None:
             optimizer.load_state_dict(self.state.optimizer)
         module, optimizer = self.accelerator.prepare(stage, optimizer)
@@ -88,12 +90,12 @@ class Trainer:
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last look
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, peak, self.config.warmup)
-            pending.append(self._step(module, optimizer, parameters, self._share(before + step), rate))
+            pending.append(self._step(module, optimizer, guard, parameters, self._share(before + step), rate))
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = not stopping and (done % self.config.validate_every == 0 or done == plan.steps)
             if saving or validating or done % LOG_EVERY == 0:
-                loss = self._look(pending, plan.stage, done, together=not stopping)
+                loss = self._look(pending, stage, plan.stage, done, before, together=not stopping)
                 tokens = len(pending) * self.config.batch * self.config.length
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
                 pending.clear()
@@ -114,7 +116,13 @@ class Trainer:
         return rows.to(self.device, non_blocking=True)
 
     def _step(
-        self, module: nn.Module, optimizer: Any, parameters: list[nn.Parameter], windows: Tensor, rate: float
+        self,
+        module: nn.Module,
+        optimizer: Any,
+        guard: Guard,
+        parameters: list[nn.Parameter],
+        windows: Tensor,
+        rate: float,
     ) -> Tensor:
         """One update. Returns loss and gradient norm (2,), on the device: reading them here would wait for it."""
         for group in optimizer.param_groups:
@@ -123,11 +131,12 @@ class Trainer:
             loss = module(windows)
         self.accelerator.backward(loss)
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
+        guard(norm)
         optimizer.step()
         optimizer.zero_grad()
         return torch.stack([loss.detach(), norm])
 
-    def _look(self, pending: list[Tensor], stage: str, done: int, together: bool) -> float:
+    def _look(self, pending: list[Tensor], stage: Stage, name: str, done: int, before: int, together: bool) -> float:
         """The mean loss of the pending steps, once all of them are found finite."""
         values = torch.stack(pending)
         if together:
@@ -136,22 +145,28 @@ class Trainer:
         if not finite.all():
             first = int((~finite).nonzero()[0])
             loss, norm = values[first].tolist()
+            step = done - len(pending) + first
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                where = first_not_finite(stage, self._share(before + step))
             raise CheckFailed(
-                f"the loss is {loss:g} and its gradient {norm:g} at step {done - len(pending) + first + 1} of {stage}; "
+                f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {name}, "
+                f"{f'first in {where}' if where else 'and finite when the step is made again'}; "
                 f"{self.config.state_path} keeps an earlier, finite state; start anew with a lower learning rate"
             )
         return float(values[:, 0].mean())
 
     @torch.no_grad()
     def _validate(self, stage: Stage, done: int) -> None:
-        """The stage's loss and the student's nats per token on some held-out windows. The main process does it."""
+        """The stage's loss, the student's nats per token and its features on some held-out windows. The main process
+        does it."""
         if self.log.enabled:
             with self.log.aside():
                 share = max(1, self.config.batch // self.accelerator.num_processes)
                 parts = self.validation.split(share)
                 losses = [float(stage(part.to(self.device))) * len(part) for part in parts]
                 nats = evaluate(self.student, self.validation, share).nats
-                self.log.validation(done, sum(losses) / len(self.validation), nats)
+                layers = feature_statistics(self.student, (part[:, :-1].to(self.device) for part in parts))
+                self.log.validation(done, sum(losses) / len(self.validation), nats, layers)
 
     def _save(self, optimizer: Any) -> None:
         if self.log.enabled:
@@ -159,6 +174,22 @@ class Trainer:
                 self.state.weights = self.student.state_dict()
                 self.state.optimizer = None if optimizer is None else optimizer.state_dict()
                 save_state(self.config.state_path, self.state)
+
+
+class Guard:
+    """Keeps the weights as they were before the first step whose gradient is not finite. Never waits for the device.
+
+    A fused optimizer leaves out a step for which `found_inf` is set: that is how torch's gradient scaler does it.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self.optimizer: Any = optimizer
+        self.broken = torch.zeros((), device=device)
+
+    def __call__(self, norm: Tensor) -> None:
+        """Tell the optimizer the norm of the gradients that it is about to use."""
+        self.broken = torch.maximum(self.broken, (~norm.isfinite()).float())
+        self.optimizer.found_inf = self.broken
 
 
 class Interrupt:

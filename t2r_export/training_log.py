@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,9 +42,7 @@ class TrainingLog:
     def record(self, **fields: Any) -> None:
         """A line in the file."""
         if self._file is not None:
-            # JSON has no word for NaN
-            fields = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
-            self._file.write(json.dumps(fields) + "\n")
+            self._file.write(json.dumps(_plain(fields)) + "\n")
             self._file.flush()
 
     def start_stage(self, name: str, done: int, steps: int) -> None:
@@ -77,10 +75,12 @@ class TrainingLog:
                 f"{stage.left(done):.0f} s left"
             )
 
-    def validation(self, done: int, loss: float, nats: float) -> None:
-        """The stage's own loss, and nats per token, on held-out windows after `done` steps."""
+    def validation(self, done: int, loss: float, nats: float, layers: Sequence[Mapping[str, float]] = ()) -> None:
+        """The stage's own loss, nats per token, and what each layer's mixer says of its features (nothing, mostly, for
+        softmax), on held-out windows after `done` steps."""
         self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
-        self.record(stage=self._stage.name, step=done, validation_loss=loss, validation_nats=nats)
+        said = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}
+        self.record(stage=self._stage.name, step=done, validation_loss=loss, validation_nats=nats, **said)
 
     def aside(self) -> Pause:
         """A context whose time counts neither in tokens/s nor in the time left: evaluation, saving."""
@@ -136,6 +136,15 @@ class Pause:
 
     def __exit__(self, *_: object) -> None:
         self.watch.shift(self.watch.clock() - self.began)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no word for NaN and infinity: null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _open(path: Path) -> IO[str]:

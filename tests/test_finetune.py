@@ -20,6 +20,7 @@ from t2r_export import checkpoint, training
 from t2r_export.data import Windows
 from t2r_export.finetune import finetune, original
 from t2r_export.finetune_config import FinetuneConfig, parse_plan
+from t2r_export.mixers.linear import FeatureMap
 from t2r_export.training_state import load_state, save_state
 from t2r_runtime.errors import CheckFailed, UserError
 
@@ -98,6 +99,8 @@ def test_all_stages_learn_something(config: FinetuneConfig) -> None:
     for stage, share in (("transfer", 0.7), ("align", 0.8), ("distill", 0.75)):
         losses = [line["validation_loss"] for line in lines if line.get("stage") == stage and "validation_loss" in line]
         assert losses[-1] < share * losses[0]
+    (layers,) = [line["layers"] for line in lines if line.get("step") == 80 and "layers" in line]
+    assert [set(layer) for layer in layers] == [{"dead_queries", "dead_keys", "smallest_normaliser"}] * 3
     assert lines[0]["event"] == "start"
     assert lines[-1]["event"] == "done"
     assert lines[-1]["nats"] == report.after.nats
@@ -228,13 +231,50 @@ def test_a_loss_that_is_not_a_number_ends_the_run(config: FinetuneConfig, monkey
 
     monkeypatch.setattr(training.Trainer, "_step", step)
     with pytest.raises(
-        CheckFailed, match="the loss is nan and its gradient nan at step 2 of distill; .*lower learning"
+        CheckFailed,
+        match="the loss is nan and its gradient nan at step 2 of distill, first in the weight student.norm.weight; "
+        ".*lower learning",
     ):
         finetune(config)
     assert not config.output.exists()
     kept = torch.load(config.state_path, weights_only=True)
     assert (kept["stage"], kept["step"]) == (1, 0)
     assert all(bool(weight.isfinite().all()) for weight in kept["weights"].values())
+
+
+def test_weights_stay_as_they_were_before_a_step_without_numbers(
+    config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look comes ten steps later, and still says where it began: each step is broken in the same place."""
+    forward = FeatureMap.forward
+    kept: list[Any] = []
+
+    def step(self: training.Trainer, *arguments: Any) -> torch.Tensor:
+        kept.append({name: w.detach().clone() for name, w in self.student.state_dict().items()})
+        return step_of(self, *arguments)
+
+    def overflow(self: FeatureMap, x: torch.Tensor) -> torch.Tensor:
+        broken = len(kept) >= 3 and torch.is_grad_enabled() and self is student[0].blocks[1].mixer.phi_k
+        return forward(self, x) * (torch.inf if broken else 1.0)
+
+    def start(self: training.Trainer, *arguments: Any) -> None:
+        student.append(self.student)
+        stage_of(self, *arguments)
+
+    student: list[Any] = []
+    step_of, stage_of = training.Trainer._step, training.Trainer._stage
+    monkeypatch.setattr(training.Trainer, "_step", step)
+    monkeypatch.setattr(training.Trainer, "_stage", start)
+    monkeypatch.setattr(FeatureMap, "forward", overflow)
+    config = dataclasses.replace(config, plan=parse_plan("transfer", "10"), checkpoint_every=10, validate_every=10)
+    with pytest.raises(
+        CheckFailed, match="at step 3 of transfer, first in the output of student.blocks.1.mixer.phi_k;"
+    ):
+        finetune(config)
+    assert len(kept) == 10
+    for name, weight in student[0].state_dict().items():
+        assert torch.equal(weight, kept[2][name])
+    assert not torch.equal(kept[2]["blocks.1.mixer.phi_k.weight"], kept[0]["blocks.1.mixer.phi_k.weight"])
 
 
 def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: Path) -> None:

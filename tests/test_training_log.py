@@ -33,6 +33,16 @@ def test_the_file_has_an_object_a_line_and_is_appended_to(tmp_path: Path) -> Non
     assert lines[1]["tokens_per_second"] > 0
 
 
+def test_layers_are_told_of_where_they_say_something(tmp_path: Path) -> None:
+    with TrainingLog(tmp_path / "log") as log:
+        log.start_stage("task", 0, 20)
+        log.validation(10, 1.25, 2.0, [{}, {"dead_keys": 0.5, "smallest_normaliser": math.inf}])
+        log.validation(20, 1.25, 2.0, [{}, {}])
+    first, second = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
+    assert first["layers"] == [{}, {"dead_keys": 0.5, "smallest_normaliser": None}]
+    assert "layers" not in second
+
+
 def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLog(None, seconds=1000) as log:
         log.start_stage("distill", 0, 40)

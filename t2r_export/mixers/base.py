@@ -40,6 +40,13 @@ class Mixer(nn.Module):
         """Name, dtype, shape and initial value of every state."""
         raise NotImplementedError
 
+    def statistics(self, x: Tensor, state: State, rotary: Rotary | None) -> dict[str, Tensor]:
+        """How well the features of a batch are, for the training log: scalars by name, none by default.
+
+        Arguments as `forward`'s. Names that begin with `smallest` or `largest` are extremes, the others means.
+        """
+        return {}
+
     def fold_obstacle(self) -> str | None:
         """Why this mixer cannot be folded, or None if it can."""
         raise NotImplementedError

@@ -97,6 +97,16 @@ class LinearMixer(Mixer):
         o, S, z = chunked(q, k, v, state["S"], state["z"], self.config.guard)
         return self.o(o.flatten(2).to(x.dtype)), {"S": S, "z": z}
 
+    def statistics(self, x: Tensor, state: State, rotary: Rotary | None) -> dict[str, Tensor]:
+        """Shares of features that are 0 for every token of the batch, and the smallest φ(q)·z, before the guard."""
+        q, k, _ = self.features(x, rotary)
+        z = (state["z"].unsqueeze(1) + k.cumsum(1)).repeat_interleave(self.heads // self.kv_heads, 2)  # (B, T, H, K)
+        return {
+            "dead_queries": (q == 0).all(1).all(0).float().mean(),
+            "dead_keys": (k == 0).all(1).all(0).float().mean(),
+            "smallest_normaliser": (q * z).sum(-1).min(),
+        }
+
     def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any]:
         """x (B, D) -> φ(q), φ(k) and v: H·K, G·K and G·V numbers a row, head by head."""
         H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
