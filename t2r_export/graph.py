@@ -228,6 +228,16 @@ class GraphOps(TorchOps):
     def relu(self, x: Value) -> Value:
         return self._unary("Relu", x)
 
+    def exp(self, x: Value) -> Value:
+        return self._unary("Exp", x)
+
+    def sigmoid(self, x: Value) -> Value:
+        return self._unary("Sigmoid", x)
+
+    def log_sigmoid(self, x: Value) -> Value:
+        # not Log(Sigmoid(x)): ONNX Runtime's Sigmoid on the CPU is up to 1.4e-7 off where it is nearly 1
+        return self._unary("Neg", self._unary("Softplus", self._unary("Neg", x)))
+
     def silu(self, x: Value) -> Value:
         return self._binary("Mul", x, self._unary("Sigmoid", x))
 
@@ -258,7 +268,7 @@ class GraphOps(TorchOps):
         return self.emit("Unsqueeze", [x, self.constant([axis], "int64")], shape)
 
     def squeeze(self, x: Value, axis: int) -> Value:
-        """Drop an axis of size 1. Of the graph alone: packed states need it."""
+        axis %= len(x.shape)
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])
         return self.emit("Squeeze", [x, self.constant([axis], "int64")], shape)
 

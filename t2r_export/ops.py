@@ -78,6 +78,16 @@ class TorchOps:
     def relu(self, x: Any) -> Any:
         return F.relu(x)
 
+    def exp(self, x: Any) -> Any:
+        return torch.exp(x)
+
+    def sigmoid(self, x: Any) -> Any:
+        return torch.sigmoid(x)
+
+    def log_sigmoid(self, x: Any) -> Any:
+        """log(1 / (1 + exp(-x))), exact where the sigmoid is nearly 1."""
+        return F.logsigmoid(x)
+
     def silu(self, x: Any) -> Any:
         return F.silu(x)
 
@@ -106,6 +116,10 @@ class TorchOps:
     def unsqueeze(self, x: Any, axis: int) -> Any:
         return x.unsqueeze(axis)
 
+    def squeeze(self, x: Any, axis: int) -> Any:
+        """Drop an axis of size 1."""
+        return x.squeeze(axis)
+
     def transpose(self, x: Any, axes: Sequence[int]) -> Any:
         """Permute all axes."""
         return x.permute(tuple(axes))
@@ -121,21 +135,35 @@ class TorchOps:
         for q, k and v together, before they are split."""
         return x
 
-    def linear_attention(self, q: Any, k: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any, Any, Any]:
+    def linear_attention(
+        self, q: Any, k: Any, v: Any, S: Any, z: Any | None, log_gate: Any | None = None, beta: Any | None = None
+    ) -> tuple[Any, Any, Any, Any]:
         """One token of linear attention, up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
+
+        What is given of log_gate and beta makes the update rule (t2r_export.mixers.recurrences).
 
         Args:
             q: φ(q), H·K numbers a row, head by head; k: φ(k), G·K numbers; v: G·V. All (B, …), of any such shape.
-            S, z: the state before, (B, G, K, V) and (B, G, K).
+            S, z: the state before, (B, G, K, V) and (B, G, K). A layer without the normaliser z has None for it.
+            log_gate: log of the share that is kept of S and z: (B or 1, G, 1 or K, 1).
+            beta: (B, G, 1, 1), the rate of the delta rule, which has no z.
 
         Returns:
-            φ(q)ᵀS (B, G, H/G, V), φ(q)·z (B, G, H/G, 1), and the state after, S and z.
+            φ(q)ᵀS (B, G, H/G, V), φ(q)·z (B, G, H/G, 1), and the state after, S and z; None for what is of no z.
         """
         G, K, V = S.shape[1:]
         q = self.reshape(q, (-1, G, row_size(q) // (G * K), K))
-        k, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
+        column, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
+        if log_gate is not None:
+            S = self.mul(S, self.exp(log_gate))
+        if beta is not None:
+            v = self.mul(self.sub(v, self.matmul(self.reshape(k, (-1, G, 1, K)), S)), beta)
         # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
-        S = self.add(S, self.matmul(k, v))
+        S = self.add(S, self.matmul(column, v))
+        if z is None:
+            return self.matmul(q, S), None, S, None
+        if log_gate is not None:
+            z = self.mul(z, self.exp(self.squeeze(log_gate, -1)))
         z = self.add(z, self.reshape(k, (-1, G, K)))
         return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
 
@@ -143,6 +171,11 @@ class TorchOps:
 def row_size(x: Any) -> int:
     """Numbers in one row of x (B, …)."""
     return math.prod(x.shape[1:])
+
+
+def update_rule(log_gate: Any | None, beta: Any | None) -> str:
+    """The name that ONNX's LinearAttention has for the rule which these make."""
+    return "_".join(name for name, part in (("gated", log_gate), ("delta", beta)) if part is not None) or "linear"
 
 
 TORCH = TorchOps()

@@ -49,6 +49,39 @@ def recurrent(phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: G
     return o, S, z
 
 
+def updated(S: Array, k: Array, v: Array, log_gate: Array | float = 0.0, beta: float | None = None) -> Array:
+    """S after one token, for one head, by the update rule that the arguments make.
+
+    S (K, V), k (K), v (V). log_gate: log of the share of S that is kept, a number or one for each feature (K).
+    beta: the delta rule's rate. Neither: the sum of the paper. Both: the gated delta rule (2412.06464, eq. 10).
+    """
+    S = np.exp(log_gate) * S if np.ndim(log_gate) == 0 else np.exp(log_gate)[:, None] * S
+    if beta is None:
+        return S + np.outer(k, v)
+    return S + beta * np.outer(k, v - S.T @ k)
+
+
+def recurrence(
+    q: Array, k: Array, v: Array, S: Array, log_gate: Array | None = None, beta: Array | None = None
+) -> tuple[Array, Array]:
+    """One token after another by any update rule, without a denominator.
+
+    q (B, T, H, K), k (B, T, G, K), v (B, T, G, V), S (B, G, K, V); log_gate (B, T, G) or (B, T, G, K); beta (B, T, G).
+    Returns q_tᵀ S_t (B, T, H, V) and S after the last token.
+    """
+    B, T, H, _ = q.shape
+    G, V = v.shape[2:]
+    S = S.astype(np.float64)
+    o = np.empty((B, T, H, V))
+    for b, t in np.ndindex(B, T):
+        for g in range(G):
+            kept = 0.0 if log_gate is None else log_gate[b, t, g]
+            S[b, g] = updated(S[b, g], k[b, t, g], v[b, t, g], kept, None if beta is None else beta[b, t, g])
+        for h in range(H):
+            o[b, t, h] = q[b, t, h] @ S[b, h // (H // G)]
+    return o, S
+
+
 def parallel(phi_q: Array, phi_k: Array, v: Array, guard: Guard) -> Array:
     """The same outputs from an empty state, as a T × T matrix of weights for each head: o (B, T, H, V)."""
     B, T, H, _ = phi_q.shape

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value
-from t2r_export.ops import row_size
+from t2r_export.ops import row_size, update_rule
 from t2r_runtime.errors import UserError
 
 
@@ -32,24 +32,48 @@ class AttentionOps(GraphOps):
     def sequences(self, x: Value) -> Value:
         return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
 
-    def linear_attention(self, q: Value, k: Value, v: Value, S: Value, z: Value) -> tuple[Value, Value, Value, Value]:
+    def linear_attention(
+        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
+        beta: Value | None = None,
+    ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
         _, G, K, V = S.shape
         assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
         heads = row_size(q) // K
         packed = [x if x.shape[1:-1] == (1,) else self.sequences(x) for x in (q, k, v)]  # (B, T=1, heads · size)
+        optional = [Value("", "float32", ()) if x is None else self._row(x, S) for x in (log_gate, beta)]
+        while optional and not optional[-1].name:
+            optional.pop()
         numerator, after = self.emit_many(
             "LinearAttention",
-            [*packed, S],
+            [*packed, S, *optional],
             [(self.batch, 1, heads * V), S.shape],
             domain=self.domain,
-            update_rule="linear",
+            update_rule=update_rule(log_gate, beta),
             scale=1.0,  # left out or 0 it would be K^-0.5
             q_num_heads=heads,
             kv_num_heads=G,
         )
+        numerator = self.reshape(numerator, (-1, G, heads // G, V))
+        if z is None:
+            return numerator, None, after, None
+        if log_gate is not None:
+            z = self.mul(z, self.exp(self.squeeze(log_gate, -1)))
         z = self.add(z, self.reshape(k, (-1, G, K)))
         denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
-        return self.reshape(numerator, (-1, G, heads // G, V)), denominator, after, z
+        return numerator, denominator, after, z
+
+    def _row(self, x: Value, state: Value) -> Value:
+        """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""
+        if x.shape[0] == self.batch:
+            return self.sequences(x)
+        shape = (self.batch, 1, row_size(x))
+        x = self.reshape(x, (1, *shape[1:]))
+        if isinstance(self.batch, int):
+            sizes = self.constant(shape, "int64")
+        else:
+            batch = self.emit("Shape", [state], (1,), "int64", end=1)
+            sizes = self.concat([batch, self.constant(shape[1:], "int64")])
+        return self.emit("Expand", [x, sizes], shape)
 
 
 class FusedOps(AttentionOps):
