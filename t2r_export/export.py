@@ -26,7 +26,7 @@ from t2r_export.model import Transformer
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.targets import TARGETS, Target, find
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, Signature
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, Signature
 
 PAST_ENDS = ("refuse", "clamp")
 FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
@@ -42,6 +42,7 @@ class ExportConfig:
     past_end: str = "refuse"  # refuse | clamp, for models with a learned position table
     target: str = "portable"  # a key of TARGETS
     format: str | None = None  # onnx | ort; None: what the file's name says
+    top_k: int | None = None  # the graph also gives this many of the largest logits
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -49,6 +50,8 @@ class ExportConfig:
             raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
         if self.past_end not in PAST_ENDS:
             raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError("a number of largest logits of at least 1", str(self.top_k), "correct --top-k")
         if self.format not in (None, *FORMATS):
             raise UserError(f"a format of {', '.join(FORMATS)}", repr(self.format), "choose one of those")
         if target.static and self.state_layout != "layers":
@@ -91,10 +94,14 @@ def export(
     model, folds = fold(checkpoint.model)
     model.positions.past_end = config.past_end
     target = find(config.target)
+    if config.top_k is not None and config.top_k > model.config.vocab_size:
+        raise UserError(
+            f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
+        )
     groups = group(model.state_spec(), config.state_layout)
     if target.static:
         _only_constant(groups, config.target)
-    graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch, target)
+    graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch, target, config.top_k)
     signature = _signature(checkpoint, model.config, groups, folds, config)
     helper.set_model_props(graph, signature.to_metadata())
     if kind == "ort":
@@ -132,7 +139,11 @@ def _only_constant(groups: Sequence[Group], target: str) -> None:
 
 
 def build_graph(
-    model: Transformer, groups: Sequence[Group], batch: int | str, target: Target = TARGETS["portable"]
+    model: Transformer,
+    groups: Sequence[Group],
+    batch: int | str,
+    target: Target = TARGETS["portable"],
+    top_k: int | None = None,
 ) -> tuple[onnx.ModelProto, GraphOps]:
     """The step of `model` as a checked message without its weights, and the recorder that holds them."""
     ops = target.ops(model, batch)
@@ -143,12 +154,12 @@ def build_graph(
         inputs.append(Value(PAST + g.spec.name, g.spec.dtype, dims))
         past.update(_members(inputs[-1], g, ops))
     logits, present = model.step(ids, past, ops)
-    names, outputs = {logits.name: LOGITS}, [dataclasses.replace(logits, name=LOGITS)]
-    for g in groups:
-        value = _joined([present[m.name] for m in g.members], g, ops)
-        names[value.name] = PRESENT + g.spec.name
-        outputs.append(dataclasses.replace(value, name=PRESENT + g.spec.name))
-    ops.rename(names)
+    results = {LOGITS: logits}
+    if top_k is not None:
+        results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
+    results |= {PRESENT + g.spec.name: _joined([present[m.name] for m in g.members], g, ops) for g in groups}
+    outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
+    ops.rename({value.name: name for name, value in results.items()})
     ops.prune([value.name for value in outputs])
     return _checked(inputs, outputs, ops, target), ops
 
@@ -213,4 +224,5 @@ def _signature(
         checkpoint_sha256=checkpoint.sha256,
         producer=f"t2r-export {__version__}",
         tokenizer=checkpoint.tokenizer,
+        top_k=options.top_k,
     )

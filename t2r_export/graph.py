@@ -272,6 +272,12 @@ class GraphOps(TorchOps):
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])
         return self.emit("Squeeze", [x, self.constant([axis], "int64")], shape)
 
+    def top_k(self, x: Value, k: int) -> tuple[Value, Value]:
+        """The k largest of the last axis, largest first, and where they stand. Of the graph alone."""
+        shape = (*x.shape[:-1], k)
+        values, places = self.emit_many("TopK", [x, self.constant([k], "int64")], [shape, shape], axis=-1)
+        return values, replace(places, dtype="int64")
+
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
         return self.emit("Transpose", [x], [x.shape[a] for a in axes], perm=list(axes))
 

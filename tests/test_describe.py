@@ -145,8 +145,8 @@ LAYER = {"kind": "softmax", "fold": "not folded", "kv_heads": 3, "head_size": 4}
             "expected a step graph with t2r metadata; received a graph without the key t2r.contract",
         ),
         (
-            {"contract": 2},
-            "expected contract version 1; received version 2; export the model again, or use the runtime",
+            {"contract": 3},
+            "expected contract version 2 or one before it; received version 3; export the model again, or use",
         ),
         ({"states": "REMOVE"}, "expected the metadata key t2r.states; received a graph without it; export the model"),
         ({"states": 3}, f"{FORM}'int' object is not iterable; export the model again"),

@@ -21,6 +21,7 @@ from t2r_export import graph_file
 from t2r_export.export import ExportConfig, build_graph, export
 from t2r_export.fold import fold
 from t2r_export.layout import group, pack, unpack
+from t2r_export.targets import TARGETS
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 from t2r_runtime.signature import Signature
@@ -113,6 +114,20 @@ def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, 
         small.assert_states(unpack(fed, groups), states, 1e-4)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_largest_logits(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+    made, report = small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, top_k=4, batch=B)
+    assert report.signature.top_k == 4
+    decoder = Decoder(tmp_path / "g.onnx", threads=1)
+    values, tokens = decoder.top(small.ids())
+    with torch.no_grad():
+        expected, places = made.model(small.ids())[:, -1].topk(4)
+    np.testing.assert_array_equal(tokens, places)
+    np.testing.assert_allclose(values, expected, atol=1e-4)
+    assert small.proof(made, tmp_path / "g.onnx", steps=20).passed
+
+
 def test_packed_is_layers(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "layers.onnx", "hybrid")
     small.graph(tmp_path / "packed.onnx", "hybrid", state_layout="packed")
@@ -186,6 +201,8 @@ def test_external_data(tmp_path: Path) -> None:
     [
         ({"batch": 0}, "expected a batch from 1 to 65536; received 0; correct --batch, or leave it out"),
         ({"batch": 65537}, "expected a batch from 1 to 65536; received 65537; correct --batch, or leave it out"),
+        ({"top_k": 0}, "expected a number of largest logits of at least 1; received 0; correct --top-k"),
+        ({"top_k": 18}, "expected at most 17 logits, the model's vocabulary; received 18; correct --top-k"),
         ({"past_end": "wrap"}, "expected past_end of refuse, clamp; received 'wrap'; choose one of those"),
         (
             {"state_layout": "flat"},

@@ -77,6 +77,18 @@ def test_a_quantized_graph_is_the_same_step(scheme: str, name: str, tokens: Path
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_largest_logits_are_those_of_the_graph(scheme: str, tokens: Path, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", top_k=3)
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
+    one, other = (Decoder(tmp_path / "q.onnx", threads=1) for _ in range(2))
+    for token in (3, 1, 4):
+        logits, (values, places) = one.step(token), other.top([token])
+        best = np.argsort(-logits, axis=-1, kind="stable")[:, :3]
+        np.testing.assert_array_equal(places, best)
+        np.testing.assert_array_equal(values, np.take_along_axis(logits, best, -1))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, ffn_size=512, width=64))
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))

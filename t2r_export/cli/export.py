@@ -27,6 +27,7 @@ from t2r_export.cli.reports import export_text, state_bytes
     "npu: fixed sizes throughout.",
 )
 @click.option("--format", "kind", help="onnx, or ort: ONNX Runtime's own. Default: what the name OUT ends in.")
+@click.option("--top-k", type=int, metavar="N", help="Let the graph choose the N largest logits: 1 for greedy text.")
 @click.option("--quantize", "scheme", metavar="S", help="Quantize too: fp16, int8, int8-static, w8 or w4.")
 @quantizing.options
 @json_option
@@ -38,6 +39,7 @@ def command(
     past_end: str,
     target: str,
     kind: str | None,
+    top_k: int | None,
     scheme: str | None,
     block_size: int | None,
     accuracy_level: int | None,
@@ -52,7 +54,7 @@ def command(
 
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
-    config, quantized = ExportConfig(batch, state_layout, past_end, target, kind), None
+    config, quantized = ExportConfig(batch, state_layout, past_end, target, kind, top_k), None
     if scheme is None:
         quantizing.refuse_without_scheme(block_size, accuracy_level, calibrate, check)
         report = export(checkpoint.load(model), out, config)

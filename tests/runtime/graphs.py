@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from t2r_runtime.signature import INPUT_IDS, LOGITS, Signature, StateSpec
+from t2r_runtime.signature import INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
 EPS = 0.01
@@ -23,6 +23,7 @@ EPS = 0.01
 KINDS = ("constant", "growing", "both", "table")
 ELEMENTS = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
 
+TOP = ((TOP_LOGITS, "float32"), (TOP_TOKENS, "int64"))
 Array = NDArray[Any]
 S = StateSpec("S.0", "float32", ("B", G, K, V))
 Z = StateSpec("z.0", "float32", ("B", G, K))
@@ -54,6 +55,7 @@ def signature(kind: str = "constant", **changes: Any) -> Signature:
         checkpoint_sha256="c0ffee" * 10 + "beef",
         producer="tests 1",
         tokenizer=None,
+        top_k=None,
     )
     return dataclasses.replace(plain, **changes)
 
@@ -131,6 +133,9 @@ def model(kind: str = "constant", seed: int = 0, **changes: Any) -> onnx.ModelPr
         op("MatMul", "mean w_c", "cached")
         parts.append("cached")
     op("Sum", " ".join(parts), LOGITS)
+    if sig.top_k is not None:
+        constants["top_k"] = np.array([sig.top_k], np.int64)
+        nodes.append(helper.make_node("TopK", [LOGITS, "top_k"], [TOP_LOGITS, TOP_TOKENS]))
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(
         nodes,
@@ -138,6 +143,7 @@ def model(kind: str = "constant", seed: int = 0, **changes: Any) -> onnx.ModelPr
         [_value(INPUT_IDS, "int64", ("B",), sig), *(_value(s.past, s.dtype, s.shape, sig) for s in sig.states)],
         [
             _value(LOGITS, "float32", ("B", VOCABULARY), sig),
+            *(_value(name, dtype, ("B", sig.top_k), sig) for name, dtype in TOP if sig.top_k is not None),
             *(_value(s.present, s.dtype, ["grown" if d == "T" else d for d in s.shape], sig) for s in sig.states),
         ],
         [numpy_helper.from_array(array, name) for name, array in constants.items() if name in used],

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from runtime import graphs
 from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError
+from t2r_runtime.states import LOGITS_ALONE
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, a different order of sums
 
@@ -97,12 +99,13 @@ def test_what_is_handed_out_is_the_callers(kind: str, opened: Open) -> None:
 
 def test_no_buffer_is_past_and_present(opened: Open) -> None:
     chain = opened("both")._states
-    for binding in chain._bindings:
+    bindings = chain._bindings[LOGITS_ALONE]
+    for binding in bindings:
         bound_in, bound_out = binding._bound_inputs, binding._bound_outputs
         for spec in graphs.states("constant"):
             past, present = bound_in[spec.past], bound_out[spec.present]
             assert not np.shares_memory(past.numpy(), present.numpy())
-    assert chain._bindings[0]._bound_inputs["past_S.0"] is chain._bindings[1]._bound_outputs["present_S.0"]
+    assert bindings[0]._bound_inputs["past_S.0"] is bindings[1]._bound_outputs["present_S.0"]
 
 
 @pytest.mark.parametrize("ids", [3, [3], np.array([3], np.uint8), np.array(3, np.int32)])
@@ -238,3 +241,39 @@ def test_a_step_that_fails_leaves_the_states(tmp_path: Path) -> None:
     assert decoder.position == 9
     for name, state in decoder.state().items():
         np.testing.assert_array_equal(state, before[name])
+
+
+@kinds
+def test_top_is_the_largest_logits(kind: str, opened: Open) -> None:
+    ids = tokens(2, 5)
+    plain, decoder = opened(kind), opened(kind, top_k=3)
+    for each in (plain, decoder):
+        each.reset(batch=2)
+    for part in (ids[:, :2], ids[:, 2:3], ids[:, 3:]):
+        expected = plain.prefill(part)
+        logits, places = decoder.top(part)
+        best = np.argsort(-expected, axis=-1, kind="stable")[:, :3]
+        np.testing.assert_array_equal(places, best)
+        np.testing.assert_array_equal(logits, np.take_along_axis(expected, best, -1))
+    np.testing.assert_array_equal(decoder.step([1, 2]), plain.step([1, 2]))  # and all logits, when they are asked for
+    for name, value in plain.state().items():
+        np.testing.assert_array_equal(decoder.state()[name], value)
+
+
+def test_top_of_equals_is_the_lowest(tmp_path: Path) -> None:
+    def flat(model: onnx.ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            if tensor.name == "w_o":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.ones(tensor.dims, np.float32), tensor.name))
+
+    logits, places = Decoder(graphs.save(tmp_path / "g.onnx", edit=flat, top_k=4), threads=1).top([3])
+    assert places.tolist() == [[0, 1, 2, 3]]
+    assert np.ptp(logits) == 0
+
+
+def test_top_without_such_outputs(opened: Open) -> None:
+    with pytest.raises(UserError) as caught:
+        opened().top([1])
+    assert str(caught.value) == (
+        "expected a graph that chooses the largest logits; received one without; export with --top-k"
+    )

@@ -38,6 +38,25 @@ def test_two_halves_are_the_whole(kind: str, opened: Open) -> None:
     assert half + decoder.generate(half[-1:], 6, temperature=0, stop_tokens=()) == whole
 
 
+RULES = [{"temperature": 0}, {"temperature": 2, "top_k": 2}, {"temperature": 2, "top_k": 3, "top_p": 0.8}]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_the_graphs_choice_is_the_same_text(
+    rules: dict[str, float], opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = opened().generate([3, 1], 20, seed=1, stop_tokens=(), **rules)  # type: ignore[arg-type]
+    decoder = opened(top_k=3)
+    monkeypatch.setattr(decoder, "prefill", None)  # all logits are never asked for
+    assert decoder.generate([3, 1], 20, seed=1, stop_tokens=(), **rules) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rules", [{"temperature": 2}, {"temperature": 2, "top_k": 4}])
+def test_where_few_logits_are_not_enough(rules: dict[str, float], opened: Open) -> None:
+    expected = opened().generate([3, 1], 20, seed=1, stop_tokens=(), **rules)  # type: ignore[arg-type]
+    assert opened(top_k=3).generate([3, 1], 20, seed=1, stop_tokens=(), **rules) == expected  # type: ignore[arg-type]
+
+
 def test_a_seed_gives_the_same_text(opened: Open) -> None:
     def write(seed: int) -> list[int]:
         return opened("growing").generate([3], 30, temperature=3, seed=seed, stop_tokens=())

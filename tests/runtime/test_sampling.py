@@ -68,6 +68,29 @@ def test_tokens_come_as_often_as_their_probability_says(rules: dict[str, float],
     assert (np.abs(counts - draws * p) <= 4 * spread).all()
 
 
+@given(
+    row=st.lists(st.integers(-3, 3), min_size=1, max_size=9),  # with many equals
+    temperature=st.sampled_from([0.0, 0.3, 2.0]),
+    top_k=st.integers(1, 9),
+    more=st.integers(0, 9),
+    top_p=st.sampled_from([0.3, 0.9, 1.0]),
+    seed=st.integers(0, 9),
+)
+def test_the_largest_are_enough(
+    row: list[int], temperature: float, top_k: int, more: int, top_p: float, seed: int
+) -> None:
+    logits = np.array(row, np.float32)
+    one, other = (Sampler(temperature, top_k, top_p, seed) for _ in range(2))
+    kept = np.argsort(-logits, kind="stable")[: one.limit + more]
+    for _ in range(5):
+        assert one.pick(logits) == other.pick(logits[kept], kept)
+
+
+def test_limit() -> None:
+    rules = [{"temperature": 0.0}, {"temperature": 0.0, "top_k": 5}, {"top_k": 5}, {}]
+    assert [Sampler(**rule).limit for rule in rules] == [1, 1, 5, 0]  # type: ignore[arg-type]
+
+
 def test_greedy_takes_the_lowest_of_equals() -> None:
     logits = np.array([1, 3, 3, 0], np.float32)
     assert [Sampler(temperature=0).pick(logits) for _ in range(3)] == [1, 1, 1]

@@ -80,6 +80,9 @@ BAD_VALUES = [
     ("eos_tokens", 5),
     ("eos_tokens", [[1]]),
     ("tokenizer", {}),
+    ("top_k", 0),
+    ("top_k", 12),
+    ("top_k", "3"),
     ("layers", [1]),
     ("producer", 3),
     ("states", 7),
@@ -116,7 +119,19 @@ def test_a_bad_value_is_named(tmp_path: Path) -> None:
 
 
 def test_another_contract(tmp_path: Path) -> None:
-    assert "expected contract version 1; received version 2" in refused(_with_value(tmp_path, "contract", "2"))
+    for text, shown in (("3", "3"), ("0", "0"), ("true", "True"), ("[1]", "[1]")):
+        expected = f"expected contract version 2 or one before it; received version {shown}; export the model again"
+        assert refused(_with_value(tmp_path, "contract", text)).startswith(expected)
+
+
+def test_an_earlier_contract_is_read(tmp_path: Path) -> None:
+    def earlier(model: onnx.ModelProto) -> None:
+        kept = {k: v for k, v in graphs.metadata(model).items() if k != "t2r.top_k"}
+        helper.set_model_props(model, kept | {"t2r.contract": "1"})
+
+    decoder = Decoder(graphs.save(tmp_path / "g.onnx", edit=earlier), threads=1)
+    assert decoder.signature == graphs.signature()
+    assert decoder.step(3).shape == (1, graphs.VOCABULARY)
 
 
 def rename_output(model: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.sampling import Sampler
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import Signature
-from t2r_runtime.states import States, check_states, tokens_read
+from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States, check_states, tokens_read
 
 
 class Decoder:
@@ -111,7 +111,7 @@ class Decoder:
         if tokens.shape != (self.batch,) and not (tokens.shape == () and self.batch == 1):
             raise UserError(f"ids of the shape ({self.batch},)", f"{tokens.shape}", "give one token a sequence")
         self._room_for(1)
-        logits = self._states.step(tokens.reshape(self.batch))
+        (logits,) = self._states.step(tokens.reshape(self.batch))
         self._position += 1
         return logits.copy()
 
@@ -127,17 +127,26 @@ class Decoder:
         Raises:
             UserError: as for `step`, and for an empty prompt. Nothing has been read then.
         """
-        tokens = self._tokens(ids)
-        if tokens.ndim == 1 and self.batch == 1:
-            tokens = tokens[np.newaxis]
-        if tokens.ndim != 2 or tokens.shape[0] != self.batch:
-            form = f"({self.batch}, T)" + (" or (T,)" if self.batch == 1 else "")
-            raise UserError(f"ids of the shape {form}", f"{tokens.shape}", "give one row of tokens a sequence")
-        self._room_for(tokens.shape[1])
-        for column in np.ascontiguousarray(tokens.T):
-            logits = self._states.step(column)
-            self._position += 1
+        (logits,) = self._read(ids, LOGITS_ALONE)
         return logits.copy()
+
+    def top(self, ids: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Read as `prefill` does, and fetch no more than the largest logits: the graph itself chose them.
+
+        Args:
+            ids: as for `prefill`.
+
+        Returns:
+            The `signature.top_k` largest logits, float32 (B, top_k), largest first, of equals the lowest token; and
+            their tokens, int64 (B, top_k). The caller's own copies.
+
+        Raises:
+            UserError: as for `prefill`, and for a graph that has no such outputs.
+        """
+        if self.signature.top_k is None:
+            raise UserError("a graph that chooses the largest logits", "one without", "export with --top-k")
+        logits, tokens = self._read(ids, TOP_ALONE)
+        return logits.copy(), tokens.copy()
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of all states, name → array of the shape and dtype in `signature.states`."""
@@ -224,6 +233,20 @@ class Decoder:
             if callback is not None and callback(token) is False:
                 break
         return tokens
+
+    def _read(self, ids: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
+        """Read a prompt; the outputs `wanted` after its last token, as views."""
+        tokens = self._tokens(ids)
+        if tokens.ndim == 1 and self.batch == 1:
+            tokens = tokens[np.newaxis]
+        if tokens.ndim != 2 or tokens.shape[0] != self.batch:
+            form = f"({self.batch}, T)" + (" or (T,)" if self.batch == 1 else "")
+            raise UserError(f"ids of the shape {form}", f"{tokens.shape}", "give one row of tokens a sequence")
+        self._room_for(tokens.shape[1])
+        for column in np.ascontiguousarray(tokens.T):
+            results = self._states.step(column, wanted)
+            self._position += 1
+        return results
 
     def _tokens(self, ids: ArrayLike) -> NDArray[np.int64]:
         """Ids as int64. Range is checked because the graph's Gather takes -1 for the last token, silently."""

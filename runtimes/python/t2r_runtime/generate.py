@@ -54,10 +54,14 @@ def stream(
 def _tokens(
     decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop: frozenset[int]
 ) -> Iterator[int]:
-    logits = decoder.prefill(ids)
+    few = 0 < sampler.limit <= (decoder.signature.top_k or 0)
     for left in reversed(range(max_tokens)):
-        token = sampler.pick(logits[0])
+        if few:
+            logits, tokens = decoder.top(ids)
+            token = sampler.pick(logits[0], tokens[0])
+        else:
+            token = sampler.pick(decoder.prefill(ids)[0])
         yield token
         if token in stop or left == 0:
             return
-        logits = decoder.step(token)
+        ids = np.array([token])

@@ -35,12 +35,24 @@ class Sampler:
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self._random = np.random.default_rng(seed)
 
-    def pick(self, logits: NDArray[np.floating[Any]]) -> int:
+    @property
+    def limit(self) -> int:
+        """How many of the largest logits are enough for `pick`; 0 is all of them."""
+        return 1 if self.temperature == 0 else self.top_k
+
+    def pick(self, logits: NDArray[np.floating[Any]], tokens: NDArray[np.int64] | None = None) -> int:
         """One token for logits (vocabulary,); a logit of -inf is never chosen.
+
+        Args:
+            tokens: whose logits these are, where they are not all: the `limit` largest, or more of them. The same token
+                is chosen as from all.
 
         Raises:
             UserError: NaN or +inf among the logits, or nothing but -inf.
         """
+        if tokens is not None:
+            order = np.argsort(tokens)
+            return int(tokens[order[self.pick(logits[order])]])
         best = int(np.argmax(logits))  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")

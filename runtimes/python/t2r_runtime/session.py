@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime import providers
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, Signature, StateSpec
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -138,6 +138,9 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
     wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,))}
     wanted_out: dict[str, Form] = {LOGITS: ("float32", (BATCH, signature.vocab_size))}
     wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
+    if signature.top_k is not None:
+        few = (BATCH, signature.top_k)
+        wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
     wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.states}
     problems = [
         f"{label} {', '.join(sorted(names))}"
@@ -234,6 +237,7 @@ def _malformed(signature: Signature) -> list[str]:
         and all(type(d) in (int, str) for spec in signature.states for d in spec.shape),
         "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
         "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
+        "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
         "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
     }
     problems = [f"a bad value of {key}" for key, good in checks.items() if not good]

@@ -14,9 +14,13 @@ from typing import Any
 
 from t2r_runtime.errors import UserError
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
+# what a graph of an earlier version leaves unsaid
+EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"top_k": None}}
 INPUT_IDS = "input_ids"  # int64 (B,): one token a sequence
 LOGITS = "logits"  # float32 (B, vocabulary)
+TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
+TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
 PAST = "past_"
 PRESENT = "present_"
 POSITION = "position"  # the state that counts the tokens read so far, int32 (B,)
@@ -92,6 +96,7 @@ class Signature:
     checkpoint_sha256: str
     producer: str  # package and version that wrote the graph
     tokenizer: str | None  # the text of a tokenizer.json
+    top_k: int | None  # how many of the largest logits the graph gives apart; None: it has no such outputs
 
     def to_metadata(self) -> dict[str, str]:
         """Keys and JSON texts for the graph's metadata_props."""
@@ -115,14 +120,15 @@ class Signature:
                 f"a graph without the key {PREFIX}contract",
                 "export the model with t2r-export",
             )
-        values = {key: _read(metadata, key) for key in ("contract", *cls.__dataclass_fields__)}
-        contract = values.pop("contract")
-        if contract != CONTRACT_VERSION:
+        contract = _read(metadata, "contract")
+        if type(contract) is not int or contract not in (*EARLIER, CONTRACT_VERSION):
             raise UserError(
-                f"contract version {CONTRACT_VERSION}",
+                f"contract version {CONTRACT_VERSION} or one before it",
                 f"version {contract}",
                 "export the model again, or use the runtime of that version",
             )
+        unsaid = EARLIER.get(contract, {})
+        values = {key: unsaid[key] if key in unsaid else _read(metadata, key) for key in cls.__dataclass_fields__}
         try:
             values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in values["states"])
             values["eos_tokens"] = tuple(int(t) for t in values["eos_tokens"])

@@ -23,12 +23,25 @@ from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import Graph, one_line, printable
-from t2r_runtime.signature import BATCH, GROWING, INPUT_IDS, LOGITS, MAX_STATE_BYTES, POSITION, Signature, StateSpec
+from t2r_runtime.signature import (
+    BATCH,
+    GROWING,
+    INPUT_IDS,
+    LOGITS,
+    MAX_STATE_BYTES,
+    POSITION,
+    TOP_LOGITS,
+    TOP_TOKENS,
+    Signature,
+    StateSpec,
+)
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 Array = NDArray[Any]
+LOGITS_ALONE: tuple[str, ...] = (LOGITS,)
+TOP_ALONE: tuple[str, ...] = (TOP_LOGITS, TOP_TOKENS)
 
 
 class States:
@@ -46,18 +59,21 @@ class States:
         self.batch = batch
         self._session, self._device = graph.session, graph.device
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
-        self._run_options = [_run_options(turn) if graph.captured else None for turn in range(2)]
+        self._captured = graph.captured
         self._constant = [spec for spec in specs if not spec.grows]
         self._growing = [spec for spec in specs if spec.grows]
         self._ids = self._empty((batch,), "int64")
-        self._logits = self._empty((batch, graph.signature.vocab_size), "float32")
+        self._results = {LOGITS: self._empty((batch, graph.signature.vocab_size), "float32")}
+        if graph.signature.top_k is not None:
+            few = (batch, graph.signature.top_k)
+            self._results |= {TOP_LOGITS: self._empty(few, "float32"), TOP_TOKENS: self._empty(few, "int64")}
         self._buffers = [
             {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._constant} for _ in range(2)
         ]
         self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # the buffer, and the binding, that the next step reads from
-        self._bindings = [self._bind(past, 1 - past) for past in range(2)]
+        self._bindings = {LOGITS_ALONE: [self._bind(past, LOGITS_ALONE) for past in range(2)]}
         self.reset()
 
     def reset(self) -> None:
@@ -82,13 +98,15 @@ class States:
             cache.update_inplace(np.ascontiguousarray(states[spec.name]))
             self._caches[spec.name] = cache
 
-    def step(self, ids: NDArray[np.int64]) -> Array:
-        """Read one token of each sequence, ids (B,) → logits (B, vocabulary): a view that the next step overwrites.
+    def step(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
+        """Read one token of each sequence, ids (B,) → the outputs `wanted`, as views that the next step overwrites.
 
-        A step that raises leaves the states as they were.
+        What is not wanted stays where it was computed. A step that raises leaves the states as they were.
         """
         self._ids.update_inplace(ids)
-        binding = self._bindings[self._turn]
+        if wanted not in self._bindings:
+            self._bindings[wanted] = [self._bind(past, wanted) for past in range(2)]
+        binding = self._bindings[wanted][self._turn]
         if self._rebind:
             self._bind_inputs(binding, self._turn)
         grown: dict[str, ort.OrtValue] = {}
@@ -99,21 +117,22 @@ class States:
             binding.bind_ortvalue_input(spec.past, cache)
             binding.bind_ortvalue_output(spec.present, grown[spec.name])
         try:
-            self._session.run_with_iobinding(binding, self._run_options[self._turn])
+            self._session.run_with_iobinding(binding, self._run_options(wanted))
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
             raise UserError("the graph to run a step", one_line(error), "export the model again") from error
         finally:
             self._let_go(binding)
         self._caches = grown
         self._turn = 1 - self._turn
-        return np.asarray(self._logits.numpy())
+        return [np.asarray(self._results[name].numpy()) for name in wanted]
 
-    def _bind(self, past: int, present: int) -> ort.IOBinding:
+    def _bind(self, past: int, wanted: tuple[str, ...]) -> ort.IOBinding:
         binding = self._session.io_binding()
         self._bind_inputs(binding, past)
-        binding.bind_ortvalue_output(LOGITS, self._logits)
+        for name in wanted:
+            binding.bind_ortvalue_output(name, self._results[name])
         for spec in self._constant:
-            binding.bind_ortvalue_output(spec.present, self._buffers[present][spec.name])
+            binding.bind_ortvalue_output(spec.present, self._buffers[1 - past][spec.name])
         self._let_go(binding)
         return binding
 
@@ -121,6 +140,17 @@ class States:
         binding.bind_ortvalue_input(INPUT_IDS, self._ids)
         for spec in self._constant:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
+
+    def _run_options(self, wanted: tuple[str, ...]) -> ort.RunOptions | None:
+        """A CUDA graph replays the addresses it was captured with: each binding needs a graph of its own."""
+        if not self._captured:
+            return None
+        import onnxruntime as ort
+
+        options = ort.RunOptions()
+        number = 1 + self._turn + 2 * list(self._bindings).index(wanted)
+        options.add_run_config_entry("gpu_graph_id", str(number))
+        return options
 
     def _let_go(self, binding: ort.IOBinding) -> None:
         """Let a binding hold no cache while the other one works."""
@@ -193,12 +223,3 @@ def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str
         if have != (letters.setdefault(want, have) if isinstance(want, str) else want):
             return False
     return True
-
-
-def _run_options(turn: int) -> ort.RunOptions:
-    """A CUDA graph replays the addresses it was captured with: each of the two bindings needs a graph of its own."""
-    import onnxruntime as ort
-
-    options = ort.RunOptions()
-    options.add_run_config_entry("gpu_graph_id", str(turn + 1))
-    return options
