@@ -1,6 +1,6 @@
 """What each quantization scheme costs: the table of docs/quantization.md.
 
-    python benchmarks/quantization.py TEXT MODEL.pt [MODEL.pt …] [--schemes w4,w8] [--block-size 32]
+    python benchmarks/quantization.py TEXT MODEL.pt [MODEL.pt …] [--schemes w4,w8] [--block-size 16] [--asymmetric]
 
 The last tenth of the documents in TEXT is measured on, the rest is there to calibrate on. A line of JSON for each row
 goes to stderr.
@@ -21,7 +21,7 @@ from t2r_export.finetune_config import SEPARATOR
 from t2r_export.quality import Quality, Ruined
 from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
-from t2r_export.quantizers.base import QuantizeConfig
+from t2r_export.quantizers.base import BLOCK_OPTIONS, QuantizeConfig
 
 
 def main() -> None:
@@ -31,6 +31,9 @@ def main() -> None:
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--accuracy-level", type=int)
+    parser.add_argument("--asymmetric", action="store_true")
+    parser.add_argument("--head-bits", type=int)
+    parser.add_argument("--embedding-bits", type=int)
     arguments = parser.parse_args()
     print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file | step time |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -40,9 +43,10 @@ def main() -> None:
             source = Path(folder, "float32.onnx")
             export(checkpoint.load(model), source)
             for scheme in arguments.schemes.split(","):
-                blocks = {"block_size": arguments.block_size, "accuracy_level": arguments.accuracy_level}
                 options = {"calibrate": calibrate} if SCHEMES[scheme].calibrated else {}
-                config = QuantizeConfig(scheme, **options, **(blocks if SCHEMES[scheme].block_wise else {}))
+                if SCHEMES[scheme].block_wise:
+                    options = {name: getattr(arguments, name) for name in BLOCK_OPTIONS}
+                config = QuantizeConfig(scheme, **options)
                 row(model.stem, source, Path(folder, "quantized.onnx"), config, check)
 
 

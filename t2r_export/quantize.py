@@ -23,7 +23,15 @@ from t2r_export.export import ExportConfig, ExportReport, export
 from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, without_older
 from t2r_export.quality import Quality, Ruined, measure, read_tokens
 from t2r_export.quantizers import Scheme, scheme
-from t2r_export.quantizers.base import MIN_CALIBRATION, Calibration, QuantizeConfig, quiet
+from t2r_export.quantizers.base import (
+    BLOCK_OPTIONS,
+    CALIBRATE_STEPS,
+    CALIBRATION_OPTIONS,
+    MIN_CALIBRATION,
+    Calibration,
+    QuantizeConfig,
+    quiet,
+)
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 from t2r_runtime.session import existing_file
@@ -106,15 +114,12 @@ def export_quantized(
 
 def _options_fit(chosen: Scheme, config: QuantizeConfig) -> None:
     """Refuse options that the scheme would ignore."""
-    unfit = {
-        "--block-size": config.block_size is not None and not chosen.block_wise,
-        "--accuracy-level": config.accuracy_level is not None and not chosen.block_wise,
-        "--calibrate": config.calibrate is not None and not chosen.calibrated,
-        "--activation-bits": config.activation_bits != 8 and not chosen.calibrated,
-    }
-    names = [name for name, wrong in unfit.items() if wrong]
-    if names:
-        raise UserError(f"options that {config.scheme} takes", ", ".join(names), "leave them out")
+    unfit = config.given(
+        [*(() if chosen.block_wise else BLOCK_OPTIONS), *(() if chosen.calibrated else CALIBRATION_OPTIONS)]
+    )
+    if unfit:
+        names = ", ".join("--" + name.replace("_", "-") for name in unfit)
+        raise UserError(f"options that {config.scheme} takes", names, "leave them out")
     if chosen.calibrated and config.calibrate is None:
         raise UserError(f"a text to calibrate {config.scheme} on", "none", "name one with --calibrate")
 
@@ -143,7 +148,7 @@ def _calibration(source: Path, signature: Signature, chosen: Scheme, config: Qua
             f"{len(tokens)} in {config.calibrate}",
             "name a longer one",
         )
-    return Calibration(source, tokens, config.calibrate_steps)
+    return Calibration(source, tokens, config.calibrate_steps or CALIBRATE_STEPS)
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
@@ -172,9 +177,6 @@ def _write(model: onnx.ModelProto, path: Path, data: Path | None) -> None:
 def _describe(model: onnx.ModelProto, signature: Signature, config: QuantizeConfig) -> None:
     """The source's metadata with the scheme's name, and with the options that were given."""
     del model.metadata_props[:]
-    given = {
-        name: value
-        for name, value in vars(config).items()
-        if value is not None and name in ("block_size", "accuracy_level", "activation_bits")
-    }
+    names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS])
+    given = {name: getattr(config, name) for name in names if name != "calibrate"}
     helper.set_model_props(model, {**signature.to_metadata(), OPTIONS_KEY: json.dumps(given, sort_keys=True)})

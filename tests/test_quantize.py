@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from t2r_export import quantizers
 from t2r_export.export import ExportConfig
 from t2r_export.mixer_configs import Guard
 from t2r_export.quality import Ruined
-from t2r_export.quantize import export_quantized, quantize
+from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers
 from t2r_export.quantizers.calibration import feeds
@@ -165,10 +166,36 @@ def test_options_reach_the_graph(tokens: Path, tmp_path: Path) -> None:
     assert {a["block_size"] for a in found} == {16}
     assert not any("accuracy_level" in a for a in found), "0 is the operator's default"
     assert [n.name for n, a in zip(nodes, found, strict=True) if a["bits"] == 8] == ["embedding_gemm_Q8"], "the head"
+    options = json.loads({p.key: p.value for p in onnx.load(tmp_path / "q.onnx").metadata_props}[OPTIONS_KEY])
+    assert options == {"block_size": 16, "accuracy_level": 0}
     quantize(tmp_path / "g.onnx", tmp_path / "s.onnx", config("int8-static", tokens, activation_bits=16))
     types = {t.data_type for t in onnx.load(tmp_path / "s.onnx").graph.initializer}
     assert TensorProto.UINT16 in types
     Decoder(tmp_path / "s.onnx").step(1)
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary_drop"])  # a tied head, and one of its own
+def test_options_of_blocks_reach_the_graph(name: str, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", dataclasses.replace(small.CONFIGS[name], width=16))
+    quantize(
+        tmp_path / "g.onnx",
+        tmp_path / "q.onnx",
+        QuantizeConfig("w8", block_size=16, asymmetric=True, head_bits=4, embedding_bits=4),
+    )
+    graph = onnx.load(tmp_path / "q.onnx").graph
+    products = [node for node in graph.node if node.op_type == "MatMulNBits"]
+    bits = {node.output[0]: {a.name: a.i for a in node.attribute}["bits"] for node in products}
+    assert bits.pop("logits") == 4
+    assert set(bits.values()) == {8}
+    assert all(len(node.input) == 4 for node in products), "a zero point beside each scale"
+    (table,) = [node for node in graph.node if "input_ids" in node.input]
+    assert table.op_type == "GatherBlockQuantized"
+    old, new = Decoder(tmp_path / "g.onnx"), Decoder(tmp_path / "q.onnx")
+    errors = []
+    for token in small.ids(1, 20)[0].numpy():
+        expected = old.step([token])
+        errors.append(float(np.abs(new.step([token]) - expected).max() / np.abs(expected).max()))
+    assert 0 < np.median(errors) < 0.5
 
 
 @pytest.mark.parametrize("bits, quantized", [(8, False), (16, True)])
@@ -297,12 +324,27 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
         ),
         (
             {"scheme": "int8-static", "activation_bits": 4},
-            "expected activations of 8 or 16 bits; received 4; choose one of those",
+            "expected activation bits of 8, 16; received 4; choose one of those",
         ),
         (
             {"scheme": "int8", "block_size": 32, "accuracy_level": 4, "calibrate": Path("x"), "activation_bits": 16},
             "expected options that int8 takes; received --block-size, --accuracy-level, --calibrate, "
             "--activation-bits; leave them out",
+        ),
+        (
+            {"scheme": "int8-static", "asymmetric": True, "head_bits": 4, "embedding_bits": 8},
+            "expected options that int8-static takes; received --asymmetric, --head-bits, --embedding-bits; "
+            "leave them out",
+        ),
+        (
+            {"scheme": "w4", "calibrate_steps": 3},
+            "expected options that w4 takes; received --calibrate-steps; leave them out",
+        ),
+        ({"scheme": "w4", "head_bits": 2}, "expected head bits of 4, 8; received 2; choose one of those"),
+        ({"scheme": "w4", "embedding_bits": 0}, "expected embedding bits of 4, 8; received 0; choose one of those"),
+        (
+            {"scheme": "int8-static", "calibrate_steps": 0},
+            "expected at least 1 step to calibrate on; received 0; correct --calibrate-steps",
         ),
         (
             {"scheme": "int8-static"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,25 +42,23 @@ def command(
     kind: str | None,
     top_k: int | None,
     scheme: str | None,
-    block_size: int | None,
-    accuracy_level: int | None,
-    calibrate: Path | None,
-    activation_bits: int,
     check: Path | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
     from t2r_export import checkpoint
     from t2r_export.export import ExportConfig, export
+    from t2r_export.quantizers.base import QuantizeConfig
 
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
     config, quantized = ExportConfig(batch, state_layout, past_end, target, kind, top_k), None
     if scheme is None:
-        quantizing.refuse_without_scheme(block_size, accuracy_level, calibrate, check)
+        quantizing.refuse_without_scheme(check, **given)
         report = export(checkpoint.load(model), out, config)
     else:
-        how = quantizing.config(scheme, block_size, accuracy_level, calibrate, activation_bits)
+        how = QuantizeConfig(scheme, **given)
         report, quantized = quantizing.export_quantized(model, out, config, how, check, as_json)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {

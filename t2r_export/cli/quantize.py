@@ -23,12 +23,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def options(function: F) -> F:
-    """What a scheme can be told, and how it is checked: the same for `t2r quantize` and `t2r export --quantize`."""
+    """What a scheme can be told, named as in QuantizeConfig, and `--check`: for `t2r quantize` and `t2r export`."""
     for option in (
         click.option("--check", type=FILE, metavar="TEXT", help="Measure on a text; exit 1 if the model is ruined."),
-        click.option("--activation-bits", type=int, default=8, show_default=True, help="8 or 16, for int8-static."),
+        click.option("--activation-bits", type=int, default=8, show_default=True, help="int8-static: 8 or 16."),
+        click.option("--calibrate-steps", type=int, metavar="N", help="int8-static: tokens a passage. Default: 1024."),
         click.option("--calibrate", type=FILE, metavar="TEXT", help="What int8-static measures activations on."),
+        click.option("--embedding-bits", type=int, help="w8 and w4: 8, or 4 in blocks. Default: 8."),
+        click.option("--head-bits", type=int, help="w8 and w4: 8 or 4, for the projection to logits. Default: 8."),
         click.option("--accuracy-level", type=int, help="w8 and w4: 4 computes in int8, 0 in float32. Default: 4."),
+        click.option("--asymmetric", is_flag=True, help="w8 and w4: a zero point beside each scale."),
         click.option("--block-size", type=int, metavar="N", help="w8 and w4: weights that share a scale. Default: 32."),
     ):
         function = option(function)
@@ -41,32 +45,14 @@ def options(function: F) -> F:
 @click.option("--scheme", required=True, metavar="S", help="fp16, int8, int8-static, w8 or w4.")
 @options
 @json_option
-def command(
-    source: Path,
-    out: Path,
-    scheme: str,
-    block_size: int | None,
-    accuracy_level: int | None,
-    calibrate: Path | None,
-    activation_bits: int,
-    check: Path | None,
-    as_json: bool,
-) -> None:
+def command(source: Path, out: Path, scheme: str, check: Path | None, as_json: bool, **given: Any) -> None:
     """Write the float32 graph SOURCE as OUT with fewer bits; its states stay float32."""
     from t2r_export.quantize import quantize
-
-    how = config(scheme, block_size, accuracy_level, calibrate, activation_bits)
-    with ruin_shown(as_json):
-        report = quantize(source, out, how, check)
-    show(as_json, data(report), text(report))
-
-
-def config(
-    scheme: str, block_size: int | None, accuracy_level: int | None, calibrate: Path | None, activation_bits: int
-) -> QuantizeConfig:
     from t2r_export.quantizers.base import QuantizeConfig
 
-    return QuantizeConfig(scheme, block_size, accuracy_level, calibrate, activation_bits=activation_bits)
+    with ruin_shown(as_json):
+        report = quantize(source, out, QuantizeConfig(scheme, **given), check)
+    show(as_json, data(report), text(report))
 
 
 def export_quantized(
@@ -83,9 +69,11 @@ def export_quantized(
         return export_quantized(checkpoint.load(model), out, options, how, check)
 
 
-def refuse_without_scheme(*given: object) -> None:
+def refuse_without_scheme(check: Path | None, **given: Any) -> None:
     """Raise if an option of `options` was given that nothing would read."""
-    if any(value is not None for value in given):
+    from t2r_export.quantizers.base import QuantizeConfig
+
+    if check is not None or QuantizeConfig("none", **given) != QuantizeConfig("none"):
         raise UserError("--quantize beside the options of a scheme", "none", "name a scheme, or leave them out")
 
 

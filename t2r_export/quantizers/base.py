@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from t2r_runtime.signature import INPUT_IDS, LOGITS
 Tokens = npt.NDArray[np.int64]
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 ACCURACY_LEVELS = (0, 1, 2, 3, 4)
+BLOCK_BITS = (4, 8)
+ACTIVATION_BITS = (8, 16)
+# which options a scheme takes: those of blocks, those of calibration
+BLOCK_OPTIONS = ("block_size", "asymmetric", "accuracy_level", "head_bits", "embedding_bits")
+CALIBRATION_OPTIONS = ("calibrate", "calibrate_steps", "activation_bits")
 MIN_CALIBRATION = 1024  # tokens
+CALIBRATE_STEPS = 1024
 
 
 @dataclass(frozen=True)
@@ -28,25 +34,32 @@ class QuantizeConfig:
     """A scheme and its options; None is the scheme's own measured default."""
 
     scheme: str
-    block_size: int | None = None  # weights that share a scale: w8 and w4
+    block_size: int | None = None  # weights that share a scale: w8 and w4, as all up to embedding_bits
+    asymmetric: bool = False  # a zero point beside each scale
     accuracy_level: int | None = None  # 4: activations as int8 inside the product; 0 or 1: float32
-    calibrate: Path | None = None  # text or token ids: int8-static
-    calibrate_steps: int = 1024  # that a sequence of it is read for
-    activation_bits: int = 8  # 8 or 16: int8-static
+    head_bits: int | None = None  # of the projection onto the vocabulary
+    embedding_bits: int | None = None  # 8: one scale; 4: blocks
+    calibrate: Path | None = None  # text or token ids: int8-static, as the next two
+    calibrate_steps: int | None = None  # that a sequence of it is read for; None: CALIBRATE_STEPS
+    activation_bits: int = 8
 
     def __post_init__(self) -> None:
-        if self.block_size not in (None, *BLOCK_SIZES):
-            raise UserError(
-                f"a block size of {', '.join(map(str, BLOCK_SIZES))}", str(self.block_size), "choose one of those"
-            )
-        if self.accuracy_level not in (None, *ACCURACY_LEVELS):
-            raise UserError(
-                f"an accuracy level of {', '.join(map(str, ACCURACY_LEVELS))}",
-                str(self.accuracy_level),
-                "choose one of those",
-            )
-        if self.activation_bits not in (8, 16):
-            raise UserError("activations of 8 or 16 bits", str(self.activation_bits), "choose one of those")
+        for name, value, known in (
+            ("a block size", self.block_size, BLOCK_SIZES),
+            ("an accuracy level", self.accuracy_level, ACCURACY_LEVELS),
+            ("head bits", self.head_bits, BLOCK_BITS),
+            ("embedding bits", self.embedding_bits, BLOCK_BITS),
+            ("activation bits", self.activation_bits, ACTIVATION_BITS),
+        ):
+            if value is not None and value not in known:
+                raise UserError(f"{name} of {', '.join(map(str, known))}", str(value), "choose one of those")
+        if self.calibrate_steps is not None and self.calibrate_steps < 1:
+            raise UserError("at least 1 step to calibrate on", str(self.calibrate_steps), "correct --calibrate-steps")
+
+    def given(self, names: Sequence[str]) -> list[str]:
+        """Those of `names` that are not at their default."""
+        defaults = QuantizeConfig(self.scheme)
+        return [name for name in names if getattr(self, name) != getattr(defaults, name)]
 
 
 @dataclass(frozen=True)
