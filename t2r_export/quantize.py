@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +18,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from t2r_export.checkpoint import Checkpoint
-from t2r_export.export import ExportConfig, ExportReport, export
+from t2r_export.export import ExportConfig, ExportReport, export, graph_format
 from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, without_older
+from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.quality import Quality, Ruined, measure, read_tokens
 from t2r_export.quantizers import Scheme, scheme
 from t2r_export.quantizers.base import (
@@ -32,6 +32,8 @@ from t2r_export.quantizers.base import (
     QuantizeConfig,
     quiet,
 )
+from t2r_export.targets import find
+from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 from t2r_runtime.session import existing_file
@@ -60,6 +62,8 @@ def quantize(
 ) -> QuantizeReport:
     """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
 
+    A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.ort_format writes beside it.
+
     Args:
         check: a text, or token ids as .npy, to measure the quantized graph against `source` on.
         external_bytes: weights past that go to a file beside the graph.
@@ -70,6 +74,8 @@ def quantize(
         Ruined: the check was not passed; nothing is written.
     """
     source, out = existing_file(source, "a graph"), Path(out)
+    if graph_format(out) == "ort":
+        return _as_ort(source, out, config, check)
     chosen = scheme(config.scheme)
     _options_fit(chosen, config)
     model, signature = _read(source)
@@ -105,11 +111,24 @@ def export_quantized(
     check: Path | None = None,
 ) -> tuple[ExportReport, QuantizeReport]:
     """Export and quantize in one go; the float32 graph is gone afterwards."""
-    scheme(config.scheme)  # before the export's work
-    with tempfile.TemporaryDirectory(dir=Path(out).parent, prefix=f".{Path(out).name}.") as folder:
-        exported = export(checkpoint, Path(folder, "float32.onnx"), options)
+    _options_fit(scheme(config.scheme), config)  # before the export's work
+    graph_format(Path(out), options.format)
+    with folder_beside(Path(out)) as folder:
+        exported = export(checkpoint, folder / "float32.onnx", replace(options, format=None))
         quantized = quantize(exported.files[0], out, config, check)
     return replace(exported, files=quantized.files), quantized
+
+
+def _as_ort(source: Path, out: Path, config: QuantizeConfig, check: Path | None) -> QuantizeReport:
+    with folder_beside(out) as folder:
+        graph = folder / "graph.onnx"
+        try:
+            report = quantize(source, graph, config, check)
+        except Ruined as ruined:
+            raise Ruined(out, ruined.quality) from None
+        metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
+        style = find(Signature.from_metadata(metadata).target).ort_style
+        return replace(report, files=write_ort(graph, out, style))
 
 
 def _options_fit(chosen: Scheme, config: QuantizeConfig) -> None:
@@ -141,6 +160,7 @@ def _calibration(source: Path, signature: Signature, chosen: Scheme, config: Qua
     if not chosen.calibrated:
         return None
     assert config.calibrate is not None
+    Decoder(source)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
     tokens = read_tokens(config.calibrate, signature)
     if len(tokens) < MIN_CALIBRATION:
         raise UserError(

@@ -16,6 +16,7 @@ from onnx import TensorProto, numpy_helper
 import small
 from small import VOCABULARY
 from t2r_export import quantizers
+from t2r_export.bench import OPSET_SWITCH
 from t2r_export.export import ExportConfig
 from t2r_export.mixer_configs import Guard
 from t2r_export.quality import Ruined
@@ -27,6 +28,7 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 
 MODELS = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "hybrid")
+CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # to the float32 graph, as median_error
 BITS = {"fp16": 16, "int8": 8, "int8-static": 8, "w8": 8, "w4": 4}
 
 
@@ -50,6 +52,18 @@ def forms(values: Any) -> list[tuple[str, int, list[str]]]:
     ]
 
 
+def median_error(old: Decoder, new: Decoder, batch: int = 1) -> float:
+    """Of the logits, relative to the largest. Where a random model's denominator comes near its guard, a little becomes
+    a lot, which a median does not see."""
+    for decoder in (old, new):
+        decoder.reset(batch=batch)
+    errors = []
+    for ids in small.ids(batch, 20).T.numpy():
+        expected = old.step(ids)
+        errors.append(np.abs(new.step(ids) - expected).max() / np.abs(expected).max())
+    return float(np.median(errors))
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_quantized_graph_is_the_same_step(scheme: str, name: str, tokens: Path, tmp_path: Path) -> None:
@@ -66,15 +80,51 @@ def test_a_quantized_graph_is_the_same_step(scheme: str, name: str, tokens: Path
     assert (after.ir_version, after.producer_name) == (before.ir_version, before.producer_name)
     old, new = Decoder(source), Decoder(out)
     assert new.signature == dataclasses.replace(old.signature, quantization=scheme)
-    for decoder in (old, new):
-        decoder.reset(batch=2)
-    errors = []
-    for ids in small.ids(2, 20).T.numpy():
-        expected = old.step(ids)
-        errors.append(float(np.abs(new.step(ids) - expected).max() / np.abs(expected).max()))
-    # the median: where a random model's denominator comes near its guard, a little becomes a lot
-    assert 0 < np.median(errors) < (0.5 if scheme == "w4" else 0.3), "close, and not the float32 graph again"
+    assert 0 < median_error(old, new, batch=2) < CLOSE[scheme], "close, and not the float32 graph again"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "q.onnx", "tokens.npy"]
+
+
+@pytest.mark.parametrize("target", ["fused", "standard", "npu"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPSET_SWITCH, "0")
+    small.graph(tmp_path / "g.onnx", "rotary_drop", target=target)
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
+    old, new = Decoder(tmp_path / "g.onnx"), Decoder(tmp_path / "q.onnx")
+    assert (new.signature.quantization, new.signature.target) == (scheme, target)
+    assert 0 < median_error(old, new) < CLOSE[scheme]
+
+
+def test_calibration_needs_a_graph_that_can_be_read(
+    tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(OPSET_SWITCH, raising=False)
+    small.graph(tmp_path / "g.onnx", target="standard")
+    with pytest.raises(UserError, match=f"expected an opset that ONNX Runtime reads.*set {OPSET_SWITCH}=0 in"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens))
+
+
+@pytest.mark.parametrize("scheme", ["int8-static", "w4"])
+def test_ort_format(scheme: str, tokens: Path, tmp_path: Path) -> None:
+    """The .ort is the quantized .onnx: what ONNX Runtime's optimizer does to the one it has done to the other."""
+    made, options = small.checkpoint("learned"), config(scheme, tokens)
+    export_quantized(made, tmp_path / "q.onnx", ExportConfig(), options)
+    _, report = export_quantized(made, tmp_path / "q.ort", ExportConfig(format="ort"), options)
+    names = ["q.ort", "q.required_operators.config", "q.mobile.txt"]
+    assert [file.name for file in report.files] == names
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([*names, "q.onnx", "tokens.npy"])
+    onnx_graph, ort_graph = Decoder(tmp_path / "q.onnx"), Decoder(tmp_path / "q.ort")
+    assert onnx_graph.signature == ort_graph.signature
+    for token in small.ids(1, 20)[0].numpy():
+        np.testing.assert_allclose(ort_graph.step([token]), onnx_graph.step([token]), atol=1e-5)
+
+
+def test_ruin_leaves_no_ort(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.graph(tmp_path / "g.onnx")
+    monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], loss=-0.9))
+    with pytest.raises(Ruined, match=r"q.ort was not written: w8 takes nats/token"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig("w8"), tokens)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "tokens.npy"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -191,11 +241,7 @@ def test_options_of_blocks_reach_the_graph(name: str, tmp_path: Path) -> None:
     (table,) = [node for node in graph.node if "input_ids" in node.input]
     assert table.op_type == "GatherBlockQuantized"
     old, new = Decoder(tmp_path / "g.onnx"), Decoder(tmp_path / "q.onnx")
-    errors = []
-    for token in small.ids(1, 20)[0].numpy():
-        expected = old.step([token])
-        errors.append(float(np.abs(new.step([token]) - expected).max() / np.abs(expected).max()))
-    assert 0 < np.median(errors) < 0.5
+    assert 0 < median_error(old, new) < CLOSE["w4"]
 
 
 @pytest.mark.parametrize("bits, quantized", [(8, False), (16, True)])

@@ -60,11 +60,8 @@ def export_quantized(
 ) -> tuple[ExportReport, QuantizeReport]:
     """`t2r export --quantize`."""
     from t2r_export import checkpoint
-    from t2r_export.export import graph_format
     from t2r_export.quantize import export_quantized
 
-    if graph_format(out, options.format) != "onnx":
-        raise UserError("a name that ends in .onnx for a quantized graph", str(out), "quantize to .onnx")
     with ruin_shown(as_json):
         return export_quantized(checkpoint.load(model), out, options, how, check)
 
