@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2r_export import checkpoint
+from t2r_export import checkpoint, lora
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.data import Corpus, held_out_windows, read_corpus
 from t2r_export.evaluate import Evaluation, evaluate
@@ -159,6 +159,8 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
             "go on with --resume, or delete that file to start anew",
         )
     state = load_state(config.state_path, identity)
+    if lora.attached(state.weights):
+        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # where the run stopped
     student.load_state_dict(state.weights)
     return state
 

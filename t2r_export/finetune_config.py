@@ -84,6 +84,9 @@ class FinetuneConfig:
     batch: int = 16  # windows a step, over all processes
     hidden: float = 5.0  # weight of the blocks' outputs beside KL in the distill stage
     cross_entropy: float = 0.0  # its weight beside KL in the distill stage
+    lora: bool = False  # distill and task train adapters of the projections and the mixers' new parameters alone
+    lora_rank: int = 8
+    lora_alpha: float = 16.0  # alpha / rank scales what an adapter adds
     warmup: float = 0.05  # share of a stage's steps
     weight_decay: float = 0.0
     clip: float = 1.0  # of the gradient's norm
@@ -98,11 +101,12 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         if not sum(plan.steps for plan in self.plan):
             raise UserError("at least one step of one stage", "none", "give the number of steps")
-        for name in ("length", "batch", "checkpoint_every", "validate_every"):
+        for name in ("length", "batch", "checkpoint_every", "validate_every", "lora_rank"):
             _whole(name, getattr(self, name), 1)
         _whole("seed", self.seed, 0)
         _between("held_out", self.held_out, 0, 1)
         _between("clip", self.clip, 0, math.inf)
+        _between("lora_alpha", self.lora_alpha, 0, math.inf)
         for name, high in (
             ("warmup", 1.0),
             ("hidden", math.inf),
@@ -142,7 +146,8 @@ class FinetuneConfig:
             "held_out",
         )
         plan = [dataclasses.asdict(stage) for stage in self.plan if stage.steps]
-        return {"stages": plan, **{name: getattr(self, name) for name in names}}
+        adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
+        return {"stages": plan, **{name: getattr(self, name) for name in names}, **adapters}
 
 
 def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[Any]:

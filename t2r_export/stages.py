@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from t2r_export import lora
 from t2r_export.losses import Divergence, next_token_loss, squared_error, variance
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
@@ -40,6 +41,7 @@ class Stage(nn.Module):
     """
 
     needs_teacher: ClassVar[bool]
+    takes_lora: ClassVar[bool] = False  # trains all weights, or adapters where the student has them
 
     def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
         super().__init__()
@@ -52,7 +54,8 @@ class Stage(nn.Module):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The student's parameters that this stage changes, by name."""
-        return dict(self.student.named_parameters())
+        every = dict(self.student.named_parameters())
+        return lora.trainable(self.student) if lora.attached(every) else every
 
     def measure(self, windows: Tensor) -> None:
         """Look once at a batch (B, T+1) before training starts, for constants of the loss."""
@@ -169,6 +172,7 @@ class Distill(Stage):
     """
 
     needs_teacher = True
+    takes_lora = True
     variance: Tensor  # (L)
 
     def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
@@ -206,6 +210,7 @@ class Task(Stage):
     """Cross-entropy of the text. Also trains a model from random weights."""
 
     needs_teacher = False
+    takes_lora = True
 
     def forward(self, windows: Tensor) -> Tensor:
         return next_token_loss(self.student(windows[:, :-1]), windows)

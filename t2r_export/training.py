@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from t2r_export import lora
 from t2r_export.data import Corpus, Windows, held_out_windows
 from t2r_export.evaluate import evaluate, spread
 from t2r_export.finetune_config import FinetuneConfig, StagePlan
@@ -61,6 +62,10 @@ class Trainer:
             raise UserError(
                 f"a batch that {accelerator.num_processes} processes can share evenly", f"{config.batch}", "change one"
             )
+        if config.lora and not any(STAGES[plan.stage].takes_lora for plan in self.plan):
+            takes = ", ".join(name for name, stage in STAGES.items() if stage.takes_lora)
+            stages = ", ".join(plan.stage for plan in self.plan)
+            raise UserError(f"a stage that LoRA is for: {takes}", stages, "add one, or leave LoRA out")
 
     def run(self) -> None:
         """Make all steps that are left. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
@@ -78,6 +83,8 @@ class Trainer:
         assert peak is not None, "finetune gives every stage its rate, by the model's width"
         before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
         weights = LossWeights(self.config.hidden, self.config.cross_entropy)
+        if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
+            lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
         stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
         stage.measure(self.windows(before).to(self.device))
         parameters = list(stage.trainable().values())
@@ -109,6 +116,7 @@ class Trainer:
                 self.log.note(f"stopped after step {done} of {plan.stage}; --resume goes on from there")
                 raise KeyboardInterrupt
         self.accelerator.free_memory()
+        lora.merge(self.student)
 
     def _share(self, step: int) -> Tensor:
         """This process's rows of the global batch of a step, on its device."""

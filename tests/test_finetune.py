@@ -78,7 +78,7 @@ def run_program(
         "output": str(config.output),
         "data": [str(path) for path in config.data],
         "plan": [",".join(str(getattr(p, f)) for p in config.plan) for f in ("stage", "steps", "learning_rate")],
-        **{name: getattr(config, name) for name in ("length", "batch", "device", "checkpoint_every", "resume")},
+        **{name: getattr(config, name) for name in ("length", "batch", "device", "checkpoint_every", "lora", "resume")},
     }
     script = config.output.with_suffix(".py")
     script.write_text(PROGRAM)
@@ -123,6 +123,33 @@ def test_transfer_leaves_every_other_weight_as_it_was(config: FinetuneConfig) ->
 def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
     finetune(dataclasses.replace(config, plan=parse_plan("distill", "3")))
     assert changed(config.model, config.output) == set(checkpoint.load(config.model).model.state_dict())
+
+
+def test_lora_changes_projections_and_feature_maps_and_nothing_else(config: FinetuneConfig) -> None:
+    finetune(dataclasses.replace(config, plan=parse_plan("distill", "3"), lora=True, lora_rank=2))
+    maps = ("phi_q.weight", "phi_q.bias", "phi_k.weight", "phi_k.bias")
+    names = [*(f"{name}.weight" for name in "qkvo"), *maps]
+    assert changed(config.model, config.output) == {f"blocks.{i}.mixer.{name}" for i in range(3) for name in names}
+    entry = checkpoint.load(config.output).provenance["finetune"][0]
+    assert (entry["lora_rank"], entry["lora_alpha"]) == (2, 16.0)
+
+
+@pytest.mark.parametrize("kill", [9, 15])  # while adapters are trained: in distill, and in the stage after it
+def test_lora_killed_and_resumed_is_never_interrupted(config: FinetuneConfig, tmp_path: Path, kill: int) -> None:
+    config = dataclasses.replace(config, lora=True, checkpoint_every=2)
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    first = run_program(config, kill)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    saved = torch.load(config.state_path, weights_only=True)
+    assert any("parametrizations" in name for name in saved["weights"])
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+def test_lora_needs_a_stage_that_takes_it(config: FinetuneConfig) -> None:
+    with pytest.raises(UserError, match="a stage that LoRA is for: distill, task; received transfer; "):
+        finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3"), lora=True))
 
 
 def test_the_output_tells_its_history_and_depends_on_nothing_else(config: FinetuneConfig, tmp_path: Path) -> None:

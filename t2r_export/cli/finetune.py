@@ -19,9 +19,8 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneCo
 def setting(name: str, text: str) -> Callable[[Any], Any]:
     """An option for a field of FinetuneConfig, with its type and default."""
     default = DEFAULTS[name]
-    return click.option(
-        f"--{name.replace('_', '-')}", type=type(default), default=default, show_default=True, help=text
-    )
+    form: dict[str, Any] = {"is_flag": True} if default is False else {"type": type(default), "show_default": True}
+    return click.option(f"--{name.replace('_', '-')}", default=default, help=text, **form)
 
 
 @click.command("finetune")
@@ -41,6 +40,9 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting("length", "Tokens of a window.")
 @setting("hidden", "Weight of the blocks' outputs beside KL in the distill stage.")
 @setting("cross_entropy", "Its weight beside KL in the distill stage.")
+@setting("lora", "Distill and task train low-rank adapters of q, k, v and o instead of all weights.")
+@setting("lora_rank", "Rank of the adapters.")
+@setting("lora_alpha", "Over the rank: scale of what an adapter adds.")
 @setting("weight_decay", "Of all weights that are trained.")
 @setting("held_out", "Share of the text, its end, for validation.")
 @setting("separator", "The line that ends a document of a text.")

@@ -32,12 +32,12 @@ def converted(folder: Path, capsys: Output) -> Path:
 
 def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
     arguments = ["finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL]
-    out, err = run(capsys, *arguments, "--lr", "1e-2,1e-3", "--device", "cpu")
+    out, err = run(capsys, *arguments, "--lr", "1e-2,1e-3", "--device", "cpu", "--lora", "--lora-rank", 2)
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["held-out", "teacher", "student", "student"]
     assert "tokens in" in lines[4]
     assert "transfer" in err
-    assert checkpoint.load(tmp_path / "tuned.pt").provenance["finetune"]
+    assert checkpoint.load(tmp_path / "tuned.pt").provenance["finetune"][0]["lora_rank"] == 2
     again = run(capsys, *[tmp_path / "again.pt" if a == tmp_path / "tuned.pt" else a for a in arguments], "--json")[0]
     result = json.loads(again)
     assert result["teacher"]["perplexity"] > 1
