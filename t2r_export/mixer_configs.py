@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from t2r_export.validation import choice, fields, flag, need, number, size
+from t2r_export.validation import amount, choice, fields, flag, need, number, size
 
 if TYPE_CHECKING:
     from t2r_export.config import ModelConfig
@@ -117,7 +117,24 @@ class LinearConfig(MixerConfig):
         return f"{self.feature_size} features, guard {self.guard.kind} {self.guard.eps:g}, positions {self.positions}"
 
 
-MIXER_CONFIGS: dict[str, type[MixerConfig]] = {c.kind: c for c in (SoftmaxConfig, LinearConfig)}
+@dataclass(frozen=True)
+class WindowConfig(MixerConfig):
+    """Softmax attention over the first tokens and the last ones (Xiao et al. 2023, arXiv 2309.17453)."""
+
+    kind: ClassVar[str] = "window"
+
+    window: int = option("Last tokens that a query sees, itself among them, W.")
+    sinks: int = option("First tokens of the text that every query sees beside them.", 4)
+
+    def __post_init__(self) -> None:
+        size("window", self.window)
+        amount("sinks", self.sinks)
+
+    def summary(self) -> str:
+        return f"the last {self.window} tokens and the first {self.sinks}"
+
+
+MIXER_CONFIGS: dict[str, type[MixerConfig]] = {c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig)}
 
 
 def mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig:

@@ -1,7 +1,8 @@
 """The definition, in plain NumPy: slow, float64, readable against the paper line by line.
 
-Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6. Every other form (eager step, chunked, graph, runtimes) is tested
-against this file; where two of them disagree, this file is right.
+Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, and softmax attention over the first and the last tokens (Xiao et al.
+2023, arXiv 2309.17453). Every other form (eager step, chunked, graph, runtimes) is tested against this file; where two
+of them disagree, this file is right.
 """
 
 from __future__ import annotations
@@ -94,3 +95,36 @@ def parallel(phi_q: Array, phi_k: Array, v: Array, guard: Guard) -> Array:
             sums = np.array([guarded(row, guard) for row in weights.sum(axis=1)])
             o[b, :, h] = weights @ v[b, :, g] / sums[:, None]
     return o
+
+
+def windowed(q: Array, k: Array, v: Array, window: int, sinks: int, frequencies: Array | None = None) -> Array:
+    """Softmax attention over the first `sinks` tokens and the last `window` ones, the present one among them.
+
+    Args:
+        q: (B, T, H, d), scaled. k and v: (B, T, G, d). G divides H. From the first token of the text.
+        frequencies: (d/2), of rotary positions; None without. The distance of a token in the window is the true one;
+            that of a sink is at most what its place in a full buffer of `sinks` + `window` tokens says.
+
+    Returns:
+        o (B, T, H, d).
+    """
+    B, T, H, _ = q.shape
+    o = np.empty(q.shape)
+    for b, t, h in np.ndindex(B, T, H):
+        g = h // (H // k.shape[2])
+        recent = {i: t - i for i in range(max(t - window + 1, 0), t + 1)}  # token -> its distance
+        first = {i: min(t, sinks + window - 1) - i for i in range(min(sinks, t + 1))}
+        distances = first | recent
+        keys = [k[b, i, g] for i in distances]
+        if frequencies is not None:
+            keys = [turned(key, -n * frequencies) for key, n in zip(keys, distances.values(), strict=True)]
+        weights = np.exp([q[b, t, h] @ key for key in keys])
+        o[b, t, h] = weights / weights.sum() @ v[b, list(distances), g]
+    return o
+
+
+def turned(x: Array, angles: Array) -> Array:
+    """x (d) as d/2 complex numbers, each turned by its angle: number i is x[i] + j·x[i + d/2]."""
+    half = len(x) // 2
+    pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
+    return np.concatenate([pairs.real, pairs.imag])

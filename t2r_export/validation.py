@@ -31,6 +31,17 @@ def size(name: str, value: Any, limit: int = MAX_SIZE) -> None:
     )
 
 
+def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
+    """A number of things that need not be there."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    need(
+        whole and 0 <= value <= limit,
+        f"{name} to be a whole number from 0 to {limit}",
+        repr(value),
+        f"correct {name}",
+    )
+
+
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     need(value in known, f"{name} to be one of {', '.join(known)}", repr(value), f"choose one of those for {name}")
 

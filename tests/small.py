@@ -13,7 +13,7 @@ from torch import Tensor
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.export import ExportConfig, ExportReport, export
-from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
+from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.verify import Report, verify
@@ -25,6 +25,7 @@ CACHED = 3  # tokens in the cache of a random state
 LINEAR = LinearConfig(feature_size=K, guard=Guard("clamp", 1e-2))
 DROPPED = LinearConfig(feature_size=K, positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
 SOFTMAX = SoftmaxConfig()
+WINDOW = WindowConfig(window=3, sinks=2)
 
 GPT2 = ModelConfig(
     vocab_size=VOCABULARY,
@@ -60,6 +61,8 @@ CONFIGS = {
     "shared": dataclasses.replace(GPT2, kv_heads=H, layers=(LinearConfig(K, shared_features=True),)),
     "hybrid": dataclasses.replace(LLAMA, layers=(LINEAR, SOFTMAX, DROPPED)),
     "softmax": dataclasses.replace(GPT2, layers=(SOFTMAX, SOFTMAX)),
+    "window": dataclasses.replace(GPT2, layers=(WINDOW, WINDOW)),
+    "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
 }
 
 

@@ -37,7 +37,7 @@ def test_folded_is_unfolded(name: str, tolerance: float) -> None:
     (logits, after), (logits_folded, after_folded) = (m.prefill(ids, start) for m in (made, folded))
     torch.testing.assert_close(logits_folded, logits, rtol=tolerance, atol=tolerance)
     small.assert_states(after_folded, after, tolerance)
-    logits_folded, after_folded = small.by_steps(folded, ids, start)
+    (logits, after), (logits_folded, after_folded) = (small.by_steps(m, ids, start) for m in (made, folded))
     torch.testing.assert_close(logits_folded, logits, rtol=tolerance, atol=tolerance)
     small.assert_states(after_folded, after, tolerance)
 

@@ -77,6 +77,11 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
         faults.attribute("LayerNormalization", "epsilon", 1e-3),
         {"logits", "states"},
     ),
+    "the window stands still": ("window", faults.unchanged("k.0"), ALL),
+    "a sink is not kept": ("window", faults.unchanged("sink_k.1"), {"start", "start states"}),
+    "a sink is never read": ("window_rotary", faults.unread("sink_v.1"), ALL),
+    "the tokens are not counted": ("window_rotary", faults.unchanged("count.1"), {"states", "start", "start states"}),
+    "absent tokens are seen": ("window", faults.constant(-3e4, 0), {"start"}),
     "sequences see each other": ("learned", faults.mix_batch, {"logits", "states", "batch"}),
 }
 

@@ -85,9 +85,10 @@ def command(
     checkpoint.save(out, model, loaded.tokenizer, {**loaded.provenance, "convert": done})
     kinds = [layer.kind for layer in model.config.layers]
     written = out.stat().st_size
+    new = len(list(model.parameters())) > len(list(loaded.model.parameters()))
     show(
         as_json,
         {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},
         f"{out}: {kinds.count(mixer)} of {len(kinds)} layers are {mixer} now, {size(written)}; "
-        "what is new in them knows nothing yet: t2r finetune teaches it",
+        + ("what is new in them knows nothing yet: t2r finetune teaches it" if new else "nothing in them has to learn"),
     )

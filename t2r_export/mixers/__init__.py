@@ -7,11 +7,13 @@ from t2r_export.mixer_configs import MixerConfig
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.linear import LinearMixer
 from t2r_export.mixers.softmax import SoftmaxMixer
+from t2r_export.mixers.window import WindowMixer
 
 # `kind` of the config -> class; the configs stand in t2r_export.mixer_configs.MIXER_CONFIGS under the same names
 MIXERS: dict[str, type[Mixer]] = {
     "softmax": SoftmaxMixer,
     "linear": LinearMixer,
+    "window": WindowMixer,
 }
 
 

@@ -93,10 +93,25 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
     assert made.provenance["convert"]["source_sha256"] == checkpoint.load(folder / "model.pt").sha256
 
 
+def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    arguments = ["convert", folder / "model.pt", tmp_path / "w.pt", "--mixer", "window", "--window", 5, "--sinks", 2]
+    out, _ = run(capsys, *arguments)
+    assert "2 of 2 layers are window now" in out
+    assert out.endswith("; nothing in them has to learn\n")
+    run(capsys, "export", tmp_path / "w.pt", tmp_path / "w.onnx")
+    for file in ("w.pt", "w.onnx"):
+        out, _ = run(capsys, "inspect", tmp_path / file)
+        assert "memory: constant; " in out
+        assert "layer 1: window, the last 5 tokens and the first 2, not folded: softmax attention has no" in out
+        assert "state sink_v.1: float32 B × 3 × 2 × 4, 96 bytes" in out
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
         (["--feature-size", "0"], "t2r: expected feature_size to be a whole number from 1 to "),
+        (["--mixer", "window", "--window", "0"], "t2r: expected window to be a whole number from 1 to "),
+        (["--mixer", "window"], "t2r: expected a window layer's config to have the keys sinks, window; received"),
         (["--feature-size", "3", "--layers", "0,9"], "t2r: expected layers from 0 to 1; received 0,9; "),
         (["--feature-size", "3", "--layers", "some"], "t2r: expected layers as all, none, every:N or 0,2,5; "),
         (["--feature-size", "3", "--guard-eps", "nan"], "t2r: expected guard eps to be a finite positive number; "),

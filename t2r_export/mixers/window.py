@@ -1,0 +1,177 @@
+"""A sliding softmax window with sink tokens: softmax attention in a state of fixed size (StreamingLLM, Xiao et al.
+2023, arXiv 2309.17453).
+
+A query sees the first s tokens of the text, the sinks, and the last W, itself among them. Up to W + s tokens that is
+all of them, and the layer is softmax attention. The state is a buffer of the last W keys and values, which moves up by
+one at every step, the s sinks beside it, and the number of tokens seen.
+
+Positions that stand in the embedding need nothing here. Rotary ones turn a key by its place in the buffer, as
+StreamingLLM does, and not by its place in the text: so no angle grows without end, and keys are kept unturned. The
+query's place is the last, min(t, W + s - 1): tokens in the window are at their true distance from it, and a sink at its
+true distance or at W + s - 1 less its own number, whichever is smaller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import WindowConfig
+from t2r_export.mixers.banded import MASKED, absent, chunk_length, from_rows, key_bands, push, query_rows
+from t2r_export.mixers.base import Mixer, State
+from t2r_export.ops import TORCH, TorchOps
+from t2r_export.positions import Rotary, RotaryPositions, rotate
+from t2r_runtime.signature import BATCH, StateSpec
+
+
+class WindowMixer(Mixer):
+    """Softmax attention over the first and the last tokens, with grouped key/value heads."""
+
+    config: WindowConfig
+    slots: Tensor
+    needed: Tensor
+    places: Tensor
+
+    def __init__(self, model: ModelConfig, config: WindowConfig) -> None:
+        super().__init__(model, config)
+        d, W, s = model.head_size, config.window, config.sinks
+        self.q = nn.Linear(model.width, model.heads * d, bias=model.qkv_bias)
+        self.k = nn.Linear(model.width, model.kv_heads * d, bias=model.qkv_bias)
+        self.v = nn.Linear(model.width, model.kv_heads * d, bias=model.qkv_bias)
+        self.o = nn.Linear(model.heads * d, model.width, bias=model.output_bias)
+        self.turn = RotaryPositions(model) if model.position == "rotary" else None
+        # computed, not loaded: real numbers even where a model is laid out on the meta device
+        slots, ages = torch.arange(s, device="cpu").float(), torch.arange(W, device="cpu").float()
+        self.register_buffer("slots", slots.view(s, 1), persistent=False)
+        # tokens before the present one from which on a slot holds one to be seen: the window's not before the sinks'
+        self.register_buffer("needed", torch.cat([slots, ages.flip(0) + s]), persistent=False)
+        # of the window's slots, the present token being 0; the sinks' count from the first token
+        self.register_buffer("places", -ages.flip(0), persistent=False)
+
+    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
+        B, T, _ = x.shape
+        G, W, s = self.kv_heads, self.config.window, self.config.sinks
+        q = self.q(x).view(B, T, self.heads, -1) * self.head_size**-0.5
+        k = self.k(x).view(B, T, G, -1).transpose(1, 2)  # (B, G, T, d)
+        v = self.v(x).view(B, T, G, -1).transpose(1, 2)
+        count = state["count"]
+        seen = count[:, None] + torch.arange(T, device=x.device, dtype=count.dtype)  # (B, T): before each token
+        after = {"k": torch.cat([state["k"].to(k.dtype), k], 2), "v": torch.cat([state["v"].to(v.dtype), v], 2)}
+        if s:
+            after |= {f"sink_{name}": _kept(state[f"sink_{name}"], {"k": k, "v": v}[name], count) for name in "kv"}
+        C = chunk_length(W, T)
+        scores, values = self._window_scores(q, after, count, C)
+        if s:
+            scores = torch.cat([self._sink_scores(q, after["sink_k"], seen, C), scores], -1)
+        weights = scores.softmax(-1)
+        y = weights[..., s:] @ values
+        if s:
+            y = y + weights[..., :s] @ after["sink_v"].to(v.dtype).unsqueeze(2)
+        after |= {name: after[name][:, :, -W:] for name in ("k", "v")}
+        y = from_rows(y, T, C).flatten(2)
+        return self.o(y.to(x.dtype)), {**{n: after[n] for n in state if n != "count"}, "count": count + T}
+
+    def _window_scores(self, q: Tensor, kv: State, count: Tensor, C: int) -> tuple[Tensor, Tensor]:
+        """Scores (B, G, N, R·C, C + W - 1) of each chunk's queries, masked, and the values that they weigh."""
+        W, s = self.config.window, self.config.sinks
+        q, k, v = query_rows(q, self.kv_heads, C), key_bands(kv["k"], W, C), key_bands(kv["v"], W, C)
+        N, L = k.shape[2:4]
+        place = torch.arange(L, device=q.device)
+        if self.turn is not None:  # places in the chunk: the distances are those in the buffer
+            cos, sin = (part.squeeze(-2) for part in self.turn.rotary(place))
+            k = rotate(k, (cos, sin))
+            R = self.heads // self.kv_heads
+            q = rotate(q, (cos[W - 1 :].repeat(R, 1), sin[W - 1 :].repeat(R, 1)))
+        behind = place - torch.arange(C, device=q.device).unsqueeze(-1)  # (C, L)
+        token = count[:, None, None] + torch.arange(N, device=q.device)[:, None] * C + 1 - W + place  # (B, N, L)
+        hidden = (behind < 0) | (behind >= W) | (token < s)[:, :, None]  # (B, N, C, L)
+        scores = q @ k.mT
+        bias = torch.zeros(hidden.shape, dtype=scores.dtype, device=q.device).masked_fill(hidden, MASKED)
+        return scores + bias.repeat(1, 1, self.heads // self.kv_heads, 1).unsqueeze(1), v
+
+    def _sink_scores(self, q: Tensor, sinks: Tensor, seen: Tensor, C: int) -> Tensor:
+        """Scores (B, G, N, R·C, s) of each chunk's queries, masked; `seen` (B, T) tokens stand before each."""
+        slots = torch.arange(sinks.shape[2], device=q.device)
+        if self.turn is not None:
+            q = rotate(q, self.turn.rotary(seen.clamp(max=self._last)))
+            cos, sin = (part.squeeze(-2) for part in self.turn.rotary(slots))
+            sinks = rotate(sinks, (cos, sin))
+        scores = query_rows(q, self.kv_heads, C) @ sinks.to(q.dtype).mT.unsqueeze(2)
+        bias = ((slots > seen.unsqueeze(-1)) * MASKED).to(q.dtype)  # (B, T, s)
+        bias = query_rows(bias.unsqueeze(2), 1, C)  # (B, 1, N, C, s)
+        return scores + bias.repeat(1, 1, 1, self.heads // self.kv_heads, 1)
+
+    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        G, d, s = self.kv_heads, self.head_size, self.config.sinks
+        R, W = self.heads // G, self.config.window
+        q, k, v = ops.linears(x, [[self.q], [self.k], [self.v]])
+        q = ops.reshape(ops.mul(q, d**-0.5), (-1, G, R, d))
+        k, v = ops.reshape(k, (-1, G, 1, d)), ops.reshape(v, (-1, G, 1, d))
+        seen = ops.reshape(ops.cast(state["count"], "float32"), (-1, 1, 1, 1))
+        after = {"k": push(state["k"], k, ops), "v": push(state["v"], v, ops)}
+        keys = after["k"]
+        if self.turn is not None:
+            cos, sin = self.turn.rotary(ops.parameter(self.places), ops)
+            keys = rotate(keys, (ops.reshape(cos, (W, d // 2)), ops.reshape(sin, (W, d // 2))), ops)
+        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (B, G, R, W)
+        if s:
+            after |= self._step_sinks(state, k, v, seen, ops)
+            scores = ops.concat([self._step_sink_scores(q, after["sink_k"], seen, ops), scores])
+        scores = ops.add(scores, ops.mul(absent(ops.parameter(self.needed), seen, ops), MASKED))
+        weights = ops.softmax(scores)
+        if s:
+            first, weights = ops.split(weights, [s, W])
+            y = ops.add(ops.matmul(first, after["sink_v"]), ops.matmul(weights, after["v"]))
+        else:
+            y = ops.matmul(weights, after["v"])
+        y = ops.reshape(y, (-1, self.heads * d))
+        return ops.linear(y, self.o.weight, self.o.bias), {**after, "count": ops.add(state["count"], 1)}
+
+    def _step_sinks(self, state: State, k: Any, v: Any, seen: Any, ops: TorchOps) -> State:
+        """The sinks after this token, which takes the slot of its own number if there is one."""
+        distance = ops.sub(ops.parameter(self.slots), seen)
+        here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, 1)
+        kept = ops.sub(1.0, here)
+        return {
+            "sink_k": ops.add(ops.mul(state["sink_k"], kept), ops.mul(k, here)),
+            "sink_v": ops.add(ops.mul(state["sink_v"], kept), ops.mul(v, here)),
+        }
+
+    def _step_sink_scores(self, q: Any, sinks: Any, seen: Any, ops: TorchOps) -> Any:
+        """Scores (B, G, R, s), turned where the model turns."""
+        if self.turn is not None:
+            s, half = self.config.sinks, self.head_size // 2
+            last = float(self._last)
+            place = ops.sub(last, ops.relu(ops.sub(last, ops.reshape(seen, (-1, 1)))))  # min(seen, last)
+            q = rotate(q, self.turn.rotary(place, ops), ops)
+            cos, sin = self.turn.rotary(ops.parameter(self.slots), ops)
+            sinks = rotate(sinks, (ops.reshape(cos, (s, half)), ops.reshape(sin, (s, half))), ops)
+        return ops.matmul(q, ops.transpose(sinks, (0, 1, 3, 2)))
+
+    @property
+    def _last(self) -> int:
+        """The query's place for the sinks once the buffer is full."""
+        return self.config.window + self.config.sinks - 1
+
+    def state_spec(self) -> list[StateSpec]:
+        G, d = self.kv_heads, self.head_size
+        sizes = {"k": self.config.window, "v": self.config.window}
+        if self.config.sinks:
+            sizes |= {"sink_k": self.config.sinks, "sink_v": self.config.sinks}
+        specs = [StateSpec(name, "float32", (BATCH, G, size, d)) for name, size in sizes.items()]
+        return [*specs, StateSpec("count", "int32", (BATCH,))]
+
+    def fold_obstacle(self) -> str | None:
+        return "softmax attention has no feature map to fold"
+
+
+def _kept(sinks: Tensor, new: Tensor, count: Tensor) -> Tensor:
+    """The sinks (B, G, s, d) after the tokens `new` (B, G, T, d), of which the first is number `count` (B)."""
+    T = new.shape[2]
+    index = torch.arange(sinks.shape[2], device=new.device) - count[:, None]  # (B, s): of each sink in `new`
+    inside = ((index >= 0) & (index < T))[:, None, :, None]
+    picked = new.gather(2, index.clamp(0, T - 1)[:, None, :, None].expand_as(sinks))
+    return torch.where(inside, picked, sinks.to(new.dtype))
