@@ -40,6 +40,14 @@ class FeatureMap(nn.Module):
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
         nn.init.zeros_(self.bias)
 
+    @torch.no_grad()
+    def imitate(self, keys: FeatureMap) -> None:
+        """Start as the maps of the key heads, each query head as its group: φ(q)·φ(k) is then large where q is near k,
+        and training starts from an attention, not from noise (docs/quality.md has what it is worth)."""
+        repeats = len(self.weight) // len(keys.weight)
+        self.weight.copy_(keys.weight.repeat_interleave(repeats, 0))
+        self.bias.copy_(keys.bias.repeat_interleave(repeats, 0))
+
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, heads, d) -> (B, T, heads, K)."""
         return F.relu(torch.einsum("bthd,hdk->bthk", x, self.weight.to(x.dtype)) + self.bias)
@@ -69,6 +77,7 @@ class LinearMixer(Mixer):
             self.phi_q = FeatureMap(H, d, K)
             if not config.shared_features:
                 self.phi_k = FeatureMap(G, d, K)
+                self.phi_q.imitate(self.phi_k)
         self.o = nn.Linear(H * d, model.width, bias=model.output_bias)
         self.rotates = model.position == "rotary" and config.positions == "keep"
 

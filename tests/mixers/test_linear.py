@@ -202,3 +202,11 @@ def test_every_weight_learns() -> None:
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name
+
+
+def test_a_query_heads_features_begin_as_its_groups() -> None:
+    mixer = LinearMixer(GPT2, LINEAR)
+    assert len(mixer.phi_k.weight.detach().unique()) == mixer.phi_k.weight.numel()
+    for head in range(H):
+        group = head // (H // G)
+        assert torch.equal(mixer.phi_q.weight[head], mixer.phi_k.weight[group])
