@@ -154,16 +154,17 @@ class TorchOps:
         G, K, V = S.shape[1:]
         q = self.reshape(q, (-1, G, row_size(q) // (G * K), K))
         column, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
-        if log_gate is not None:
-            S = self.mul(S, self.exp(log_gate))
+        kept = None if log_gate is None else self.exp(log_gate)
+        if kept is not None:
+            S = self.mul(S, kept)
         if beta is not None:
             v = self.mul(self.sub(v, self.matmul(self.reshape(k, (-1, G, 1, K)), S)), beta)
         # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
         S = self.add(S, self.matmul(column, v))
         if z is None:
             return self.matmul(q, S), None, S, None
-        if log_gate is not None:
-            z = self.mul(z, self.exp(self.squeeze(log_gate, -1)))
+        if kept is not None:
+            z = self.mul(z, self.squeeze(kept, -1))
         z = self.add(z, self.reshape(k, (-1, G, K)))
         return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
 

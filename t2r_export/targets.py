@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from t2r_export.graph import IR_VERSION, OPSET, GraphOps, Value
+from t2r_export.graph import IR_VERSION, OPSET, Dim, GraphOps, Value
 from t2r_export.ops import row_size, update_rule
 from t2r_runtime.errors import UserError
 
@@ -57,7 +57,7 @@ class AttentionOps(GraphOps):
         if z is None:
             return numerator, None, after, None
         if log_gate is not None:
-            z = self.mul(z, self.exp(self.squeeze(log_gate, -1)))
+            z = self.mul(z, self.squeeze(self.exp(log_gate), -1))
         z = self.add(z, self.reshape(k, (-1, G, K)))
         denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
         return numerator, denominator, after, z
@@ -116,6 +116,10 @@ class NpuOps(GraphOps):
     first node, so that the rest is one partition; and for NNAPI the exact Gelu.
     """
 
+    def __init__(self, model: nn.Module, batch: Dim) -> None:
+        super().__init__(model, batch)
+        self._logits: dict[str, Value] = {}  # by the name of their log_sigmoid
+
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
         # a Gemm without a third input kills the process in the XNNPACK provider of ONNX Runtime 1.21
         return super()._bias(weight, bias) or [self.constant(np.zeros(weight.shape[0]), "float32")]
@@ -132,6 +136,16 @@ class NpuOps(GraphOps):
         scale = 2 * math.sqrt(2 / math.pi)
         twice_u = self.mul(x, self.add(self.mul(self.mul(x, x), 0.044715 * scale), scale))
         return self.mul(x, self._unary("Sigmoid", twice_u))
+
+    def exp(self, x: Value) -> Value:
+        # of a log gate it is the Sigmoid: NNAPI takes no Softplus and CoreML no Neg. prune drops the logarithm
+        logit = self._logits.get(x.name)
+        return super().exp(x) if logit is None else self.sigmoid(logit)
+
+    def log_sigmoid(self, x: Value) -> Value:
+        y = super().log_sigmoid(x)
+        self._logits[y.name] = x
+        return y
 
     def cos(self, x: Value) -> Value:
         # halving is exact at every position; adding π/2 to a large angle is not
