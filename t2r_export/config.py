@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
-from t2r_export.validation import MAX_LAYERS, MAX_VOCABULARY, choice, fields, flag, need, number, size
+from t2r_export.validation import MAX_LAYERS, MAX_TURNED, MAX_VOCABULARY, choice, fields, flag, need, number, size
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,16 @@ class RotaryConfig:
             f"{self.high_freq_factor} and {self.low_freq_factor}",
             "correct the rotary scaling",
         )
+
+
+def _turned(name: str, value: int, kind: str) -> None:
+    """Half as many angles as `value`, in a table that is there before any weight is."""
+    need(
+        value % 2 == 0 and value <= MAX_TURNED,
+        f"an even {name} of at most {MAX_TURNED} for {kind} positions",
+        value,
+        f"correct {name}",
+    )
 
 
 @dataclass(frozen=True)
@@ -112,13 +122,10 @@ class ModelConfig:
             f"position={self.position!r}, rotary={self.rotary}",
             "correct the config",
         )
-        need(not rotary or self.head_size % 2 == 0, "an even head_size for rotary positions", self.head_size, "fix it")
-        need(
-            self.position != "sinusoidal" or self.width % 2 == 0,
-            "an even width for sinusoidal positions",
-            self.width,
-            "correct the width",
-        )
+        if rotary:
+            _turned("head_size", self.head_size, "rotary")
+        if self.position == "sinusoidal":
+            _turned("width", self.width, "sinusoidal")
 
     def _check_tokens(self) -> None:
         special = (*self.eos_tokens, *([] if self.bos_token is None else [self.bos_token]))

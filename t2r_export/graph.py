@@ -267,6 +267,13 @@ class GraphOps(TorchOps):
         shape = (*x.shape[:axis], 1, *x.shape[axis:])
         return self.emit("Unsqueeze", [x, self.constant([axis], "int64")], shape)
 
+    def digits(self, x: Value, base: int, count: int) -> Value:
+        # no Mod, which WebGPU lacks; base^count would be past the end of an int32, the quotients are not
+        places = range(count)
+        quotients = self.div(self.unsqueeze(x, -1), self.constant([base**i for i in places], x.dtype))
+        rest = self.sub(quotients, self.mul(self.div(quotients, base), base))
+        return self.add(rest, self.constant([i * base for i in places], x.dtype))
+
     def squeeze(self, x: Value, axis: int) -> Value:
         axis %= len(x.shape)
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])

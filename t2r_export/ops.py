@@ -120,6 +120,15 @@ class TorchOps:
         """Drop an axis of size 1."""
         return x.squeeze(axis)
 
+    def digits(self, x: Any, base: int, count: int) -> Any:
+        """The digits of whole numbers 0 <= x (…) < base^count, each as a row of its own table: int32 (…, count).
+
+        Entry i is the digit of base^i, plus i · base.
+        """
+        place = torch.arange(count, device=x.device)
+        digit = x.long().unsqueeze(-1) // base**place % base
+        return (digit + place * base).int()
+
     def transpose(self, x: Any, axes: Sequence[int]) -> Any:
         """Permute all axes."""
         return x.permute(tuple(axes))

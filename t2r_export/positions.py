@@ -2,10 +2,13 @@
 
 Positions are counted from 0 in a state of the model, int32 (B,): 32 bits because WebGPU and several mobile
 accelerators have no 64-bit arithmetic. Rotary and sinusoidal positions are computed from that number at every step,
-so no table ends; a learned table ends where it ends.
+so nothing ends; a learned table ends where it ends.
 
-Angles are the float32 product position · frequency, as transformers computes them, so that the eager model, the graph
-and the checkpoint's origin agree at every position.
+No angle is ever computed. The usual way, sin(position · frequency), is only as good as a provider's large products and
+its sine: WebGPU promises the sine of a small angle to 2^-11 and no more (WGSL, "Accuracy of Built-in Functions"), and
+an accelerator that works in float16 cannot tell position 2,049 from 2,048. So the position is cut into digits, each
+digit's turn is looked up, and turns are multiplied as complex numbers are: right to float32's last digit at every
+position an int32 can hold, on every provider, for a table of 1,024 rows.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.ops import TORCH, TorchOps
 from t2r_runtime.errors import UserError
 
+BASE, DIGITS = 256, 4  # of a position: 2^32 of them
 Rotary = tuple[Any, Any]  # cos and sin, (…, 1, d/2): the same for every head
 
 
@@ -65,32 +69,32 @@ class SinusoidalPositions(Positions):
     """sin and cos of position · 10000^(-2i/D), added to the embedding (Vaswani et al. 2017, section 3.5)."""
 
     needs_state = True
+    turns: Tensor  # (DIGITS · BASE, 2F)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        # computed, not loaded: real numbers even where a model is laid out on the meta device
         steps = torch.arange(0, config.width, 2, dtype=torch.float64, device="cpu")
-        frequencies = 10000.0 ** (-steps / config.width)
-        self.register_buffer("frequencies", frequencies.float(), persistent=False)
+        self.register_buffer("turns", turns(10000.0 ** (-steps / config.width)), persistent=False)
 
     def embed(self, x: Any, position: Any, ops: TorchOps = TORCH) -> Any:
-        angles = _angles(position, self.frequencies, ops)
-        return ops.add(x, ops.concat([ops.sin(angles), ops.cos(angles)]))
+        cos, sin = turn(position, self.turns, ops)
+        return ops.add(x, ops.squeeze(ops.concat([sin, cos]), -2))
 
 
 class RotaryPositions(Positions):
     """q and k turn by position · frequency (Su et al. 2021), first half of a head against its second half."""
 
     needs_state = True
+    turns: Tensor  # (DIGITS · BASE, 2F)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.rotary is not None
-        self.register_buffer("frequencies", rotary_frequencies(config.rotary, config.head_size), persistent=False)
+        frequencies = rotary_frequencies(config.rotary, config.head_size)
+        self.register_buffer("turns", turns(frequencies), persistent=False)
 
     def rotary(self, position: Any, ops: TorchOps = TORCH) -> Rotary:
-        angles = ops.unsqueeze(_angles(position, self.frequencies, ops), -2)
-        return ops.cos(angles), ops.sin(angles)
+        return turn(position, self.turns, ops)
 
 
 POSITIONS: dict[str, type[Positions]] = {
@@ -134,6 +138,30 @@ def rotary_frequencies(config: RotaryConfig, head_size: int) -> Tensor:
     return frequencies
 
 
-def _angles(position: Any, frequencies: Any, ops: TorchOps) -> Any:
-    """position (…), frequencies (F) -> (…, F), float32."""
-    return ops.mul(ops.unsqueeze(ops.cast(position, "float32"), -1), ops.parameter(frequencies))
+def turns(frequencies: Tensor) -> Tensor:
+    """cos and sin of the angle by which each digit of a position turns each of F frequencies.
+
+    Returns:
+        (DIGITS · BASE, 2F) float32, row i · BASE + digit for the digit of BASE^i. Computed, not loaded: real numbers
+        even where a model is laid out on the meta device.
+    """
+    worth = BASE ** torch.arange(DIGITS, dtype=torch.float64, device="cpu")
+    parts = worth[:, None] * torch.arange(BASE, dtype=torch.float64, device="cpu")
+    angles = parts.reshape(-1, 1) * frequencies.double()
+    return torch.cat([angles.cos(), angles.sin()], dim=1).float()
+
+
+def turn(position: Any, table: Tensor, ops: TorchOps = TORCH) -> Rotary:
+    """cos and sin (…, 1, F) of position (…) · frequency, the product of its digits' turns.
+
+    (cos a + i sin a)(cos b + i sin b) = cos(a+b) + i sin(a+b), for the upper half of the digits and the lower at once.
+    """
+    rows = ops.embedding(ops.digits(position, BASE, DIGITS), table)  # (…, DIGITS, 2F)
+    cos, sin = ops.split(rows, [rows.shape[-1] // 2] * 2)
+    count = DIGITS
+    while count > 1:
+        count //= 2
+        (a, b), (c, d) = ops.split(cos, [count] * 2, axis=-2), ops.split(sin, [count] * 2, axis=-2)
+        cos = ops.sub(ops.mul(a, b), ops.mul(c, d))
+        sin = ops.add(ops.mul(c, b), ops.mul(a, d))
+    return cos, sin

@@ -13,6 +13,7 @@ from t2r_runtime.errors import UserError
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # any one of D, ffn, heads, head size, feature size
 MAX_VOCABULARY = 1 << 22
+MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary ones: their tables have 1,024 such rows
 LARGEST = 1e300  # any number that is not a size
 
 

@@ -331,6 +331,7 @@ def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     huge = 1 << 20
     data["config"] |= {"width": huge, "heads": huge, "kv_heads": huge, "head_size": huge}
+    data["config"] |= {"position": "none", "rotary": None}
     data["config"]["layers"][0] |= {"feature_size": huge, "folded": True}
     torch.save(data, saved)
     refused(saved, "sizes that some memory could hold; received Storage size calculation overflowed")

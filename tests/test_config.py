@@ -100,11 +100,11 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"rotary": RotaryConfig()}, "a rotary config exactly when position is 'rotary'; received position='learned'"),
     (
         {"position": "rotary", "max_positions": None, "rotary": RotaryConfig(), "head_size": 3},
-        "an even head_size for rotary positions; received 3",
+        "an even head_size of at most 16384 for rotary positions; received 3; correct head_size",
     ),
     (
         {"position": "sinusoidal", "max_positions": None, "width": 9},
-        "an even width for sinusoidal positions; received 9; correct the width",
+        "an even width of at most 16384 for sinusoidal positions; received 9; correct width",
     ),
     ({"bos_token": 17}, "special tokens from 0 to 16; received 17; correct bos_token and eos_tokens"),
     ({"eos_tokens": (2, -1)}, "special tokens from 0 to 16; received -1"),

@@ -173,7 +173,7 @@ def test_weights_keep_their_names(tmp_path: Path) -> None:
     folded, _ = fold(small.model("hybrid"))
     joined = {"q": "q_k_v", "k": "q_k_v", "v": "q_k_v", "gate": "gate_up", "up": "gate_up"}
     names = {".".join(joined.get(part, part) for part in n.split(".")) for n, _ in folded.named_parameters()}
-    assert weights - {"positions.frequencies"} == names
+    assert weights - {"positions.turns"} == names
     nodes = {n.name: n.op_type for n in model.graph.node}
     assert {nodes[f"blocks.{name}"] for name in ("0.mixer.q_k_v", "1.mixer.q_k_v", "2.mixer.qkv", "2.ffn.gate_up")} == {
         "Gemm"

@@ -136,6 +136,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "unsqueeze_last": (lambda ops, w, x: ops.unsqueeze(x[0], -1), [PLACES]),
     "squeeze": (lambda ops, w, x: ops.squeeze(x[0], 1), [floats(B, 1, 4)]),
     "squeeze_last": (lambda ops, w, x: ops.squeeze(x[0], -1), [floats(B, 4, 1)]),
+    "digits": (lambda ops, w, x: ops.digits(x[0], 256, 4), [torch.tensor([2**31 - 1, 70_000], dtype=torch.int32)]),
     "transpose": (lambda ops, w, x: ops.transpose(x[0], (0, 3, 1, 2)), [Y]),
     "split": (lambda ops, w, x: ops.split(x[0], [1, 2, 7]), [X]),
     "split_axis": (lambda ops, w, x: ops.split(x[0], [3, 2], axis=2), [Y]),

@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
     "a clamp is tighter": ("rotary_keep", faults.constant(0.01, 0.1), {"logits", "start", "start states"}),
     "an added eps is another": ("rotary_drop", faults.constant(1e-3, 2e-3), {"logits", "states", "start"}),
     "heads change groups": ("learned", faults.regroup("wrong", (-1, 3, 2, 5)), ALL),
-    "sine is cosine": ("rotary_keep", faults.swap_operators("Sin", "Cos"), ALL),
+    "sine is cosine": ("rotary_keep", faults.swap_parts, ALL),
     "positions go by two": ("sinusoidal", faults.constant(1, 2), ALL),
     "a norm's eps is another": (
         "learned",

@@ -1,10 +1,10 @@
 """fp16: weights and activations in half precision; all that touches a state stays float32.
 
 ONNX Runtime's converter does the work. It is told which nodes to leave: everything between the projections that feed a
-mixer and the one behind it, so that S, z, the division and the guard's eps are float32; the norms' squares, which
-overflow where a model has large activations; and the angles of positions, which half precision cannot tell apart past
-2,048. The converter puts a pair of casts between any two nodes that it leaves, and one at every graph input: through
-half precision and back. Those pairs are taken out again, or a state would be half precision after all.
+mixer and the one behind it, so that S, z, the division and the guard's eps are float32, the rotation of q and k too;
+and the norms' squares, which overflow where a model has large activations. The converter puts a pair of casts between
+any two nodes that it leaves, and one at every graph input: through half precision and back. Those pairs are taken out
+again, or a state would be half precision after all.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from collections.abc import Iterator
 import onnx
 
 from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers, replace_initializers
-from t2r_runtime.signature import PAST, POSITION
-
-ENDS = ("Gemm", "Gather")  # a projection or a table: where the walk from a state ends
-ANGLES = ("Sin", "Cos")
+from t2r_runtime.signature import INPUT_IDS, PAST, POSITION
 
 
 def float16(model: onnx.ModelProto, _: QuantizeConfig, __: Calibration | None = None) -> onnx.ModelProto:
@@ -43,25 +40,23 @@ def float32_nodes(model: onnx.ModelProto) -> set[str]:
     while waiting:  # what a kept node reads, back to the projection that made it
         for name in waiting.pop().input:
             node = producers.get(name)
-            if node is not None and node.name not in kept and node.op_type not in ENDS:
+            if node is not None and node.name not in kept and not _ends(node):
                 kept.add(node.name)
                 waiting.append(node)
     return kept | set(_norms(model))
 
 
+def _ends(node: onnx.NodeProto) -> bool:
+    """Whether the walk from a state ends here: at a projection, or at a table of tokens or of positions."""
+    return node.op_type == "Gemm" or node.op_type == "Gather" and node.input[1] in (INPUT_IDS, PAST + POSITION)
+
+
 def _after_states(model: onnx.ModelProto) -> Iterator[str]:
-    """Nodes that compute with a state, up to the next projection; with the position, up to its angles."""
-    angles = {PAST + POSITION}
-    states = {i.name for i in model.graph.input if i.name.startswith(PAST)} - angles
+    """Nodes that compute with a state, up to the next projection."""
+    states = {i.name for i in model.graph.input if i.name.startswith(PAST)}
     for node in model.graph.node:  # in topological order
-        if node.op_type in ENDS:
-            continue
-        if states.intersection(node.input):
+        if states.intersection(node.input) and not _ends(node):
             states.update(node.output)
-            yield node.name
-        elif angles.intersection(node.input):
-            if node.op_type not in ANGLES:
-                angles.update(node.output)
             yield node.name
 
 

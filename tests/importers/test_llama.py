@@ -199,7 +199,7 @@ def test_a_missing_rotary_factor_is_named(tmp_path: Path) -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor in config.json to be absent or 1.0, .*; received 0.5"),
         ({"num_key_value_heads": 4}, "num_key_value_heads .* a divisor of num_attention_heads=6; received 4"),
         ({"head_dim": None, "hidden_size": 20}, "num_attention_heads .* a divisor of hidden_size=20; received 6"),
-        ({"head_dim": 5}, "an even head_size for rotary positions; received 5"),
+        ({"head_dim": 5}, "an even head_size of at most 16384 for rotary positions; received 5"),
         ({"hidden_act": "mish"}, 'hidden_act in config.json to be one of relu, .*; received "mish"'),
         ({"tie_word_embeddings": "no"}, 'tie_word_embeddings in config.json to be true or false; received "no"'),
         ({"rms_norm_eps": 0}, "rms_norm_eps in config.json to be a finite positive number; received 0"),
