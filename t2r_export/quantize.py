@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from t2r_export.checkpoint import Checkpoint
+from t2r_export.compile import CONTEXT
 from t2r_export.export import ExportConfig, ExportReport, export, graph_format
 from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, without_older
 from t2r_export.ort_format import folder_beside, write_ort
@@ -153,6 +154,8 @@ def _read(source: Path) -> tuple[onnx.ModelProto, Signature]:
         raise UserError(
             "a float32 graph", f"one that is quantized already, {signature.quantization}", "quantize the float32 export"
         )
+    if any(node.op_type == CONTEXT for node in model.graph.node):
+        raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
     return model, signature
 
 

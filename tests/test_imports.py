@@ -62,6 +62,7 @@ STAGES = {
         "graph",
         "golden",
         "quantize",
+        "compile",
         "recipe",
         "cli",
     )

@@ -25,6 +25,7 @@ VERBS = {  # verb: (module, help in one line)
     "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Write an exported graph with fewer bits."),
+    "compile": ("t2r_export.cli.compile", "Compile a graph for an accelerator ahead of time."),
     "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),
     "parity-matrix": ("t2r_export.cli.parity_matrix", "Prove it on every provider and in every precision, as a table."),
     "generate": ("t2r_export.cli.generate", "Continue a text with an exported graph."),

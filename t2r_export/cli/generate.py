@@ -47,15 +47,16 @@ def command(
     seed: int | None,
     threads: int | None,
     provider: str,
+    provider_options: tuple[str, ...],
     allow_fallback: bool,
     save_state: Path | None,
     load_state: Path | None,
     as_json: bool,
 ) -> None:
     """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
-    from t2r_runtime import Decoder, Text
+    from t2r_runtime import Text
 
-    decoder = Decoder(graph, provider, threads, allow_fallback=allow_fallback)
+    decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
     if load_state is not None:
         decoder.load_state(load_state)
     text = None if ids is not None else Text.of(decoder.signature)

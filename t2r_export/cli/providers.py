@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from t2r_export.cli.output import note
+from t2r_runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from t2r_runtime import Decoder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def options(function: F) -> F:
-    """The options `--provider` and `--allow-fallback`."""
+    """The options `--provider`, `--provider-option` (to the command: `provider_options`) and `--allow-fallback`."""
     for option in (
         click.option("--allow-fallback", is_flag=True, help="Let the CPU run what the provider does not take."),
+        click.option("--provider-option", "provider_options", multiple=True, metavar="K=V", help="Passed on to it."),
         click.option("--provider", default="cpu", show_default=True, help="ONNX Runtime's execution provider."),
     ):
         function = option(function)
     return function
+
+
+def parsed(given: Sequence[str]) -> dict[str, str]:
+    """`--provider-option` as a provider takes them."""
+    for option in given:
+        if not option.partition("=")[1]:
+            raise UserError("KEY=VALUE for --provider-option", repr(option), "correct it")
+    return {key: value for key, _, value in (option.partition("=") for option in given)}
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """Send to stderr what native libraries print meanwhile; the QNN simulator greets on stdout, where results go."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def opened(
+    graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+) -> Decoder:
+    """The graph as the options say."""
+    from t2r_runtime import Decoder
+
+    with own_stdout():
+        return Decoder(graph, provider, threads, parsed(provider_options), allow_fallback)
 
 
 def note_split(provider: str, placement: Mapping[str, int]) -> None:

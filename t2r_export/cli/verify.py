@@ -19,14 +19,21 @@ from t2r_runtime.errors import CheckFailed
 @providers.options
 @click.option("--steps", type=int, default=1000, show_default=True, help="Chained steps to compare.")
 @json_option
-def command(model: Path, graph: Path, provider: str, allow_fallback: bool, steps: int, as_json: bool) -> None:
+def command(
+    model: Path,
+    graph: Path,
+    provider: str,
+    provider_options: tuple[str, ...],
+    allow_fallback: bool,
+    steps: int,
+    as_json: bool,
+) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
     from t2r_export import checkpoint
     from t2r_export.verify import verify
-    from t2r_runtime import Decoder
 
     loaded = checkpoint.load(model)
-    decoder = Decoder(graph, provider, allow_fallback=allow_fallback)
+    decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
     with progress("verify", steps) as advance:
         report = verify(loaded, graph, provider, steps, progress=advance, decoder=decoder)
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))

@@ -52,6 +52,7 @@ class Provider:
     options: Mapping[str, str] = field(default_factory=dict)  # the caller's go before these
     device: str = "cpu"  # where states, ids and logits live between steps, in ONNX Runtime's words
     fixed_batch: bool = False  # takes nothing of a graph whose batch is free
+    compiles: bool = False  # its compiled programs can be kept in a file and opened again
     partial: bool = False  # never takes a whole step graph, so that it needs allow_fallback
     hint: str = "export the graph for this provider"  # what to do where it did not take every node
 
@@ -83,6 +84,7 @@ PROVIDERS: dict[str, Provider] = {
         # left to itself it gives the logits' last DequantizeLinear to the CPU
         options={"backend_type": "htp", "offload_graph_io_quantization": "0", **QNN_SIMULATOR},
         fixed_batch=True,
+        compiles=True,
         hint="export with a fixed batch and the target npu or portable",
     ),
     "xnnpack": Provider(

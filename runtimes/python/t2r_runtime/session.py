@@ -51,6 +51,7 @@ def open_graph(
     threads: int | None = None,
     provider_options: Mapping[str, str] | None = None,
     allow_fallback: bool = False,
+    config: Mapping[str, str] | None = None,
 ) -> Graph:
     """Open `path` and check that it is a step graph of this contract.
 
@@ -60,6 +61,7 @@ def open_graph(
         threads: threads inside an operator; None is ONNX Runtime's choice, one a physical core.
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
+        config: entries of ONNX Runtime's session configuration.
 
     Raises:
         UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
@@ -71,7 +73,7 @@ def open_graph(
     extra = dict(provider_options or {})
     captured = extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and chosen.device == "cuda"
     try:
-        session = providers.open_session(path, chosen, _options(threads), extra)
+        session = providers.open_session(path, chosen, _options(threads, config or {}), extra)
         metadata = session.get_modelmeta().custom_metadata_map
     except UserError:
         raise
@@ -168,7 +170,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
         )
 
 
-def _options(threads: int | None) -> ort.SessionOptions:
+def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -177,6 +179,8 @@ def _options(threads: int | None) -> ort.SessionOptions:
         if type(threads) is not int or threads < 1:
             raise UserError("a number of threads of at least 1", repr(threads), "leave it out for one a physical core")
         options.intra_op_num_threads = threads
+    for key, value in config.items():
+        options.add_session_config_entry(key, value)
     return options
 
 

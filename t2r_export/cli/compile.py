@@ -1,0 +1,36 @@
+"""`t2r compile`: let an accelerator's compiler do its work ahead of time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from t2r_export.cli import providers
+from t2r_export.cli.output import json_option, show, size
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("compile")
+@click.argument("source", type=FILE)
+@click.argument("out", type=FILE)
+@providers.options
+@json_option
+def command(
+    source: Path, out: Path, provider: str, provider_options: tuple[str, ...], allow_fallback: bool, as_json: bool
+) -> None:
+    """Write the graph SOURCE as OUT, compiled for one chip of a provider (qnn), so that a device need not do it.
+
+    OUT is opened like any graph, with the same provider. Name the chip with --provider-option, as in soc_model=57.
+    """
+    from t2r_export.compile import compile_graph
+
+    with providers.own_stdout():
+        report = compile_graph(source, out, provider, providers.parsed(provider_options), allow_fallback)
+    taken = f"{report.placement.get(provider, 0)} of {sum(report.placement.values())}"
+    lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files]
+    lines.append(
+        f"{taken} operators compiled for {provider}, {report.programs} program{'s' if report.programs > 1 else ''}"
+    )
+    show(as_json, report, "\n".join(lines))
