@@ -10,6 +10,7 @@ subclasses (t2r_export.targets). Reshape's -1 is the batch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,7 +140,8 @@ class GraphOps(TorchOps):
         """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.down' by name."""
         name = weight.name.removesuffix(".weight")
         taken = {node.name for node in self.nodes if node.name.startswith(name)}
-        return name if name not in taken else f"{name}_{op}"
+        others = itertools.chain([name, f"{name}_{op}"], (f"{name}_{op}_{i}" for i in itertools.count(2)))
+        return next(other for other in others if other not in taken)
 
     def _binary(self, op: str, a: Any, b: Any) -> Value:
         like = a if isinstance(a, Value) else b
