@@ -192,13 +192,12 @@ class GraphOps(TorchOps):
         inputs = [x, self.parameter(weight), self.parameter(bias)]
         return self.emit("LayerNormalization", inputs, x.shape, axis=-1, epsilon=eps)
 
-    def rms_norm(self, x: Value, weight: Tensor, eps: float) -> Value:
+    def rms_norm(self, x: Value, weight: Tensor | None, eps: float) -> Value:
         # RMSNormalization needs opset 23; this spelling is the one that ONNX Runtime fuses into one kernel
         square = self._binary("Pow", x, self.constant(2.0, "float32"))
-        axes = self.constant([-1], "int64")
-        mean = self.emit("ReduceMean", [square, axes], (*x.shape[:-1], 1), keepdims=1)
-        root = self._unary("Sqrt", self._binary("Add", mean, eps))
-        return self._binary("Mul", self._binary("Div", x, root), self.parameter(weight))
+        root = self._unary("Sqrt", self._binary("Add", self.mean(square), eps))
+        normed = self._binary("Div", x, root)
+        return normed if weight is None else self._binary("Mul", normed, self.parameter(weight))
 
     def add(self, a: Any, b: Any) -> Value:
         total = self._binary("Add", a, b)
@@ -239,6 +238,12 @@ class GraphOps(TorchOps):
     def log_sigmoid(self, x: Value) -> Value:
         # not Log(Sigmoid(x)): ONNX Runtime's Sigmoid on the CPU is up to 1.4e-7 off where it is nearly 1
         return self._unary("Neg", self._unary("Softplus", self._unary("Neg", x)))
+
+    def elu(self, x: Value) -> Value:
+        return self._unary("Elu", x)
+
+    def mean(self, x: Value) -> Value:
+        return self.emit("ReduceMean", [x, self.constant([-1], "int64")], (*x.shape[:-1], 1), keepdims=1)
 
     def silu(self, x: Value) -> Value:
         return self._binary("Mul", x, self._unary("Sigmoid", x))

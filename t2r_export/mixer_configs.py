@@ -8,7 +8,7 @@ business of its `check`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -70,12 +70,27 @@ class SoftmaxConfig(MixerConfig):
     kind: ClassVar[str] = "softmax"
 
 
+# a feature map -> whether K features are possible of a head of size d, and which are, for a person
+FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
+    "relu": (lambda K, d: True, "any number"),
+    "elu": (lambda K, d: K == d, "the head size, {d}"),
+    "rfa": (lambda K, d: K % 2 == 0, "even: a sine and a cosine of each random direction"),
+    "favor": (lambda K, d: True, "any number"),
+    "dpfp": (lambda K, d: K % (2 * d) == 0 and K < 4 * d * d, "{two_d} · n, with n from 1 to {most}"),
+    "hedgehog": (lambda K, d: K % 2 == 0, "even: W x and its negative"),
+}
+FAVOR_HEAD = 128  # its largest feature is exp(d/2), and float32 ends at exp(88)
+
+
 @dataclass(frozen=True)
 class LinearConfig(MixerConfig):
-    """Linear attention with T2R's learned feature map φ(x) = relu(W_φ x + b_φ) (Kasai et al. 2021, eq. 6)."""
+    """Linear attention (Katharopoulos et al. 2020) with a feature map; T2R's, relu(W_φ x + b_φ), unless it says so."""
 
     kind: ClassVar[str] = "linear"
-    FEATURE_MAPS: ClassVar[tuple[str, ...]] = ("relu",)
+    FEATURE_MAPS: ClassVar[tuple[str, ...]] = tuple(FEATURE_SIZES)
+    LEARNED: ClassVar[tuple[str, ...]] = ("relu", "hedgehog")  # of each head and side, unless shared
+    RANDOM: ClassVar[tuple[str, ...]] = ("rfa", "favor")
+    NORMALIZERS: ClassVar[tuple[str, ...]] = ("z", "none", "group_norm", "rms_norm")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "drop")
 
     feature_size: int = option("Features of each head, K.")
@@ -88,18 +103,38 @@ class LinearConfig(MixerConfig):
     query_scale: float = option("Multiplies q before the feature map; the authors use d ** -0.5.", 1.0)
     guard: Guard = Guard()
     folded: bool = False  # W_φ is inside the projections (eq. 8)
-    feature_map: str = option("What makes features of q and k.", "relu", FEATURE_MAPS)
+    feature_map: str = option("What makes features of q and k: docs/mixers.md.", "relu", FEATURE_MAPS)
+    normalizer: str = option(
+        "What the sum over tokens is divided by: the state z, nothing, or its own size, head by head.", "z", NORMALIZERS
+    )
+    sigma: float = option("Of rfa: the width of its kernel, at the start where it is learned.", 1.0)
+    fixed_sigma: bool = option("Of rfa: do not learn sigma.", False)
+    redraw: bool = option("Of rfa and favor: other random directions in every training step.", False)
 
     def __post_init__(self) -> None:
         size("feature_size", self.feature_size)
         choice("feature_map", self.feature_map, self.FEATURE_MAPS)
+        choice("normalizer", self.normalizer, self.NORMALIZERS)
+        number("sigma", self.sigma)
+        flag("fixed_sigma", self.fixed_sigma)
+        flag("redraw", self.redraw)
+        self._only("shared_features", self.shared_features, self.LEARNED)
+        self._only("sigma", self.sigma != 1.0, ("rfa",))
+        self._only("fixed_sigma", self.fixed_sigma, ("rfa",))
+        self._only("redraw", self.redraw, self.RANDOM)
         choice("positions", self.positions, self.POSITIONS)
         number("query_scale", self.query_scale)
         flag("shared_features", self.shared_features)
         flag("folded", self.folded)
         need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
 
+    def _only(self, name: str, given: bool, maps: tuple[str, ...]) -> None:
+        """An option that only some feature maps have is not silently ignored by the others."""
+        fine = not given or self.feature_map in maps
+        need(fine, f"{name} only with the feature map {' or '.join(maps)}", self.feature_map, f"leave {name} out")
+
     def check(self, model: ModelConfig) -> None:
+        self._check_feature_size(model.head_size)
         need(
             not self.shared_features or model.kv_heads == model.heads,
             "as many kv heads as query heads where q and k share a feature map",
@@ -113,8 +148,26 @@ class LinearConfig(MixerConfig):
             "set positions to 'drop', or folded to false",
         )
 
+    def _check_feature_size(self, d: int) -> None:
+        possible, which = FEATURE_SIZES[self.feature_map]
+        need(
+            possible(self.feature_size, d),
+            f"feature_size to be {which.format(d=d, two_d=2 * d, most=2 * d - 1)}, with the feature map "
+            f"{self.feature_map}",
+            self.feature_size,
+            "correct feature_size",
+        )
+        need(
+            self.feature_map != "favor" or d <= FAVOR_HEAD,
+            f"a head size of at most {FAVOR_HEAD} with the feature map favor",
+            d,
+            "choose another feature map",
+        )
+
     def summary(self) -> str:
-        return f"{self.feature_size} features, guard {self.guard.kind} {self.guard.eps:g}, positions {self.positions}"
+        guard = f"guard {self.guard.kind} {self.guard.eps:g}"
+        divided = guard if self.normalizer == "z" else f"normalizer {self.normalizer}"
+        return f"{self.feature_size} {self.feature_map} features, {divided}, positions {self.positions}"
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,9 @@ class TorchOps:
         """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016)."""
         return F.layer_norm(x, weight.shape, weight, bias, eps)
 
-    def rms_norm(self, x: Any, weight: Tensor, eps: float) -> Any:
-        """Divide the last axis by its root mean square, then scale (Zhang and Sennrich 2019)."""
-        return F.rms_norm(x, weight.shape, weight, eps)
+    def rms_norm(self, x: Any, weight: Tensor | None, eps: float) -> Any:
+        """Divide the last axis by its root mean square, then scale, if given (Zhang and Sennrich 2019)."""
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
 
     def add(self, a: Any, b: Any) -> Any:
         return a + b
@@ -87,6 +87,14 @@ class TorchOps:
     def log_sigmoid(self, x: Any) -> Any:
         """log(1 / (1 + exp(-x))), exact where the sigmoid is nearly 1."""
         return F.logsigmoid(x)
+
+    def elu(self, x: Any) -> Any:
+        """x where it is positive, exp(x) - 1 elsewhere (Clevert et al. 2016)."""
+        return F.elu(x)
+
+    def mean(self, x: Any) -> Any:
+        """Mean over the last axis, which stays with size 1."""
+        return x.mean(-1, keepdim=True)
 
     def silu(self, x: Any) -> Any:
         return F.silu(x)

@@ -1,8 +1,8 @@
-"""The definition, in plain NumPy: slow, float64, readable against the paper line by line.
+"""The definition, in plain NumPy: slow, float64, readable against the papers line by line.
 
-Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, and softmax attention over the first and the last tokens (Xiao et al.
-2023, arXiv 2309.17453). Every other form (eager step, chunked, graph, runtimes) is tested against this file; where two
-of them disagree, this file is right.
+Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, the other feature maps of docs/mixers.md, and softmax attention over
+the first and the last tokens (Xiao et al. 2023, arXiv 2309.17453). Every other form (eager step, chunked, graph,
+runtimes) is tested against this file; where two of them disagree, this file is right.
 """
 
 from __future__ import annotations
@@ -15,9 +15,53 @@ from t2r_export.mixer_configs import Guard
 Array = NDArray[np.float64]
 
 
-def feature_map(x: Array, weight: Array, bias: Array) -> Array:
-    """φ(x) = relu(W_φ x + b_φ) (eq. 6). x (d), weight (K, d), bias (K) -> (K)."""
+def relu(x: Array, weight: Array, bias: Array) -> Array:
+    """φ(x) = relu(W_φ x + b_φ) (Kasai et al. 2021, eq. 6). x (d), weight (K, d), bias (K) -> (K)."""
     return np.maximum(weight @ x + bias, 0.0)
+
+
+def elu(x: Array) -> Array:
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7). x (d) -> (d)."""
+    return np.where(x > 0, x + 1, np.exp(x))
+
+
+def random_fourier(x: Array, weight: Array) -> Array:
+    """φ(x) = √(1/D) [sin(W x̂), cos(W x̂)], x̂ = x/|x|, or 0 for 0 (Peng et al. 2021, eq. 5). x (d), W (D, d) -> (2D)."""
+    angles = weight @ (x / np.sqrt(x @ x + 1e-6 * len(x)))
+    features: Array = np.concatenate([np.sin(angles), np.cos(angles)]) / np.sqrt(len(weight))
+    return features
+
+
+def favor(x: Array, weight: Array) -> Array:
+    """φ(x) = exp(W x' - |x'|²/2) / √m, x' = x d^-¼ (Choromanski et al. 2021, eq. 7). x (d), weight (m, d) -> (m)."""
+    x = x / len(x) ** 0.25
+    features: Array = np.exp(weight @ x - x @ x / 2) / np.sqrt(len(weight))
+    return features
+
+
+def dpfp(x: Array, n: int) -> Array:
+    """φ_{iν}(x) = r_i r_{i+ν}, ν = 1..n, over its sum (Schlag et al. 2021, eq. 37 and 38). x (d) -> (2dn)."""
+    r = np.maximum(np.concatenate([x, -x]), 0.0)
+    features = np.array([r[i] * r[(i + shift) % len(r)] for shift in range(1, n + 1) for i in range(len(r))])
+    share: Array = features / (features.sum() + 1e-6)
+    return share
+
+
+def hedgehog(x: Array, weight: Array) -> Array:
+    """φ(x) = [softmax(W x), softmax(-W x)] (Zhang et al. 2024, eq. 6). x (d), weight (K/2, d) -> (K)."""
+    up, down = np.exp(weight @ x), np.exp(-weight @ x)
+    return np.concatenate([up / up.sum(), down / down.sum()])
+
+
+def head_norm(o: Array, scale: Array, shift: Array | None, eps: float) -> Array:
+    """One head's output (V) with mean 0 and variance 1, scaled and shifted; without a shift: over its root mean square.
+
+    Wu and He 2018, with a group a head; Zhang and Sennrich 2019.
+    """
+    if shift is not None:
+        o = o - o.mean()
+    normed: Array = o / np.sqrt((o**2).mean() + eps) * scale
+    return normed if shift is None else normed + shift
 
 
 def guarded(denominator: float, guard: Guard) -> float:
@@ -25,12 +69,15 @@ def guarded(denominator: float, guard: Guard) -> float:
     return max(denominator, guard.eps) if guard.kind == "clamp" else denominator + guard.eps
 
 
-def recurrent(phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard) -> tuple[Array, Array, Array]:
+def recurrent(
+    phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard | None
+) -> tuple[Array, Array, Array]:
     """One token after another (eq. 4 and 5).
 
     Args:
         phi_q: φ(q), (B, T, H, K). phi_k: φ(k), (B, T, G, K). v: (B, T, G, V). G divides H.
         S: (B, G, K, V) and z: (B, G, K), the state before the first token.
+        guard: of the denominator; None: there is no denominator, o is φ(q)ᵀS.
 
     Returns:
         o (B, T, H, V), and S and z after the last token.
@@ -46,7 +93,8 @@ def recurrent(phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: G
                 z[b, g] = z[b, g] + phi_k[b, t, g]
             for h in range(H):
                 g = h // (H // G)  # query head h reads the state of its group
-                o[b, t, h] = phi_q[b, t, h] @ S[b, g] / guarded(phi_q[b, t, h] @ z[b, g], guard)
+                denominator = 1.0 if guard is None else guarded(phi_q[b, t, h] @ z[b, g], guard)
+                o[b, t, h] = phi_q[b, t, h] @ S[b, g] / denominator
     return o, S, z
 
 

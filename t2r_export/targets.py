@@ -87,8 +87,9 @@ class FusedOps(AttentionOps):
             x, weight, bias, eps
         )
 
-    def rms_norm(self, x: Value, weight: Tensor, eps: float) -> Value:
-        return self._of_a_sum("SkipSimplifiedLayerNormalization", x, [weight], eps) or super().rms_norm(x, weight, eps)
+    def rms_norm(self, x: Value, weight: Tensor | None, eps: float) -> Value:
+        fused = weight is not None and self._of_a_sum("SkipSimplifiedLayerNormalization", x, [weight], eps)
+        return fused or super().rms_norm(x, weight, eps)
 
     def _of_a_sum(self, op: str, x: Value, weights: Sequence[Tensor], eps: float) -> Value | None:
         """The norm of x, where the last node is the sum that x is; it then takes that node's place."""
@@ -125,8 +126,8 @@ class NpuOps(GraphOps):
         return super()._bias(weight, bias) or [self.constant(np.zeros(weight.shape[0]), "float32")]
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
-        x = self.sub(x, self._mean(x))
-        root = self._unary("Sqrt", self.add(self._mean(self.mul(x, x)), eps))
+        x = self.sub(x, self.mean(x))
+        root = self._unary("Sqrt", self.add(self.mean(self.mul(x, x)), eps))
         return self.add(self.mul(self.div(x, root), self.parameter(weight)), self.parameter(bias))
 
     def gelu(self, x: Value, tanh: bool) -> Value:
@@ -162,9 +163,6 @@ class NpuOps(GraphOps):
     def _slice(self, x: Value, start: int, end: int, axis: int) -> Value:
         bounds = [self.constant([n], "int64") for n in (start, end, axis)]
         return self.emit("Slice", [x, *bounds], (*x.shape[:axis], end - start, *x.shape[axis + 1 :]))
-
-    def _mean(self, x: Value) -> Value:
-        return self.emit("ReduceMean", [x, self.constant([-1], "int64")], (*x.shape[:-1], 1), keepdims=1)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,28 @@ from t2r_export.mixers import MIXERS
 from t2r_runtime.errors import UserError
 
 guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
-linears = st.builds(
-    LinearConfig,
-    feature_size=st.integers(1, 1 << 20),
-    positions=st.sampled_from(LinearConfig.POSITIONS),
-    query_scale=st.floats(1e-6, 1e6),
-    guard=guards,
+# a feature map -> sizes that it can have with heads of 4
+SIZES = {
+    "relu": st.integers(1, 1 << 20),
+    "elu": st.just(4),
+    "rfa": st.integers(1, 1 << 19).map(lambda half: 2 * half),
+    "favor": st.integers(1, 1 << 20),
+    "dpfp": st.integers(1, 7).map(lambda n: 8 * n),
+    "hedgehog": st.integers(1, 1 << 19).map(lambda half: 2 * half),
+}
+linears = st.sampled_from(LinearConfig.FEATURE_MAPS).flatmap(
+    lambda name: st.builds(
+        LinearConfig,
+        feature_size=SIZES[name],
+        positions=st.sampled_from(LinearConfig.POSITIONS),
+        query_scale=st.floats(1e-6, 1e6),
+        guard=guards,
+        feature_map=st.just(name),
+        normalizer=st.sampled_from(LinearConfig.NORMALIZERS),
+        sigma=st.floats(1e-3, 1e3) if name == "rfa" else st.just(1.0),
+        fixed_sigma=st.booleans() if name == "rfa" else st.just(False),
+        redraw=st.booleans() if name in LinearConfig.RANDOM else st.just(False),
+    )
 )
 rotaries = st.builds(
     RotaryConfig,
@@ -136,12 +152,21 @@ def test_model_refuses(changes: dict[str, Any], message: str) -> None:
     "changes, message",
     [
         ({"feature_size": 0}, f"feature_size to be a whole number from 1 to {HUGE}; received 0; correct feature_size"),
-        ({"feature_map": "elu"}, "feature_map to be one of relu; received 'elu'"),
+        ({"feature_map": "tanh"}, "feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog; received 'tanh'"),
         ({"positions": "rotate"}, "positions to be one of keep, drop; received 'rotate'"),
         ({"query_scale": math.inf}, "query_scale to be a finite positive number; received inf"),
         ({"query_scale": "1"}, "query_scale to be a finite positive number; received '1'"),
         ({"shared_features": "no"}, "shared_features to be true or false; received 'no'"),
         ({"folded": None}, "folded to be true or false; received None"),
+        ({"normalizer": "l1"}, "normalizer to be one of z, none, group_norm, rms_norm; received 'l1'"),
+        ({"sigma": 0}, "sigma to be a finite positive number; received 0"),
+        ({"sigma": 0.5}, "sigma only with the feature map rfa; received relu; leave sigma out"),
+        ({"fixed_sigma": True}, "fixed_sigma only with the feature map rfa; received relu; leave fixed_sigma out"),
+        ({"redraw": True}, "redraw only with the feature map rfa or favor; received relu; leave redraw out"),
+        (
+            {"feature_map": "elu", "shared_features": True},
+            "shared_features only with the feature map relu or hedgehog; received elu; leave shared_features out",
+        ),
         ({"guard": 1e-2}, "a guard with kind and eps; received 0.01; correct the guard"),
     ],
 )

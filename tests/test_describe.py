@@ -88,7 +88,7 @@ def test_lines(tmp_path: Path) -> None:
     assert text[0].startswith(f"{tmp_path / 'g.onnx'}: a graph, ")
     assert "reach: no end" in text
     assert "memory: constant; 604 bytes a sequence at the start" in text
-    assert "layer 0: linear, 5 features, guard add 0.001, positions drop, folded" in text
+    assert "layer 0: linear, 5 relu features, guard add 0.001, positions drop, folded" in text
     assert "state S.0: float32 B × 3 × 5 × 4, 240 bytes" in text
     assert "layer 1: softmax, not folded: softmax attention has no feature map to fold" in lines(
         both(tmp_path, "hybrid")[1]

@@ -32,9 +32,43 @@ def test_one_token_by_hand() -> None:
     np.testing.assert_allclose(o[0, 0, 0], np.array([53, 73, 93]) / 12)
 
 
-def test_feature_map_by_hand() -> None:
+def test_feature_maps_by_hand() -> None:
     weight, bias = np.array([[1.0, 2.0], [3.0, -4.0], [0.0, 1.0]]), np.array([0.5, 0.5, -9.0])
-    np.testing.assert_array_equal(reference.feature_map(np.array([1.0, 1.0]), weight, bias), [3.5, 0, 0])
+    np.testing.assert_array_equal(reference.relu(np.array([1.0, 1.0]), weight, bias), [3.5, 0, 0])
+    np.testing.assert_allclose(reference.elu(np.array([2.0, 0.0, -np.log(4)])), [3, 1, 0.25])
+    fourier = reference.random_fourier(np.array([0.0, 5.0]), np.array([[9.0, np.pi / 2], [9.0, np.pi]]))
+    np.testing.assert_allclose(fourier, np.array([1, 0, 0, -1]) / np.sqrt(2), atol=1e-6)
+    exponent = 1 / np.sqrt(2)  # of d^-¼ = 2^-¼, squared
+    favor = reference.favor(np.array([2.0, 0.0]), np.array([[2**0.25, 9.0]]))
+    np.testing.assert_allclose(favor, [np.exp(2 - 4 * exponent / 2)])
+    # r = relu([2, -3, -2, 3]) = [2, 0, 0, 3]: its last with the first of the next round, for ν = 1, and no other pair
+    np.testing.assert_allclose(reference.dpfp(np.array([2.0, -3.0]), 2), [0, 0, 0, 1, 0, 0, 0, 0], atol=1e-6)
+    hedgehog = reference.hedgehog(np.array([np.log(3), 7.0]), np.array([[1.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(hedgehog, [3 / 4, 1 / 4, 1 / 4, 3 / 4])
+
+
+def test_favor_estimates_the_softmax_kernel() -> None:
+    """eq. 6: the mean of φ(q)·φ(k) over random directions is exp(q·k/√d)."""
+    random = np.random.default_rng(0)
+    q, k = random.normal(size=(2, 4))
+    weight = random.normal(size=(400_000, 4))
+    estimate = reference.favor(q, weight) @ reference.favor(k, weight)
+    assert abs(estimate / np.exp(q @ k / 2) - 1) < 0.03
+
+
+def test_random_fourier_estimates_the_gaussian_kernel() -> None:
+    random = np.random.default_rng(0)
+    q, k = random.normal(size=(2, 4))
+    weight = random.normal(size=(400_000, 4)) / 0.7
+    q_unit, k_unit = q / np.linalg.norm(q), k / np.linalg.norm(k)
+    estimate = reference.random_fourier(q, weight) @ reference.random_fourier(k, weight)
+    assert abs(estimate - np.exp(-((q_unit - k_unit) ** 2).sum() / (2 * 0.7**2))) < 0.01
+
+
+def test_head_norm_by_hand() -> None:
+    o, scale = np.array([1.0, 3.0]), np.array([10.0, 20.0])
+    np.testing.assert_allclose(reference.head_norm(o, scale, np.array([0.0, 1.0]), 0.0), [-10, 21])
+    np.testing.assert_allclose(reference.head_norm(o, scale, None, 4.0), [10 / 3, 60 / 3])
 
 
 @pytest.mark.parametrize(

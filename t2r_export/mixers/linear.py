@@ -1,11 +1,12 @@
-"""Linear attention with a learned ReLU feature map: T2R (Kasai et al. 2021, "Finetuning Pretrained Transformers into
-RNNs", arXiv 2103.13076, eq. 4 to 8).
+"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236), with any feature map φ of `mixers.feature_maps`.
 
-    φ(x) = relu(W_φ x + b_φ)      S_t = S_{t-1} + φ(k_t) v_tᵀ      z_t = z_{t-1} + φ(k_t)
-    o_t = φ(q_t)ᵀ S_t / guard(φ(q_t)·z_t)
+    S_t = S_{t-1} + φ(k_t) v_tᵀ      z_t = z_{t-1} + φ(k_t)      o_t = φ(q_t)ᵀ S_t / guard(φ(q_t)·z_t)
 
-Unfolded, a layer holds the pretrained projections and a small map for each head. Folded, the map is inside one packed
-projection from x to [φ's arguments of q | of k | v], which is what the exported graph computes.
+With φ = relu(W_φ x + b_φ) this is T2R (Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs", arXiv
+2103.13076, eq. 4 to 8). Without the normaliser z, o is φ(q)ᵀS itself, or that normalised head by head.
+
+Unfolded, a layer holds the pretrained projections and a map for each head. Folded, the map's affine part is inside one
+packed projection from x to [φ's arguments of q | of k | v], which is what the exported graph computes.
 """
 
 from __future__ import annotations
@@ -21,108 +22,116 @@ from torch import Tensor, nn
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.mixers.base import Mixer, State
+from t2r_export.mixers.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, rotate
 from t2r_runtime.signature import BATCH, StateSpec
 
 
-class FeatureMap(nn.Module):
-    """φ(x) = relu(W_φ x + b_φ), its own for every head."""
+class HeadNorm(nn.Module):
+    """o of each head (…, V) with mean 0 and variance 1, or divided by its root mean square, then scaled.
 
-    def __init__(self, heads: int, head_size: int, feature_size: int) -> None:
+    Group norm (Wu and He 2018) with a group a head, as RetNet has in place of z (Sun et al. 2023, arXiv 2307.08621,
+    eq. 8); the root mean square form is DeltaNet's (Yang et al. 2024, arXiv 2406.06484). The scale is one for all
+    heads: the output projection could do a head's own.
+    """
+
+    def __init__(self, size: int, eps: float, kind: str) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(heads, head_size, feature_size))  # W_φᵀ of each head
-        self.bias = nn.Parameter(torch.zeros(heads, feature_size))
-        self.reset_parameters()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if kind == "group_norm" else None
 
-    def reset_parameters(self) -> None:
-        """Rows of unit length in all directions: features start at the scale of q and k."""
-        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
-        nn.init.zeros_(self.bias)
-
-    @torch.no_grad()
-    def imitate(self, keys: FeatureMap) -> None:
-        """Start as the maps of the key heads, each query head as its group: φ(q)·φ(k) is then large where q is near k,
-        and training starts from an attention, not from noise (docs/quality.md has what it is worth)."""
-        repeats = len(self.weight) // len(keys.weight)
-        self.weight.copy_(keys.weight.repeat_interleave(repeats, 0))
-        self.bias.copy_(keys.bias.repeat_interleave(repeats, 0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, T, heads, d) -> (B, T, heads, K)."""
-        return F.relu(torch.einsum("bthd,hdk->bthk", x, self.weight.to(x.dtype)) + self.bias)
-
-    def step(self, x: Any, ops: TorchOps = TORCH) -> Any:
-        """x (B, heads, d) -> (B, heads, 1, K)."""
-        heads, _, size = self.weight.shape
-        x = ops.matmul(ops.unsqueeze(x, 2), ops.parameter(self.weight))
-        return ops.relu(ops.add(x, ops.reshape(ops.parameter(self.bias), (heads, 1, size))))
+    def forward(self, o: Any, ops: TorchOps = TORCH) -> Any:
+        if self.bias is None:
+            return ops.rms_norm(o, self.weight, self.eps)
+        return ops.layer_norm(o, self.weight, self.bias, self.eps)
 
 
 class LinearMixer(Mixer):
-    """T2R attention, unfolded (q, k, v, phi_q, phi_k) or folded (qkv)."""
+    """Linear attention, unfolded (q, k, v, and the maps) or folded (qkv, and what is left of the maps)."""
 
     config: LinearConfig
 
     def __init__(self, model: ModelConfig, config: LinearConfig) -> None:
         super().__init__(model, config)
-        H, G, d, K = model.heads, model.kv_heads, model.head_size, config.feature_size
+        H, G, d = model.heads, model.kv_heads, model.head_size
         self.model_config = model
-        if config.folded:
-            self.qkv = nn.Linear(model.width, (H + G) * K + G * d)
-        else:
+        self.rotates = model.position == "rotary" and config.positions == "keep"
+        if not config.folded:
             self.q = nn.Linear(model.width, H * d, bias=model.qkv_bias)
             self.k = nn.Linear(model.width, G * d, bias=model.qkv_bias)
             self.v = nn.Linear(model.width, G * d, bias=model.qkv_bias)
-            self.phi_q = FeatureMap(H, d, K)
+        self.joint = FEATURE_MAPS[config.feature_map].joint
+        if self.joint:
+            self.phi = build_feature_map(G, d, config)
+        else:
+            self.phi_q = build_feature_map(H, d, config)
             if not config.shared_features:
-                self.phi_k = FeatureMap(G, d, K)
+                self.phi_k = build_feature_map(G, d, config)
                 self.phi_q.imitate(self.phi_k)
+        if config.folded:
+            self.qkv = nn.Linear(model.width, (H + G) * self._maps[0].argument_size + G * d)
+        if config.normalizer in ("group_norm", "rms_norm"):
+            self.norm = HeadNorm(d, model.norm_eps, config.normalizer)
         self.o = nn.Linear(H * d, model.width, bias=model.output_bias)
-        self.rotates = model.position == "rotary" and config.positions == "keep"
 
     @property
     def _maps(self) -> tuple[FeatureMap, FeatureMap]:
+        """Of q and of k."""
+        if self.joint:
+            return self.phi, self.phi
         return self.phi_q, self.phi_q if self.config.shared_features else self.phi_k
 
     def features(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, D) -> φ(q) (B, T, H, K), φ(k) (B, T, G, K), v (B, T, G, V)."""
         B, T, _ = x.shape
         H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
+        phi_q, phi_k = self._maps
         if self.config.folded:
-            q, k, v = self.qkv(x).split([H * K, G * K, G * d], dim=-1)
-            q, k = F.relu(q).view(B, T, H, K), F.relu(k).view(B, T, G, K)
-            return q, k, v.view(B, T, G, d)
-        q = self.q(x).view(B, T, H, d) * self.config.query_scale
-        k = self.k(x).view(B, T, G, d)
+            A = phi_q.argument_size
+            q, k, v = self.qkv(x).split([H * A, G * A, G * d], dim=-1)
+            q, k = q.view(B, T, H, A), k.view(B, T, G, A)
+        else:
+            q = self.q(x).view(B, T, H, d) * self.config.query_scale
+            k, v = self.k(x).view(B, T, G, d), self.v(x)
         if self.rotates:
             assert rotary is not None
-            q, k = rotate(q, rotary), rotate(k, rotary)
-        phi_q, phi_k = self._maps
-        return phi_q(q), phi_k(k), self.v(x).view(B, T, G, d)
+            q, k = rotate(q, rotary).to(v.dtype), rotate(k, rotary).to(v.dtype)
+        if self.training and self.config.redraw:
+            phi_q.redraw()  # of a joint map, so that φ(k) has the same numbers
+        q = phi_q(q.transpose(1, 2), True).reshape(B, H, T, K).transpose(1, 2)
+        k = phi_k(k.transpose(1, 2), False).reshape(B, G, T, K).transpose(1, 2)
+        return q, k, v.view(B, T, G, d)
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
         q, k, v = self.features(x, rotary)
-        o, S, z = chunked(q, k, v, state["S"], state["z"], self.config.guard)
-        return self.o(o.flatten(2).to(x.dtype)), {"S": S, "z": z}
+        o, S, z = chunked(q, k, v, state["S"], state.get("z"), self.config.guard)
+        return self._output(o.to(x.dtype), TORCH).unflatten(0, x.shape[:2]), _state(S, z)
 
     def statistics(self, x: Tensor, state: State, rotary: Rotary | None) -> dict[str, Tensor]:
         """Shares of features that are 0 for every token of the batch, and the smallest φ(q)·z, before the guard."""
         q, k, _ = self.features(x, rotary)
-        z = (state["z"].unsqueeze(1) + k.cumsum(1)).repeat_interleave(self.heads // self.kv_heads, 2)  # (B, T, H, K)
-        return {
+        said = {
             "dead_queries": (q == 0).all(1).all(0).float().mean(),
             "dead_keys": (k == 0).all(1).all(0).float().mean(),
-            "smallest_normaliser": (q * z).sum(-1).min(),
         }
+        if self.config.normalizer == "z":
+            z = state["z"].unsqueeze(1) + k.cumsum(1)  # (B, T, G, K)
+            said["smallest_normaliser"] = (q * z.repeat_interleave(self.heads // self.kv_heads, 2)).sum(-1).min()
+        return said
 
     def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any]:
         """x (B, D) -> φ(q), φ(k) and v: H·K, G·K and G·V numbers a row, head by head."""
-        H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
+        H, G, d = self.heads, self.kv_heads, self.head_size
+        phi_q, phi_k = self._maps
         if self.config.folded:
+            A = phi_q.argument_size
             qkv = ops.sequences(ops.linear(x, self.qkv.weight, self.qkv.bias))
-            q, k, v = ops.split(qkv, [H * K, G * K, G * d])
-            return ops.relu(q), ops.relu(k), v
+            q, k, v = ops.split(qkv, [H * A, G * A, G * d])
+            if not phi_q.elementwise:
+                q, k = ops.reshape(q, (-1, H, 1, A)), ops.reshape(k, (-1, G, 1, A))
+            return phi_q(q, True, ops), phi_k(k, False, ops), v
         both, v = ops.linears(x, [[self.q, self.k], [self.v]])
         both = ops.reshape(both, (-1, H + G, d))
         if self.rotates:
@@ -131,19 +140,25 @@ class LinearMixer(Mixer):
         q, k = ops.split(both, [H, G], axis=1)
         if self.config.query_scale != 1.0:
             q = ops.mul(q, self.config.query_scale)
-        phi_q, phi_k = self._maps
-        return phi_q.step(q, ops), phi_k.step(k, ops), v
+        return phi_q(ops.unsqueeze(q, 2), True, ops), phi_k(ops.unsqueeze(k, 2), False, ops), v
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         q, k, v = self._step_features(x, rotary, ops)
-        numerator, denominator, S, z = ops.linear_attention(q, k, v, state["S"], state["z"])
-        o = ops.div(numerator, guarded(denominator, self.config.guard, ops))
+        numerator, denominator, S, z = ops.linear_attention(q, k, v, state["S"], state.get("z"))
+        o = numerator if z is None else ops.div(numerator, guarded(denominator, self.config.guard, ops))
+        return self._output(o, ops), _state(S, z)
+
+    def _output(self, o: Any, ops: TorchOps) -> Any:
+        """What the heads give, H·V numbers a row in whatever axes end with V -> (rows, D)."""
+        if self.config.normalizer in ("group_norm", "rms_norm"):
+            o = self.norm(o, ops)
         o = ops.reshape(o, (-1, self.heads * self.head_size))
-        return ops.linear(o, self.o.weight, self.o.bias), {"S": S, "z": z}
+        return ops.linear(o, self.o.weight, self.o.bias)
 
     def state_spec(self) -> list[StateSpec]:
         G, K, V = self.kv_heads, self.config.feature_size, self.head_size
-        return [StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))]
+        S, z = StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))
+        return [S, z] if self.config.normalizer == "z" else [S]
 
     def fold_obstacle(self) -> str | None:
         if self.rotates:
@@ -163,8 +178,16 @@ class LinearMixer(Mixer):
         folded = LinearMixer(self.model_config, dataclasses.replace(self.config, folded=True)).to(self.o.weight)
         folded.qkv.weight.copy_(torch.cat([weight for weight, _ in parts]))
         folded.qkv.bias.copy_(torch.cat([bias for _, bias in parts]))
-        folded.o.load_state_dict(self.o.state_dict())
+        for name, module in self.named_children():
+            if isinstance(module, FeatureMap):
+                folded.get_submodule(name).take_over(module)  # type: ignore[operator]
+            elif name in ("norm", "o"):
+                folded.get_submodule(name).load_state_dict(module.state_dict())
         return folded
+
+
+def _state(S: Any, z: Any | None) -> State:
+    return {"S": S} if z is None else {"S": S, "z": z}
 
 
 def guarded(denominator: Any, guard: Guard, ops: TorchOps = TORCH) -> Any:
@@ -173,13 +196,14 @@ def guarded(denominator: Any, guard: Guard, ops: TorchOps = TORCH) -> Any:
 
 
 def chunked(
-    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, guard: Guard, chunk: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor | None, guard: Guard, chunk: int | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """The recurrence over T tokens as matrix products over chunks: memory O(T·K·V/chunk + T·chunk), linear in T.
 
     Args:
         q: φ(q), (B, T, H, K). k: φ(k), (B, T, G, K). v: (B, T, G, V).
-        S: (B, G, K, V) and z: (B, G, K), the state before the first token.
+        S: (B, G, K, V) and z: (B, G, K), the state before the first token. Without the normaliser z: None, and o is
+            φ(q)ᵀS.
         chunk: tokens treated as one block; by default what `chunk_size` says.
 
     Returns:
@@ -198,19 +222,22 @@ def chunked(
         # one batched product a chunk and kv head: X = B·G·N of them
         q = q.view(B, N, C, G, R, K).permute(0, 3, 1, 4, 2, 5).reshape(-1, R * C, K)  # (X, R·C, K)
         k = k.view(B, N, C, G, K).permute(0, 3, 1, 2, 4).reshape(-1, C, K)  # (X, C, K)
-        # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
-        v = F.pad(v, (0, 1), value=1.0).view(B, N, C, G, V + 1).permute(0, 3, 1, 2, 4).reshape(-1, C, V + 1)
-        start = torch.cat([S, z.unsqueeze(-1)], dim=-1).to(wide).unsqueeze(2)  # (B, G, 1, K, V+1)
-        added = torch.bmm(k.mT, v).view(B, G, N, K, V + 1)
-        states = torch.cat([start, added], dim=2).cumsum(dim=2)  # (B, G, N+1, K, V+1): before each chunk, and the end
+        start = S.to(wide).unsqueeze(2)  # (B, G, 1, K, V)
+        if z is not None:  # the state of a value that is always 1: a last column of v and of S, U of them in all
+            v, start = F.pad(v, (0, 1), value=1.0), torch.cat([start, z.to(wide)[:, :, None, :, None]], dim=-1)
+        U = v.shape[-1]
+        v = v.view(B, N, C, G, U).permute(0, 3, 1, 2, 4).reshape(-1, C, U)
+        added = torch.bmm(k.mT, v).view(B, G, N, K, U)
+        states = torch.cat([start, added], dim=2).cumsum(dim=2)  # (B, G, N+1, K, U): before each chunk, and the end
         # a product with a mask: tril of a batch is several times slower on the CPU
         causal = torch.ones(C, C, dtype=wide, device=q.device).tril().repeat(R, 1)  # (R·C, C)
         scores = torch.bmm(q, k.mT) * causal
-        both = torch.baddbmm(torch.bmm(scores, v), q, states[:, :, :-1].reshape(-1, K, V + 1))  # this chunk, and before
-        o = both[..., :-1] / guarded(both[..., -1:], guard)
+        o = torch.baddbmm(torch.bmm(scores, v), q, states[:, :, :-1].reshape(-1, K, U))  # this chunk, and before
+        if z is not None:
+            o = o[..., :V] / guarded(o[..., V:], guard)
         o = o.view(B, G, N, R, C, V).permute(0, 2, 4, 1, 3, 5).reshape(B, T + pad, H, V)
         end = states[:, :, -1]
-        return o[:, :T], end[..., :-1], end[..., -1]
+        return o[:, :T], end[..., :V], None if z is None else end[..., V]
 
 
 def chunk_size(K: int, V: int, R: int) -> int:
@@ -230,11 +257,15 @@ def _bias(projection: nn.Linear) -> Tensor:
 
 
 def _folded(projection: nn.Linear, phi: FeatureMap, scale: float) -> tuple[Tensor, Tensor]:
-    """Weight (heads·K, D) and bias (heads·K) of x -> W_φ · scale · (W x + b) + b_φ, float64."""
-    heads, d, _ = phi.weight.shape
-    W = projection.weight.double().view(heads, d, -1)  # (heads, d, D)
-    b = _bias(projection).view(heads, d)
-    W_phi = phi.weight.double() * scale
-    weight = torch.einsum("hdk,hdD->hkD", W_phi, W)
-    bias = torch.einsum("hdk,hd->hk", W_phi, b) + phi.bias.double()
+    """Weight (heads·A, D) and bias (heads·A) of x -> W_φ · scale · (W x + b) + b_φ, the arguments of φ, float64."""
+    weight, bias = projection.weight.double() * scale, _bias(projection) * scale
+    affine = phi.affine()
+    if affine is None:
+        return weight, bias
+    W_phi, b_phi = affine[0].double(), affine[1]  # (heads, d, A) and (heads, A)
+    heads, d, _ = W_phi.shape
+    weight = torch.einsum("hdk,hdD->hkD", W_phi, weight.view(heads, d, -1))
+    bias = torch.einsum("hdk,hd->hk", W_phi, bias.view(heads, d))
+    if b_phi is not None:
+        bias = bias + b_phi.double()
     return weight.flatten(0, 1), bias.flatten()

@@ -85,7 +85,7 @@ def by_definition(
         weight, bias = maps.weight.detach().numpy(), maps.bias.detach().numpy()
         out = np.empty((*values.shape[:3], K))
         for place in np.ndindex(*values.shape[:3]):
-            out[place] = reference.feature_map(values[place], weight[place[2]].T, bias[place[2]])
+            out[place] = reference.relu(values[place], weight[place[2]].T, bias[place[2]])
         phi.append(out)
     S, z = (state[name].numpy() for name in ("S", "z"))
     o, S, z = reference.recurrent(*phi, project(made.v, a, made.kv_heads), S, z, made.config.guard)
