@@ -90,11 +90,16 @@ class RotaryPositions(Positions):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert config.rotary is not None
-        frequencies = rotary_frequencies(config.rotary, config.head_size)
-        self.register_buffer("turns", turns(frequencies), persistent=False)
+        self.frequencies = rotary_frequencies(config.rotary, config.head_size)
+        self.register_buffer("turns", turns(self.frequencies), persistent=False)
 
     def rotary(self, position: Any, ops: TorchOps = TORCH) -> Rotary:
         return turn(position, self.turns, ops)
+
+    def fixed(self, places: Tensor) -> Tensor:
+        """cos and sin side by side, (N, d), float32, of the angles at places (N) that are known beforehand."""
+        angles = places.double().unsqueeze(-1) * self.frequencies.double()
+        return torch.cat([angles.cos(), angles.sin()], dim=1).float()
 
 
 POSITIONS: dict[str, type[Positions]] = {

@@ -33,7 +33,8 @@ class WindowMixer(Mixer):
     config: WindowConfig
     slots: Tensor
     needed: Tensor
-    places: Tensor
+    window_turns: Tensor  # (W, d), cos and sin
+    sink_turns: Tensor  # (s, d)
 
     def __init__(self, model: ModelConfig, config: WindowConfig) -> None:
         super().__init__(model, config)
@@ -48,8 +49,10 @@ class WindowMixer(Mixer):
         self.register_buffer("slots", slots.view(s, 1), persistent=False)
         # tokens before the present one from which on a slot holds one to be seen: the window's not before the sinks'
         self.register_buffer("needed", torch.cat([slots, ages.flip(0) + s]), persistent=False)
-        # of the window's slots, the present token being 0; the sinks' count from the first token
-        self.register_buffer("places", -ages.flip(0), persistent=False)
+        if self.turn is not None:
+            # of the window's slots, the present token being 0; the sinks' count from the first token
+            self.register_buffer("window_turns", self.turn.fixed(-ages.flip(0)), persistent=False)
+            self.register_buffer("sink_turns", self.turn.fixed(slots), persistent=False)
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
         B, T, _ = x.shape
@@ -114,12 +117,12 @@ class WindowMixer(Mixer):
         after = {"k": push(state["k"], k, ops), "v": push(state["v"], v, ops)}
         keys = after["k"]
         if self.turn is not None:
-            cos, sin = self.turn.rotary(ops.parameter(self.places), ops)
-            keys = rotate(keys, (ops.reshape(cos, (W, d // 2)), ops.reshape(sin, (W, d // 2))), ops)
+            cos, sin = ops.split(ops.parameter(self.window_turns), [d // 2] * 2)
+            keys = rotate(keys, (cos, sin), ops)
         scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (B, G, R, W)
         if s:
             after |= self._step_sinks(state, k, v, seen, ops)
-            scores = ops.concat([self._step_sink_scores(q, after["sink_k"], seen, ops), scores])
+            scores = ops.concat([self._step_sink_scores(q, after["sink_k"], state["count"], ops), scores])
         scores = ops.add(scores, ops.mul(absent(ops.parameter(self.needed), seen, ops), MASKED))
         weights = ops.softmax(scores)
         if s:
@@ -140,15 +143,13 @@ class WindowMixer(Mixer):
             "sink_v": ops.add(ops.mul(state["sink_v"], kept), ops.mul(v, here)),
         }
 
-    def _step_sink_scores(self, q: Any, sinks: Any, seen: Any, ops: TorchOps) -> Any:
+    def _step_sink_scores(self, q: Any, sinks: Any, count: Any, ops: TorchOps) -> Any:
         """Scores (B, G, R, s), turned where the model turns."""
         if self.turn is not None:
-            s, half = self.config.sinks, self.head_size // 2
-            last = float(self._last)
-            place = ops.sub(last, ops.relu(ops.sub(last, ops.reshape(seen, (-1, 1)))))  # min(seen, last)
+            place = ops.unsqueeze(ops.minimum(count, self._last), -1)
             q = rotate(q, self.turn.rotary(place, ops), ops)
-            cos, sin = self.turn.rotary(ops.parameter(self.slots), ops)
-            sinks = rotate(sinks, (ops.reshape(cos, (s, half)), ops.reshape(sin, (s, half))), ops)
+            cos, sin = ops.split(ops.parameter(self.sink_turns), [self.head_size // 2] * 2)
+            sinks = rotate(sinks, (cos, sin), ops)
         return ops.matmul(q, ops.transpose(sinks, (0, 1, 3, 2)))
 
     @property
