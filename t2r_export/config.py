@@ -1,7 +1,8 @@
 """What a model is, as plain data: frozen, validated on construction, to JSON and back unchanged.
 
 Imports without torch, so that commands can print help and read metadata at once. Letters (B, T, H, G, K, V, D, L) are
-those of the README. The mixers' own configs stand in `t2r_export.mixer_configs`.
+those of the README. The mixers' own configs stand in `t2r_export.mixer_configs`, the feed-forwards' in
+`t2r_export.feed_forward_configs`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from t2r_export.feed_forward_configs import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
 from t2r_export.validation import MAX_LAYERS, MAX_TURNED, MAX_VOCABULARY, choice, fields, flag, need, number, size
 
@@ -54,7 +56,11 @@ def _turned(name: str, value: int, kind: str) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only Transformer: pre-norm blocks of one token mixer and one feed-forward each."""
+    """A decoder-only Transformer: pre-norm blocks of one token mixer and one feed-forward each.
+
+    With recurrent mixers, no norm, no residual and no feed-forward it is a plain LSTM or GRU language model. Sizes that
+    none of its layers uses (heads of an LSTM, say) are 1.
+    """
 
     vocab_size: int
     width: int  # D
@@ -76,8 +82,12 @@ class ModelConfig:
     ffn_bias: bool = True
     bos_token: int | None = None
     eos_tokens: tuple[int, ...] = ()
+    feed_forwards: tuple[FeedForwardConfig, ...] = ()  # a feed-forward a layer; empty: dense in all
+    residual: bool = True  # a block adds to its input; false: its output takes the input's place
 
-    NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms")
+    # left out of the plain data where they are the default: models without them keep their files, byte for byte
+    LATER: ClassVar[dict[str, Any]] = {"feed_forwards": [], "residual": True}
+    NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
     ACTIVATIONS: ClassVar[tuple[str, ...]] = ("relu", "gelu", "gelu_tanh", "silu")
     # where order comes from: a table, sines added to the embedding, a rotation of q and k, or the recurrence alone
     POSITION_KINDS: ClassVar[tuple[str, ...]] = ("learned", "sinusoidal", "rotary", "none")
@@ -98,12 +108,22 @@ class ModelConfig:
         choice("activation", self.activation, self.ACTIVATIONS)
         choice("position", self.position, self.POSITION_KINDS)
         number("norm_eps", self.norm_eps)
-        for name in ("gated_ffn", "tied_head", "qkv_bias", "output_bias", "ffn_bias"):
+        for name in ("gated_ffn", "tied_head", "qkv_bias", "output_bias", "ffn_bias", "residual"):
             flag(name, getattr(self, name))
         self._check_positions()
         self._check_tokens()
+        need(
+            len(self.feed_forwards) in (0, count),
+            f"a feed-forward for each of the {count} layers, or none named",
+            len(self.feed_forwards),
+            "correct feed_forwards",
+        )
         for mixer in self.layers:
             mixer.check(self)
+
+    def feed_forward(self, layer: int) -> FeedForwardConfig:
+        """What a layer's feed-forward is."""
+        return self.feed_forwards[layer] if self.feed_forwards else DENSE
 
     def _check_positions(self) -> None:
         if self.position == "learned":
@@ -137,12 +157,22 @@ class ModelConfig:
                 "correct bos_token and eos_tokens",
             )
 
+    def describe_layers(self) -> list[dict[str, Any]]:
+        """Each layer for a person or a graph's metadata: its mixer, the sizes of its heads, and its feed-forward where
+        that is not dense."""
+        sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_size": self.head_size}
+        others = [
+            {} if f == DENSE else {"feed_forward": f.to_dict()} for f in map(self.feed_forward, range(len(self.layers)))
+        ]
+        return [{**mixer.to_dict(), **sizes, **other} for mixer, other in zip(self.layers, others, strict=True)]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON or for a checkpoint; `from_dict` gives an equal config back."""
         data = dataclasses.asdict(self)
         data["layers"] = [mixer.to_dict() for mixer in self.layers]
         data["eos_tokens"] = list(self.eos_tokens)
-        return data
+        data["feed_forwards"] = [feed_forward.to_dict() for feed_forward in self.feed_forwards]
+        return {key: value for key, value in data.items() if key not in self.LATER or value != self.LATER[key]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelConfig:
@@ -156,6 +186,14 @@ class ModelConfig:
             "correct the config",
         )
         values["layers"] = tuple(mixer_from_dict(m) for m in layers)
+        named = values.get("feed_forwards", ())
+        need(
+            isinstance(named, list | tuple) and len(named) <= MAX_LAYERS,
+            f"feed_forwards to be a list of at most {MAX_LAYERS}",
+            type(named).__name__,
+            "correct the config",
+        )
+        values["feed_forwards"] = tuple(feed_forward_from_dict(f) for f in named)
         if values.get("rotary") is not None:
             values["rotary"] = RotaryConfig(**fields(RotaryConfig, values["rotary"], "the rotary config"))
         eos = values.get("eos_tokens", ())

@@ -21,7 +21,8 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
 
     Args:
         mixer: what the chosen layers become, `LinearConfig(32)` for T2R with 32 features a head. What a layer of the
-            new kind shares with softmax attention (the projections of q, k, v and the output) keeps its weights.
+            new kind shares with softmax attention (the projections of q, k, v and the output) keeps its weights; what
+            it has no place for is dropped.
         layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`. Converting twice
             gives layers of two kinds.
         seed: of the new parameters' random weights.
@@ -42,7 +43,7 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
         converted = Transformer(dataclasses.replace(config, layers=mixers))
     missing, unexpected = converted.load_state_dict(model.state_dict(), strict=False)
     new = tuple(f"blocks.{layer}.mixer." for layer in chosen)
-    assert not unexpected and all(name.startswith(new) for name in missing), (missing, unexpected)
+    assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
 
 

@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from t2r_export import checkpoint
+from t2r_export.feed_forward_configs import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
 from t2r_export.mixers import Mixer
 from t2r_runtime.errors import UserError
@@ -23,7 +24,13 @@ from t2r_runtime.session import open_graph, read_signature
 from t2r_runtime.signature import PREFIX, StateSpec
 
 GRAPH_SUFFIXES = (".onnx", ".ort")
-BESIDE = {"heads", "kv_heads", "head_size", "fold"}  # what a layer's entry holds beside its mixer's config
+BESIDE = {
+    "heads",
+    "kv_heads",
+    "head_size",
+    "fold",
+    "feed_forward",
+}  # what a layer's entry holds beside its mixer's config
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
 
@@ -81,10 +88,9 @@ def describe(path: str | Path) -> Description:
 def _checkpoint(path: Path) -> Description:
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
-    sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_size": config.head_size}
     layers = [
-        {**layer, **sizes, "fold": _fold(block.mixer)}
-        for layer, block in zip(config.to_dict()["layers"], model.blocks, strict=True)
+        {**layer, "fold": _fold(block.mixer)}
+        for layer, block in zip(config.describe_layers(), model.blocks, strict=True)
     ]
     states = model.state_spec()
     return Description(
@@ -193,12 +199,18 @@ def _checked(layer: dict[str, Any]) -> dict[str, Any]:
             "export the model again",
         )
     _mixer(layer)
+    _feed_forward(layer)
     return layer
 
 
 def _mixer(layer: dict[str, Any]) -> MixerConfig:
     """The mixer's own part of a layer."""
     return mixer_from_dict({key: value for key, value in layer.items() if key not in BESIDE})
+
+
+def _feed_forward(layer: dict[str, Any]) -> FeedForwardConfig:
+    """The feed-forward of a layer: dense where nothing is said."""
+    return feed_forward_from_dict(layer["feed_forward"]) if "feed_forward" in layer else DENSE
 
 
 def _fold(mixer: Mixer) -> str:
@@ -245,8 +257,10 @@ def lines(description: Description) -> list[str]:
 
 
 def _layer(layer: dict[str, Any]) -> str:
-    config = _mixer(layer)
-    return ", ".join(part for part in (config.kind, config.summary(), layer["fold"]) if part)
+    config, after = _mixer(layer), _feed_forward(layer)
+    feed_forward = "" if after == DENSE else f"feed-forward {after.kind}"
+    parts = (config.kind, config.summary(), layer["fold"], feed_forward, after.summary())
+    return ", ".join(part for part in parts if part)
 
 
 def _short(value: Any) -> str:

@@ -205,10 +205,7 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
 def _signature(
     checkpoint: Checkpoint, config: ModelConfig, groups: Sequence[Group], folds: list[LayerFold], options: ExportConfig
 ) -> Signature:
-    sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_size": config.head_size}
-    layers = tuple(
-        {**layer, **sizes, "fold": f.status} for layer, f in zip(config.to_dict()["layers"], folds, strict=True)
-    )
+    layers = tuple({**layer, "fold": f.status} for layer, f in zip(config.describe_layers(), folds, strict=True))
     return Signature(
         states=tuple(g.spec for g in groups),
         vocab_size=config.vocab_size,

@@ -246,7 +246,10 @@ class GraphOps(TorchOps):
         return self.emit("ReduceMean", [x, self.constant([-1], "int64")], (*x.shape[:-1], 1), keepdims=1)
 
     def silu(self, x: Value) -> Value:
-        return self._binary("Mul", x, self._unary("Sigmoid", x))
+        return self._binary("Mul", x, self.sigmoid(x))
+
+    def tanh(self, x: Value) -> Value:
+        return self._unary("Tanh", x)
 
     def gelu(self, x: Value, tanh: bool) -> Value:
         return self._unary("Gelu", x, approximate="tanh" if tanh else "none")
@@ -259,6 +262,14 @@ class GraphOps(TorchOps):
 
     def softmax(self, x: Value) -> Value:
         return self._unary("Softmax", x, axis=-1)
+
+    def top_k(self, x: Value, count: int) -> tuple[Value, Value]:
+        shape = (*x.shape[:-1], count)
+        values, places = self.emit_many("TopK", [x, self.constant([count], "int64")], [shape, shape], axis=-1)
+        return values, replace(places, dtype="int64")
+
+    def take_along(self, x: Value, places: Value) -> Value:
+        return self.emit("GatherElements", [x, places], places.shape, axis=len(x.shape) - 1)
 
     def cast(self, x: Value, dtype: str) -> Value:
         return self.emit("Cast", [x], x.shape, dtype, to=_ONNX_TYPES[dtype])
@@ -285,12 +296,6 @@ class GraphOps(TorchOps):
         axis %= len(x.shape)
         shape = (*x.shape[:axis], *x.shape[axis + 1 :])
         return self.emit("Squeeze", [x, self.constant([axis], "int64")], shape)
-
-    def top_k(self, x: Value, k: int) -> tuple[Value, Value]:
-        """The k largest of the last axis, largest first, and where they stand. Of the graph alone."""
-        shape = (*x.shape[:-1], k)
-        values, places = self.emit_many("TopK", [x, self.constant([k], "int64")], [shape, shape], axis=-1)
-        return values, replace(places, dtype="int64")
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
         return self.emit("Transpose", [x], [x.shape[a] for a in axes], perm=list(axes))

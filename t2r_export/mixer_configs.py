@@ -187,7 +187,23 @@ class WindowConfig(MixerConfig):
         return f"the last {self.window} tokens and the first {self.sinks}"
 
 
-MIXER_CONFIGS: dict[str, type[MixerConfig]] = {c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig)}
+@dataclass(frozen=True)
+class LSTMConfig(MixerConfig):
+    """A layer of long short-term memory, as many units as the model is wide."""
+
+    kind: ClassVar[str] = "lstm"
+
+
+@dataclass(frozen=True)
+class GRUConfig(MixerConfig):
+    """A layer of gated recurrent units, as many as the model is wide."""
+
+    kind: ClassVar[str] = "gru"
+
+
+MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
+    c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig, LSTMConfig, GRUConfig)
+}
 
 
 def mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig:

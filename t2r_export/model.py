@@ -1,7 +1,7 @@
 """The eager Transformer: `forward` over a sequence, `step` for one token, the same weights and the same numbers.
 
-Pre-norm blocks of one token mixer and one feed-forward. The model never asks which mixer a layer has: it hands each
-its own states, named `<state>.<layer>` outside ("S.3"), and counts the position where positions are used.
+Pre-norm blocks of one token mixer and one feed-forward. The model never asks which of them a layer has: it hands each
+mixer its own states, named `<state>.<layer>` outside ("S.3"), and counts the position where positions are used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
+from t2r_export.feed_forward import build_feed_forward
 from t2r_export.mixers import Mixer, State, build_mixer
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Positions, Rotary, build_positions
@@ -20,60 +21,52 @@ from t2r_runtime.signature import BATCH, POSITION, StateSpec
 
 
 class Norm(nn.Module):
-    """Layer norm (weight and bias) or RMS norm (weight)."""
+    """Layer norm (weight and bias), RMS norm (weight), or none: x as it is."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.ones(config.width))
+        self.weight = nn.Parameter(torch.ones(config.width)) if config.norm != "none" else None
         self.bias = nn.Parameter(torch.zeros(config.width)) if config.norm == "layer" else None
 
     def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
+        if self.weight is None:
+            return x
         if self.bias is None:
             return ops.rms_norm(x, self.weight, self.eps)
         return ops.layer_norm(x, self.weight, self.bias, self.eps)
 
 
-class FeedForward(nn.Module):
-    """down(act(up(x))), or down(act(gate(x)) · up(x)) where gated (Shazeer 2020). x (…, D) -> (…, D)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.activation = config.activation
-        self.gate = nn.Linear(config.width, config.ffn_size, bias=config.ffn_bias) if config.gated_ffn else None
-        self.up = nn.Linear(config.width, config.ffn_size, bias=config.ffn_bias)
-        self.down = nn.Linear(config.ffn_size, config.width, bias=config.ffn_bias)
-
-    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
-        if self.gate is None:
-            hidden = activate(ops.linear(x, self.up.weight, self.up.bias), self.activation, ops)
-        else:
-            gate, up = ops.linears(x, [[self.gate], [self.up]])
-            hidden = ops.mul(activate(gate, self.activation, ops), up)
-        return ops.linear(hidden, self.down.weight, self.down.bias)
-
-
 class Block(nn.Module):
-    """x + mixer(norm1(x)), then x + ffn(norm2(x))."""
+    """x + mixer(norm1(x)), then x + ffn(norm2(x)); a sum is its second term where the config has no residual."""
 
     mixer: Mixer
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
+        self.residual = config.residual
         self.norm1 = Norm(config)
         self.mixer = build_mixer(config, config.layers[layer])
-        self.norm2 = Norm(config)
-        self.ffn = FeedForward(config)
+        ffn = build_feed_forward(config, config.feed_forward(layer))
+        if ffn is not None:
+            self.norm2 = Norm(config)
+        self.ffn = ffn
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
         y, state = self.mixer(self.norm1(x), state, rotary)
-        x = x + y
-        return x + self.ffn(self.norm2(x)), state
+        return self.after_mixer(x, y), state
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         y, state = self.mixer.step(self.norm1(x, ops), state, rotary, ops)
-        x = ops.add(x, y)
-        return ops.add(x, self.ffn(self.norm2(x, ops), ops)), state
+        return self.after_mixer(x, y, ops), state
+
+    def after_mixer(self, x: Any, y: Any, ops: TorchOps = TORCH) -> Any:
+        """The block's output, from its input x and what its mixer gave, y: all (…, D)."""
+        x = ops.add(x, y) if self.residual else y
+        if self.ffn is None:
+            return x
+        y = self.ffn(self.norm2(x, ops), ops)
+        return ops.add(x, y) if self.residual else y
 
 
 class Transformer(nn.Module):
@@ -158,15 +151,6 @@ class Transformer(nn.Module):
             )
             for s in self.state_spec()
         }
-
-
-def activate(x: Any, name: str, ops: TorchOps = TORCH) -> Any:
-    """The feed-forward's activation, by the name that the config gives it."""
-    if name == "relu":
-        return ops.relu(x)
-    if name == "silu":
-        return ops.silu(x)
-    return ops.gelu(x, tanh=name == "gelu_tanh")
 
 
 def _named(state: State, layer: int) -> State:

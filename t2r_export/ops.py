@@ -99,6 +99,9 @@ class TorchOps:
     def silu(self, x: Any) -> Any:
         return F.silu(x)
 
+    def tanh(self, x: Any) -> Any:
+        return torch.tanh(x)
+
     def gelu(self, x: Any, tanh: bool) -> Any:
         """GELU (Hendrycks and Gimpel 2016), exact or with the tanh approximation."""
         return F.gelu(x, approximate="tanh" if tanh else "none")
@@ -112,6 +115,15 @@ class TorchOps:
     def softmax(self, x: Any) -> Any:
         """Softmax over the last axis."""
         return F.softmax(x, dim=-1)
+
+    def top_k(self, x: Any, count: int) -> tuple[Any, Any]:
+        """The largest `count` numbers of the last axis, falling, and their places, int64: (…, count) each."""
+        found = torch.topk(x, count)
+        return found.values, found.indices
+
+    def take_along(self, x: Any, places: Any) -> Any:
+        """Elements of x (…, N) at places (…, M) of its last axis -> (…, M). The other axes are the same."""
+        return torch.gather(x, -1, places)
 
     def cast(self, x: Any, dtype: str) -> Any:
         """To `float32`, `int32` or `int64`."""

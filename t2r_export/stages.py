@@ -234,8 +234,7 @@ def read(model: Transformer, ids: Tensor) -> list[Layer]:
     for number, block in enumerate(model.blocks):
         normed = block.norm1(x)
         mixed, _ = block.mixer(normed, model.layer_state(states, number), rotary)
-        after = x + mixed
-        after = after + block.ffn(block.norm2(after))
+        after = block.after_mixer(x, mixed)
         layers.append(Layer(x, normed, mixed, after))
         x = after
     return layers

@@ -136,7 +136,7 @@ class NpuOps(GraphOps):
         # x · (1 + tanh u) / 2 is x · sigmoid(2u), for u = √(2/π) (x + 0.044715 x³) = x · √(2/π) (1 + 0.044715 x²)
         scale = 2 * math.sqrt(2 / math.pi)
         twice_u = self.mul(x, self.add(self.mul(self.mul(x, x), 0.044715 * scale), scale))
-        return self.mul(x, self._unary("Sigmoid", twice_u))
+        return self.mul(x, self.sigmoid(twice_u))
 
     def exp(self, x: Value) -> Value:
         # of a log gate it is the Sigmoid: NNAPI takes no Softplus and CoreML no Neg. prune drops the logarithm

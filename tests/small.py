@@ -13,7 +13,8 @@ from torch import Tensor
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.export import ExportConfig, ExportReport, export
-from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
+from t2r_export.mixer_configs import GRUConfig, Guard, LinearConfig, LSTMConfig, SoftmaxConfig, WindowConfig
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.verify import Report, verify
@@ -52,6 +53,11 @@ LLAMA = dataclasses.replace(
     output_bias=False,
     ffn_bias=False,
 )
+NO_FFN, MEMORY = NoneConfig(), ProductKeyConfig(keys=5, query_size=6, heads=2, top=3)
+# a plain recurrent language model: nothing but its layers between the embedding and the head
+RECURRENT = dataclasses.replace(
+    GPT2, heads=1, kv_heads=1, head_size=1, ffn_size=1, norm="none", residual=False, position="none", max_positions=None
+)
 CONFIGS = {
     "learned": GPT2,
     "sinusoidal": dataclasses.replace(GPT2, position="sinusoidal", max_positions=None, activation="relu"),
@@ -63,6 +69,9 @@ CONFIGS = {
     "softmax": dataclasses.replace(GPT2, layers=(SOFTMAX, SOFTMAX)),
     "window": dataclasses.replace(GPT2, layers=(WINDOW, WINDOW)),
     "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
+    "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
+    "gru": dataclasses.replace(RECURRENT, layers=(GRUConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
+    "mixed": dataclasses.replace(LLAMA, layers=(LSTMConfig(), LINEAR, DROPPED), feed_forwards=(DENSE, MEMORY, NO_FFN)),
 }
 
 

@@ -73,7 +73,11 @@ def test_metadata(name: str, tmp_path: Path) -> None:
     assert signature.tokenizer is None
     for layer, mixer, folded in zip(signature.layers, config.layers, report.folds, strict=True):
         assert (layer["kind"], layer["fold"]) == (mixer.kind, folded.status)
-        assert (layer["heads"], layer["kv_heads"], layer["head_size"]) == (config.heads, config.kv_heads, V)
+        assert (layer["heads"], layer["kv_heads"], layer["head_size"]) == (
+            config.heads,
+            config.kv_heads,
+            config.head_size,
+        )
         if mixer.kind == "linear":
             assert layer["guard"] == dataclasses.asdict(mixer.guard)  # type: ignore[union-attr]
             assert (layer["feature_map"], layer["feature_size"], layer["folded"]) == ("relu", K, folded.folded)

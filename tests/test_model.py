@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, POSITIONS, VOCABULARY, B, T
-from t2r_export.model import Transformer, activate
+from t2r_export.feed_forward import activate
+from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 
 names = pytest.mark.parametrize("name", CONFIGS)

@@ -6,6 +6,7 @@ from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import MixerConfig
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.linear import LinearMixer
+from t2r_export.mixers.recurrent import GRUMixer, LSTMMixer
 from t2r_export.mixers.softmax import SoftmaxMixer
 from t2r_export.mixers.window import WindowMixer
 
@@ -14,6 +15,8 @@ MIXERS: dict[str, type[Mixer]] = {
     "softmax": SoftmaxMixer,
     "linear": LinearMixer,
     "window": WindowMixer,
+    "lstm": LSTMMixer,
+    "gru": GRUMixer,
 }
 
 

@@ -34,7 +34,6 @@ class FeatureMap(nn.Module):
 
     joint: ClassVar[bool] = False  # one map for q and k: φ(q)·φ(k) estimates a kernel from the same random numbers
     elementwise: ClassVar[bool] = False  # the activation needs no heads apart
-    starts_itself: ClassVar[bool] = False  # its first weights are a part of the method, also in a model from nothing
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__()
@@ -120,8 +119,6 @@ class Hedgehog(FeatureMap):
     W is (K/2, d) of each head; the paper has K = 2d.
     """
 
-    starts_itself = True
-
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__(heads, head_size, config)
         if not self.folded:
@@ -190,7 +187,6 @@ class RandomFourier(RandomMap):
     φ(x)·φ(y) estimates exp(-|x̂ - ŷ|²/2σ²). Learned or fixed, σ is a number for each input of each head.
     """
 
-    starts_itself = True
     inverse_sigma: Tensor
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
