@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.output import json_option, show, size
 from t2r_export.mixer_configs import MIXER_CONFIGS, Guard, LinearConfig, SoftmaxConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
@@ -44,6 +45,7 @@ def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @mixer_options
 @click.option("--guard", type=click.Choice(Guard.KINDS), default=None, help=f"Denominator's.  [default: {Guard.kind}]")
 @click.option("--guard-eps", type=float, default=None, help=f"[default: {Guard.eps}]")
+@auto_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the new parameters' random weights.")
 @json_option
 def command(
@@ -53,16 +55,32 @@ def command(
     layers: str,
     guard: str | None,
     guard_eps: float | None,
+    auto: bool,
+    budget: str | None,
+    text: Path | None,
+    length: int | None,
+    tried: tuple[str, ...],
+    trial_steps: int | None,
     seed: int,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Swap softmax attention for another mixer in SOURCE (a model.pt or a Hugging Face folder);
-    write OUT."""
+    write OUT.
+
+    With --auto, each layer becomes what costs the fewest nats per token under a budget of state; softmax may stay.
+    """
     from t2r_export import checkpoint
     from t2r_export.convert import convert
 
     given = {name: value for name, value in options.items() if value is not None}
+    if auto:
+        if given or guard or guard_eps or layers != "all":
+            raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
+        convert_automatically(source, out, budget, text, length, tried, trial_steps, seed, as_json)
+        return
+    if budget or text or length or tried or trial_steps:
+        raise click.UsageError("--budget, --text, --length, --try and --trial-steps are for --auto.")
     if guard is not None or guard_eps is not None:
         eps = Guard.eps if guard_eps is None else guard_eps
         given["guard"] = {"kind": guard or Guard.kind, "eps": eps}

@@ -83,6 +83,52 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     assert err.startswith("t2r: expected lengths as whole numbers with commas between; received '8;16'; ")
 
 
+def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    auto = ["convert", folder / "model.pt", tmp_path / "auto.pt", "--auto", "--text", folder / "text.txt"]
+    options = ["--try", "linear:feature_size=3", "--try", "window:window=5,sinks=1", "--trial-steps", 2, "--length", 90]
+    text = folder / "long.txt"
+    text.write_text("the cat sat on the mat. the dog sat on the cat. " * 200)
+    auto[-1] = text
+    result = json.loads(run(capsys, *auto, "--budget", "1.5k", *options, "--json")[0])
+    made = checkpoint.load(tmp_path / "auto.pt")
+    assert made.config.to_dict() == result["config"]
+    assert result["state_bytes"] == sum(s.bytes(1, 90) for s in made.model.state_spec()) <= 1500
+    assert [result["options"][i]["mixer"] for i in result["chosen"]] == result["config"]["layers"]
+    assert made.provenance["convert"]["auto"]["budget"] == 1500
+    assert len(result["options"]) == 2 * 3
+    out, err = run(capsys, *auto, "--budget", "1.5k", *options)
+    assert out.splitlines()[0].split() == ["layer", "softmax", *(str(option) for option in options[1:4:2]), "chosen"]
+    assert "nats/token before finetuning" in out
+    assert err.count("transfer loss") == 2
+    run(capsys, "finetune", tmp_path / "auto.pt", tmp_path / "tuned.pt", "--data", text, *SMALL)  # as any conversion
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--auto"], "t2r: --auto needs --budget and --text; see `t2r convert --help`"),
+        (["--auto", "--feature-size", "3"], "t2r: --auto chooses mixers and layers by itself; name mixers to try"),
+        (["--feature-size", "3", "--budget", "9"], "t2r: --budget, --text, --length, --try and --trial-steps are for"),
+        (["--auto", "--budget", "1kk", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
+        (["--auto", "--budget", "nan", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
+        (["--auto", "--budget", "9", "--text", "x", "--try", "linear:8"], "t2r: expected a mixer as KIND:NAME=VALUE"),
+        (["--auto", "--budget", "9", "--text", "x", "--try", "dream"], "t2r: expected mixer kind to be one of"),
+        (["--auto", "--budget", "9", "--text", "TEXT"], "t2r: expected a budget of at least "),
+    ],
+)
+def test_convert_does_not_choose(
+    options: list[str], message: str, folder: Path, tmp_path: Path, capsys: Output
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("the cat sat on the mat. " * 300)
+    options = [str(text) if option == "TEXT" else option for option in options]
+    if "TEXT" in str(options) or options[-1] == str(text):
+        options += ["--trial-steps", "1", "--try", "window:window=3"]
+    _, err = run(capsys, "convert", folder / "model.pt", tmp_path / "x.pt", *options, code=2)
+    assert err.splitlines()[-1].startswith(message)
+    assert not (tmp_path / "x.pt").exists()
+
+
 def test_plot(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
     run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL)
     log = tmp_path / "tuned.pt.jsonl"

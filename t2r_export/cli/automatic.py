@@ -1,0 +1,134 @@
+"""`t2r convert --auto`: the part of the verb that measures what each layer should become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from t2r_export.cli.output import note, show, size, table
+from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
+from t2r_runtime.errors import UserError
+
+TRIED = tuple(f"linear:feature_size={count}" for count in (8, 16, 32, 64))
+UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that belong to `--auto`, given to the command as the names that `convert_automatically` takes."""
+    options = [
+        click.option(
+            "--auto", is_flag=True, help="Measure each layer and choose its mixer under --budget; needs --text."
+        ),
+        click.option(
+            "--budget", metavar="BYTES", help="With --auto: state of a sequence at most; 64k and 1.5M are read."
+        ),
+        click.option("--text", type=click.Path(path_type=Path), help="With --auto: what is learned and measured on."),
+        click.option(
+            "--length",
+            type=click.IntRange(1),
+            help="With --auto: tokens at which growing states count.  [default: 2048]",
+        ),
+        click.option(
+            "--try",
+            "tried",
+            multiple=True,
+            metavar="KIND:NAME=VALUE,…",
+            help=f"With --auto: a mixer to try; repeat for more.  [default: {', '.join(TRIED)}]",
+        ),
+        click.option("--trial-steps", type=click.IntRange(0), help="With --auto: of transfer a mixer.  [default: 300]"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_bytes(text: str) -> int:
+    """`4096`, `64k`, `1.5M` -> bytes."""
+    try:
+        count = float(text.rstrip("kMG")) * UNITS.get(text[-1:], 1)
+        if not 1 <= count < 1 << 53 or len(text) - len(text.rstrip("kMG")) > 1:
+            raise ValueError
+    except ValueError:
+        raise UserError("a budget in bytes: 4096, 64k or 1.5M", repr(text), "correct --budget") from None
+    return int(count)
+
+
+def read_mixer(text: str) -> MixerConfig:
+    """`linear:feature_size=16` -> its config."""
+    kind, _, rest = text.partition(":")
+    values: dict[str, Any] = {}
+    for part in rest.split(",") if rest else []:
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise UserError("a mixer as KIND:NAME=VALUE,NAME=VALUE", repr(text), "correct --try")
+        try:
+            values[name.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            values[name.replace("-", "_")] = value
+    return mixer_from_dict({"kind": kind, **values})
+
+
+def convert_automatically(
+    source: Path,
+    out: Path,
+    budget: str | None,
+    text: Path | None,
+    length: int | None,
+    tried: tuple[str, ...],
+    trial_steps: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Choose, write the model and print what was measured."""
+    from t2r_export import checkpoint
+    from t2r_export.data import read_corpus
+    from t2r_export.sensitivity import Trial, choose
+
+    if budget is None or text is None:
+        raise click.UsageError("--auto needs --budget and --text.")
+    room, length = read_bytes(budget), length or 2048
+    mixers = [read_mixer(item) for item in tried or TRIED]
+    trial = Trial(seed=seed) if trial_steps is None else Trial(trial_steps, seed=seed)
+    loaded = checkpoint.load(source)
+    corpus = read_corpus([text], loaded.tokenizer, loaded.config)
+    found = choose(loaded.model, mixers, corpus, room, length, trial, note)
+    layers = [
+        {"layer": o.layer, "mixer": o.mixer.to_dict(), "increase": o.increase, "bytes": o.bytes} for o in found.options
+    ]
+    report = {
+        "budget": room,
+        "length": length,
+        "state_bytes": found.bytes,
+        "teacher_nats": found.teacher_nats,
+        "nats": found.nats,
+        "tokens": found.tokens,
+        "options": layers,
+        "chosen": [found.options.index(option) for option in found.chosen],
+    }
+    done = {
+        "source": source.name,
+        "source_sha256": loaded.sha256,
+        "text_sha256": corpus.sha256,
+        "seed": seed,
+        "auto": {**report, "trial_steps": trial.steps},
+    }
+    checkpoint.save(out, found.model, loaded.tokenizer, {**loaded.provenance, "convert": done})
+    # the layers that suffer most first
+    worst = {layer: max(o.increase for o in found.options if o.layer == layer) for layer in range(len(found.chosen))}
+    names = {found.options[0].mixer: found.options[0].mixer.kind, **dict(zip(mixers, tried or TRIED, strict=True))}
+    rows = [
+        [layer, *(f"{o.increase:+.4f}" for o in found.options if o.layer == layer), names[found.chosen[layer].mixer]]
+        for layer in sorted(worst, key=lambda layer: -worst[layer])
+    ]
+    expected = sum(option.increase for option in found.chosen)
+    show(
+        as_json,
+        {"out": out, "config": found.model.config.to_dict(), **report},
+        f"{table(rows, ['layer', *names.values(), 'chosen'])}\n"
+        f"{out}: {size(found.bytes)} of {size(room)} a sequence at {length} tokens; {found.nats:.4f} nats/token before "
+        f"finetuning, {found.nats - found.teacher_nats:+.4f} above the teacher ({expected:+.4f} were expected)",
+    )
