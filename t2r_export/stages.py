@@ -51,6 +51,7 @@ class Stage(nn.Module):
             parameter.requires_grad_(name in chosen)
         if teacher is not None:
             teacher.requires_grad_(False)
+        student.train()  # random feature maps may draw anew; nothing else differs
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The student's parameters that this stage changes, by name."""

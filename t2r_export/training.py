@@ -77,6 +77,7 @@ class Trainer:
                     self._stage(plan, interrupt)
                 self.state.stage, self.state.step, self.state.optimizer = number + 1, 0, None
                 self._save(None)
+        self.student.eval()
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         peak = plan.learning_rate

@@ -1,7 +1,8 @@
 """A training run at rest: all that `--resume` needs to go on as if nothing had happened.
 
-The order of the data and the learning rate are functions of the step, and nothing else in training is random, so the
-weights, the optimizer's moments and two counters are the whole state. The file stands beside the output and is
+The order of the data and the learning rate are functions of the step, what feature maps draw anew follows from what
+they drew before, and nothing else in training is random: so the weights, the optimizer's moments and two counters are
+the whole state. The file stands beside the output and is
 replaced as a whole: a kill at any moment leaves the previous one.
 """
 

@@ -17,9 +17,11 @@ import torch
 import small
 import texts
 from t2r_export import checkpoint, training
+from t2r_export.convert import convert
 from t2r_export.data import Windows
 from t2r_export.finetune import finetune, original
 from t2r_export.finetune_config import FinetuneConfig, parse_plan
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.training_state import load_state, save_state
 from t2r_runtime.errors import CheckFailed, UserError
 
@@ -213,6 +215,24 @@ def test_interrupted_saves_its_state_and_says_how_to_go_on(
     assert "stopped after step 2 of distill; --resume goes on from there" in capsys.readouterr().err
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["rfa", "favor"])
+def test_random_directions_are_a_part_of_the_state(
+    name: str, config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn anew in every step, and still a run that was stopped gives the bytes of one that was not."""
+    layer = LinearConfig(6, feature_map=name, normalizer="rms_norm", redraw=True)
+    student = convert(small.model(texts.TEACHER), layer)
+    checkpoint.save(config.model, student, texts.tokenizer(), {"origin": "random"})
+    plan = parse_plan("transfer,distill", "3,4", "0.03,0.01")
+    config = dataclasses.replace(config, plan=plan)
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    assert "blocks.0.mixer.phi.weight" in changed(config.model, whole.output)
+    stop_at(monkeypatch, config, 4)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
 

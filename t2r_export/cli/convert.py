@@ -108,5 +108,5 @@ def command(
         as_json,
         {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},
         f"{out}: {kinds.count(mixer)} of {len(kinds)} layers are {mixer} now, {size(written)}; "
-        + ("what is new in them knows nothing yet: t2r finetune teaches it" if new else "nothing in them has to learn"),
+        + ("what is new in them knows nothing yet: t2r finetune teaches it" if new else "they have no new parameters"),
     )

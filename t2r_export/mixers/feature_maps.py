@@ -12,6 +12,7 @@ Written in the operators of `t2r_export.ops`, so that the parallel form, the ste
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, ClassVar
 
@@ -59,7 +60,7 @@ class FeatureMap(nn.Module):
             mine.copy_(theirs.repeat_interleave(self.heads // keys.heads, 0))
 
     def redraw(self) -> None:
-        """New random numbers, where the map has any; between two passes of training, never in one."""
+        """New random directions, where the map has any."""
 
     def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
         """Arguments (B, heads, T, argument_size), T = 1 in a step -> (B, …, K), head by head, token by token."""
@@ -161,13 +162,16 @@ class RandomMap(FeatureMap):
         super().__init__(heads, head_size, config)
         self.register_buffer("weight", self.draw())
 
-    def draw(self) -> Tensor:
-        """New directions, float32, from torch's own generator."""
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        """New directions, float32, from that generator or torch's own."""
         raise NotImplementedError
 
     def redraw(self) -> None:
+        # seeded by the present ones, so that a run that is resumed, or shared by several devices, draws the same
+        present = self.weight.detach().flatten()[:64].float().cpu().numpy().tobytes()
+        seed = int.from_bytes(hashlib.sha256(present).digest()[:8]) >> 1
         # a new tensor, because an earlier pass may still need the old one for its gradients
-        self.weight = self.draw().to(self.weight)
+        self.weight = self.draw(torch.Generator().manual_seed(seed)).to(self.weight)
 
     def take_over(self, unfolded: FeatureMap) -> None:
         assert isinstance(unfolded, RandomMap)
@@ -198,9 +202,10 @@ class RandomFourier(RandomMap):
             else:
                 self.inverse_sigma = nn.Parameter(inverse)
 
-    def draw(self) -> Tensor:
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
         # d^-½ belongs to x̂: a root mean square norm makes it √d times as long
-        return torch.randn(self.heads, self.head_size, self.size // 2) / math.sqrt(self.head_size)
+        normal = torch.randn(self.heads, self.head_size, self.size // 2, generator=generator)
+        return normal / math.sqrt(self.head_size)
 
     def take_over(self, unfolded: FeatureMap) -> None:
         assert isinstance(unfolded, RandomFourier)
@@ -224,10 +229,10 @@ class Favor(RandomMap):
     and step are one function. 1/√m is left out, which cancels as well.
     """
 
-    def draw(self) -> Tensor:
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
         d = self.head_size
         blocks = math.ceil(self.size / d)
-        q, r = torch.linalg.qr(torch.randn(self.heads, blocks, d, d))
+        q, r = torch.linalg.qr(torch.randn(self.heads, blocks, d, d, generator=generator))
         q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # now all directions are equally likely
         directions: Tensor = q.flatten(1, 2)[:, : self.size].mT.contiguous()  # (heads, d, m)
         directions *= d**0.25  # √d for the length, d^-¼ for x

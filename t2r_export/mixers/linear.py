@@ -98,8 +98,8 @@ class LinearMixer(Mixer):
         if self.rotates:
             assert rotary is not None
             q, k = rotate(q, rotary).to(v.dtype), rotate(k, rotary).to(v.dtype)
-        if self.training and self.config.redraw:
-            phi_q.redraw()  # of a joint map, so that φ(k) has the same numbers
+        if self.config.redraw and self.training and torch.is_grad_enabled():
+            phi_q.redraw()  # of a joint map, so that φ(k) has the same directions
         q = phi_q(q.transpose(1, 2), True).reshape(B, H, T, K).transpose(1, 2)
         k = phi_k(k.transpose(1, 2), False).reshape(B, G, T, K).transpose(1, 2)
         return q, k, v.view(B, T, G, d)

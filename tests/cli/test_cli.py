@@ -97,7 +97,7 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
     arguments = ["convert", folder / "model.pt", tmp_path / "w.pt", "--mixer", "window", "--window", 5, "--sinks", 2]
     out, _ = run(capsys, *arguments)
     assert "2 of 2 layers are window now" in out
-    assert out.endswith("; nothing in them has to learn\n")
+    assert out.endswith("; they have no new parameters\n")
     run(capsys, "export", tmp_path / "w.pt", tmp_path / "w.onnx")
     for file in ("w.pt", "w.onnx"):
         out, _ = run(capsys, "inspect", tmp_path / file)
@@ -107,11 +107,42 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
 
 
 @pytest.mark.parametrize(
+    "name, size, options, learns",
+    [
+        ("elu", 4, ["--guard", "clamp"], False),
+        ("rfa", 6, ["--sigma", 0.5, "--normalizer", "group_norm", "--redraw"], True),
+        ("favor", 5, ["--normalizer", "none"], False),
+        ("dpfp", 16, [], False),
+        ("hedgehog", 8, ["--normalizer", "rms_norm"], True),
+    ],
+)
+def test_convert_to_a_feature_map(
+    name: str, size: int, options: list[object], learns: bool, folder: Path, tmp_path: Path, capsys: Output
+) -> None:
+    arguments = ["--feature-map", name, "--feature-size", size, *options]
+    out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "f.pt", *arguments)
+    assert out.endswith("finetune teaches it\n" if learns else "; they have no new parameters\n")
+    run(capsys, "export", tmp_path / "f.pt", tmp_path / "f.onnx")
+    described = [run(capsys, "inspect", tmp_path / file)[0] for file in ("f.pt", "f.onnx")]
+    for out in described:
+        assert f"layer 1: linear, {size} {name} features, " in out
+        assert f"state S.1: float32 B × 3 × {size} × 4" in out
+        assert ("state z.1" in out) == ("--normalizer" not in options)
+    assert "positions keep, folded" in described[1]
+    run(capsys, "verify", tmp_path / "f.pt", tmp_path / "f.onnx", "--steps", 20)
+
+
+@pytest.mark.parametrize(
     "options, message",
     [
         (["--feature-size", "0"], "t2r: expected feature_size to be a whole number from 1 to "),
         (["--mixer", "window", "--window", "0"], "t2r: expected window to be a whole number from 1 to "),
         (["--mixer", "window"], "t2r: expected a window layer's config to have the keys sinks, window; received"),
+        (
+            ["--feature-map", "elu", "--feature-size", "3"],
+            "t2r: expected feature_size to be the head size, 4, with the feature map elu; received 3; correct ",
+        ),
+        (["--feature-size", "3", "--redraw"], "t2r: expected redraw only with the feature map rfa or favor; received"),
         (["--feature-size", "3", "--layers", "0,9"], "t2r: expected layers from 0 to 1; received 0,9; "),
         (["--feature-size", "3", "--layers", "some"], "t2r: expected layers as all, none, every:N or 0,2,5; "),
         (["--feature-size", "3", "--guard-eps", "nan"], "t2r: expected guard eps to be a finite positive number; "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -199,10 +200,16 @@ def test_other_directions_in_every_training_step(name: str) -> None:
     with torch.no_grad():
         still = [made(x, state, None)[0] for _ in range(2)]
     assert torch.equal(*still), "in use the directions are the model's own"
+    again = copy.deepcopy(made)
     made.train()
     torch.manual_seed(0)
     first, second = (made(x, state, None)[0] for _ in range(2))
     assert not torch.equal(first, second)
+    torch.manual_seed(1)
+    resumed = again.train()(x, state, None)[0]
+    assert torch.equal(resumed, first), "the next directions follow from the present ones"
+    with torch.no_grad():
+        assert torch.equal(again(x, state, None)[0], resumed), "validation draws none"
     (first.sum() + second.sum()).backward()  # the first pass's directions are still there
     last = made.eval()(x, state, None)[0]
     assert torch.equal(last, second), "the last directions are kept"
