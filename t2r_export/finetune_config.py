@@ -29,7 +29,7 @@ class StageDefaults:
 # is 64; a feature map's inputs are a head's, so the rate of transfer does not depend on the width.
 STAGES = {
     "transfer": StageDefaults(300, 1e-2, scaled=False),
-    "align": StageDefaults(300, 4e-3),
+    "align": StageDefaults(300, 1e-2),
     "distill": StageDefaults(3000, 4e-3),
     "task": StageDefaults(1000, 1e-3),
 }

@@ -1,16 +1,19 @@
 """A recipe is built end to end, once."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from t2r_export import checkpoint
-from t2r_export.mixer_configs import LinearConfig
+from t2r_export.finetune_config import FinetuneConfig, parse_plan
+from t2r_export.mixer_configs import LinearConfig, mixer_from_dict
 from t2r_export.recipe import build, train_tokenizer
 from t2r_runtime.errors import UserError
 
+MODELS = Path(__file__).parents[1] / "models"
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far.\n<|endoftext|>\n"
 RECIPE = """
 text = "text.txt"
@@ -92,3 +95,16 @@ def test_a_recipe_that_is_none_is_refused(place: Path, text: str, message: str) 
     with pytest.raises(UserError) as error:
         build(place / "recipe.toml", place / "work", place)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("recipe", sorted(MODELS.glob("**/*.toml")), ids=lambda path: path.stem)
+def test_the_recipes_that_are_kept_can_be_built(recipe: Path) -> None:
+    students = tomllib.loads(recipe.read_text())["student"]
+    assert len({student["name"] for student in students}) == len(students)
+    for student in students:
+        assert set(student) == {"name", "convert", "finetune"}
+        swap = {key: value for key, value in student["convert"].items() if key not in ("layers", "seed")}
+        mixer_from_dict({"kind": "linear", **swap})
+        rest = dict(student["finetune"])
+        plan = parse_plan(rest.pop("stages"), rest.pop("steps", None), rest.pop("lr", None))
+        FinetuneConfig(Path("model.pt"), Path("out.pt"), (Path("text"),), plan, **rest)
