@@ -24,6 +24,7 @@ from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers
 from t2r_export.quantizers.calibration import feeds
+from t2r_export.targets import TARGETS
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 
@@ -93,6 +94,26 @@ def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path, mo
     old, new = Decoder(tmp_path / "g.onnx"), Decoder(tmp_path / "q.onnx")
     assert (new.signature.quantization, new.signature.target) == (scheme, target)
     assert 0 < median_error(old, new) < CLOSE[scheme]
+
+
+@pytest.mark.parametrize("scheme", ["w8", "w4"])
+def test_blocks_as_accelerators_spell_them(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.graph(tmp_path / "g.onnx", target="npu", batch=3)
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    graph = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "q.onnx")).graph
+    axes = {v.name: len(v.type.tensor_type.shape.dim) for v in (*graph.value_info, *graph.output)}
+    makers = {name: node.op_type for node in graph.node for name in node.output}
+    products = [node for node in graph.node if node.op_type == "MatMulNBits"]
+    assert products
+    assert {axes[node.input[0]] for node in products} == {3}
+    (gather,) = [node for node in graph.node if "input_ids" in node.input]
+    assert makers[gather.input[0]] == "DequantizeLinear"
+    assert next(n.op_type for n in graph.node if gather.output[0] in n.input) == "QuantizeLinear"
+    monkeypatch.setattr("t2r_export.quantizers.accelerators.find", lambda _: TARGETS["portable"])
+    quantize(tmp_path / "g.onnx", tmp_path / "plain.onnx", QuantizeConfig(scheme))
+    plain, spelled = Decoder(tmp_path / "plain.onnx"), Decoder(tmp_path / "q.onnx")
+    for ids in small.ids(3, 10).T.numpy():
+        np.testing.assert_allclose(spelled.step(ids), plain.step(ids), rtol=1e-6, atol=1e-6)
 
 
 def test_calibration_needs_a_graph_that_can_be_read(

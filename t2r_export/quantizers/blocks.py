@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx
 
+from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, three_axes
 from t2r_export.quantizers.base import (
     Calibration,
     QuantizeConfig,
@@ -36,6 +37,10 @@ def blocks(model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None
         quantize_embedding(model)
     for bits in sorted(set(bits_of.values())):
         model = _block_wise(model, config, bits, [name for name in names if bits_of[name] == bits], "MatMul")
+    if is_for_accelerators(model):
+        three_axes(model)
+        if config.embedding_bits != 4:
+            table_between_quantizers(model)
     return model
 
 

@@ -1,0 +1,60 @@
+"""The same quantized nodes as accelerators spell them, for graphs of the target `npu`.
+
+Facts of onnxruntime-qnn 2.7.0, in its own words where it refuses: MatMulNBits wants "input A rank, expecting 3D shape",
+and a table of whole numbers is taken between a DequantizeLinear and a QuantizeLinear only, as a Gather of real numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from t2r_export.quantizers.base import own_table
+from t2r_export.targets import find
+from t2r_runtime.signature import Signature
+
+
+def is_for_accelerators(model: onnx.ModelProto) -> bool:
+    """Whether the graph's target is one whose every size is fixed."""
+    return find(Signature.from_metadata({p.key: p.value for p in model.metadata_props}).target).static
+
+
+def three_axes(model: onnx.ModelProto) -> None:
+    """Let every MatMulNBits read and write (1, B, ·) between two Reshapes."""
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        nodes.append(node)
+        if node.op_type != "MatMulNBits":
+            continue
+        sizes = {a.name: a.i for a in node.attribute}
+        x, y = node.input[0], node.output[0]
+        node.input[0], node.output[0] = f"{node.name}.wide_in", f"{node.name}.wide_out"
+        nodes.insert(-1, _reshape(model, x, node.input[0], (1, -1, sizes["K"])))
+        nodes.append(_reshape(model, node.output[0], y, (-1, sizes["N"])))
+    _replace(model, nodes)
+
+
+def table_between_quantizers(model: onnx.ModelProto) -> None:
+    """Spell Gather, DequantizeLinear as DequantizeLinear, Gather, QuantizeLinear, DequantizeLinear: same numbers."""
+    gather = own_table(model)
+    row = gather.output[0]
+    (after,) = [node for node in model.graph.node if row in node.input]
+    table, numbers = gather.input[0], list(after.input[1:])
+    gather.input[0], gather.output[0] = f"{table}.real", f"{row}.real"
+    before = helper.make_node("DequantizeLinear", [table, *numbers], [gather.input[0]], name=f"{gather.name}.before")
+    behind = helper.make_node("QuantizeLinear", [gather.output[0], *numbers], [row], name=f"{gather.name}.behind")
+    nodes = list(model.graph.node)
+    place = nodes.index(gather)
+    _replace(model, [*nodes[:place], before, gather, behind, *nodes[place + 1 :]])
+
+
+def _reshape(model: onnx.ModelProto, x: str, y: str, shape: tuple[int, ...]) -> onnx.NodeProto:
+    name = f"{y}.shape"
+    model.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), name))
+    return helper.make_node("Reshape", [x, name], [y], name=f"{y}.reshape")
+
+
+def _replace(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
