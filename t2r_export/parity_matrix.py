@@ -22,7 +22,7 @@ import torch
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.export import export
 from t2r_export.provider_graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.quantize import quantize
+from t2r_export.quantize import calibration_tokens, quantize
 from t2r_export.quantizers import SCHEMES, scheme
 from t2r_export.quantizers.base import MIN_CALIBRATION, QuantizeConfig
 from t2r_export.remote import RemoteDecoder, remote_versions
@@ -88,7 +88,8 @@ def parity_matrix(
             provider that never takes a whole step, such cells are measured anyway.
 
     Raises:
-        UserError: an unknown provider or precision, or an earlier matrix of another checkpoint.
+        UserError: an unknown provider or precision, a text that one cannot calibrate on, or an earlier matrix of
+            another checkpoint.
     """
     for name in (*providers, *(pythons or {})):
         if name not in PROVIDERS:
@@ -99,6 +100,9 @@ def parity_matrix(
     known, versions = _joined(checkpoint, earlier)
     with tempfile.TemporaryDirectory() as folder:
         graphs = _Graphs(checkpoint, Path(folder), calibrate)
+        if calibrate is not None and any(name != NONE and SCHEMES[name].calibrated for name in precisions):
+            # a text that does not serve is a mistake to correct, not the reason of a cell
+            calibration_tokens(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
         for provider in providers:
             command = (pythons or {}).get(provider, sys.executable)
             missing = None

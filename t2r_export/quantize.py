@@ -31,6 +31,7 @@ from t2r_export.quantizers.base import (
     MIN_CALIBRATION,
     Calibration,
     QuantizeConfig,
+    Tokens,
     quiet,
 )
 from t2r_export.targets import find
@@ -164,14 +165,25 @@ def _calibration(source: Path, signature: Signature, chosen: Scheme, config: Qua
         return None
     assert config.calibrate is not None
     Decoder(source)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
-    tokens = read_tokens(config.calibrate, signature)
+    return Calibration(
+        source, calibration_tokens(config.calibrate, signature), config.calibrate_steps or CALIBRATE_STEPS
+    )
+
+
+def calibration_tokens(path: Path, signature: Signature) -> Tokens:
+    """A text to calibrate on, or a .npy, as tokens (N,).
+
+    Raises:
+        UserError: as for t2r_export.quality.read_tokens, and fewer than MIN_CALIBRATION.
+    """
+    tokens = read_tokens(path, signature)
     if len(tokens) < MIN_CALIBRATION:
         raise UserError(
             f"a calibration text of at least {MIN_CALIBRATION} tokens",
-            f"{len(tokens)} in {config.calibrate}",
+            f"{len(tokens)} in {path}",
             "name a longer one",
         )
-    return Calibration(source, tokens, config.calibrate_steps or CALIBRATE_STEPS)
+    return tokens
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:

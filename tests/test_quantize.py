@@ -312,6 +312,16 @@ def test_calibration_reads_with_the_real_states(tmp_path: Path) -> None:
         decoder.step(feed["input_ids"])
 
 
+def test_calibration_needs_numbers(tokens: Path, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "sinusoidal")
+    model = onnx.load(tmp_path / "g.onnx")
+    bias = initializers(model)["norm.bias"]
+    bias.raw_data = np.full(bias.dims, np.nan, np.float32).tobytes()
+    onnx.save(model, tmp_path / "g.onnx")
+    with pytest.raises(UserError, match="expected a model that gives finite logits; received others on the cal"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens))
+
+
 def test_calibration_stops_where_positions_end(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "learned", batch=3)
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, 400)

@@ -15,6 +15,7 @@ from onnxruntime.quantization import CalibrationDataReader
 
 from t2r_export.quantizers.base import Calibration, Tokens
 from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
 from t2r_runtime.signature import INPUT_IDS, PAST, Signature
 
 SEQUENCES = 4  # read side by side, of a graph of any batch size
@@ -34,13 +35,18 @@ class RecurrentReader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def feeds(calibration: Calibration) -> Iterator[dict[str, Any]]:
-    """Graph inputs by name, step after step."""
+    """Graph inputs by name, step after step.
+
+    Raises:
+        UserError: the graph's logits are not numbers, of which no range can be measured.
+    """
     decoder = Decoder(calibration.graph)
     rows = sequences(calibration.tokens, decoder.signature, calibration.steps)
     decoder.reset(batch=len(rows))
     for ids in np.ascontiguousarray(rows.T):
         yield {INPUT_IDS: ids, **{PAST + name: value for name, value in decoder.state().items()}}
-        decoder.step(ids)
+        if not np.isfinite(decoder.step(ids)).all():
+            raise UserError("a model that gives finite logits", "others on the calibration text", "verify the model")
 
 
 def sequences(tokens: Tokens, signature: Signature, steps: int) -> Tokens:

@@ -100,13 +100,18 @@ def test_one_node_elsewhere_is_one_too_many() -> None:
 
 def test_placement_from_a_profile(tmp_path: Path) -> None:
     """An ONNX Runtime before 1.24 tells it only there."""
-    options = ort.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "profile")
-    session = ort.InferenceSession(graphs.save(tmp_path / "g.onnx"), options, providers=[CPU])
-    old = types.SimpleNamespace(run=session.run, end_profiling=session.end_profiling)
+
+    def profiled() -> Any:
+        options = ort.SessionOptions()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(tmp_path / "profile")
+        session = ort.InferenceSession(graphs.save(tmp_path / "g.onnx"), options, providers=[CPU])
+        return types.SimpleNamespace(run=session.run, end_profiling=session.end_profiling)
+
     feeds = {spec.past: np.full(spec.dims(1), spec.initial, spec.dtype) for spec in graphs.states("constant")}
-    taken = placement(old, PROVIDERS["dnnl"], {"input_ids": np.zeros(1, np.int64), **feeds})
+    with pytest.raises(Exception, match="input_ids"):
+        placement(profiled(), PROVIDERS["dnnl"], {})
+    taken = placement(profiled(), PROVIDERS["dnnl"], {"input_ids": np.zeros(1, np.int64), **feeds})
     assert taken.keys() == {CPU}
     assert 0 < len(taken[CPU]) <= len(graphs.model().graph.node)  # some were fused
     assert list(tmp_path.glob("profile*")) == []

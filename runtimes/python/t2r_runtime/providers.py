@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -170,16 +171,30 @@ def open_session(
         options.add_session_config_entry(RECORD_PLACEMENT, "1")
     elif provider.ort_name != CPU:
         options.enable_profiling = True
-        options.profile_file_prefix = os.path.join(tempfile.gettempdir(), "t2r_placement")
+        folder = tempfile.mkdtemp(prefix="t2r-placement-")  # `placement` removes it
+        options.profile_file_prefix = os.path.join(folder, "profile")
+        try:
+            return _opened(path, provider, options, chosen)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return _opened(path, provider, options, chosen)
+
+
+def _opened(
+    path: Path, provider: Provider, options: ort.SessionOptions, chosen: Mapping[str, str]
+) -> ort.InferenceSession:
+    import onnxruntime as ort
+
     # asked of the installation: ONNX Runtime lists a registered plugin among the providers that it was built with
     if provider.plugin is None or importlib.util.find_spec(provider.plugin) is None:
         if provider.device == "cuda" and hasattr(ort, "preload_dlls"):
             ort.preload_dlls()  # CUDA's libraries out of their Python packages
         # enable_fallback would open the session again with the CPU alone, after a line on standard output
         return ort.InferenceSession(
-            str(path), sess_options=options, providers=[(provider.ort_name, chosen)], enable_fallback=0
+            str(path), sess_options=options, providers=[(provider.ort_name, dict(chosen))], enable_fallback=0
         )
-    options.add_provider_for_devices([_plugin_device(provider)], chosen)
+    options.add_provider_for_devices([_plugin_device(provider)], dict(chosen))
     return ort.InferenceSession(str(path), sess_options=options)
 
 
@@ -196,10 +211,15 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Mapping[
                 Node(node.name or node.op_type, node.op_type) for node in part.get_nodes()
             )
     elif provider.ort_name != CPU:
-        session.run(None, dict(feeds))
-        profile = Path(session.end_profiling())
-        events = json.loads(profile.read_text())
-        profile.unlink()
+        try:
+            session.run(None, dict(feeds))
+        finally:
+            profile = Path(session.end_profiling())
+            written = profile.read_text()
+            profile.unlink()
+            with contextlib.suppress(OSError):  # another's, with other things in it
+                profile.parent.rmdir()
+        events = json.loads(written)
         for event in events:
             where = event.get("args", {}).get("provider")
             if where and event["name"].endswith("_kernel_time"):
