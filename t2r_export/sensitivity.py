@@ -173,7 +173,8 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
 
 
 def _is_new(student: Transformer, teacher: Transformer) -> bool:
-    return student.state_dict().keys() != teacher.state_dict().keys()
+    """Whether the student has parameters that its teacher lacks."""
+    return bool(dict(student.named_parameters()).keys() - dict(teacher.named_parameters()).keys())
 
 
 def _with_block(teacher: Transformer, layer: int, block: Block, windows: Tensor) -> float:

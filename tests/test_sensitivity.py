@@ -105,7 +105,8 @@ def test_transfer_learns() -> None:
     first = transfer(student, teacher, windows, 10)
     last = transfer(student, teacher, windows, 60)
     assert last < 0.8 * first
-    assert transfer(convert(teacher, WIDE), teacher, windows, 5) == 0.0
+    for nothing_new in (WIDE, LinearConfig(2 * small.V, feature_map="favor")):
+        assert transfer(convert(teacher, nothing_new), teacher, windows, 5) == 0.0
 
 
 def test_what_cannot_be_chosen() -> None:
