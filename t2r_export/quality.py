@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from t2r_export.bench import interleaved
+from t2r_export.bench.timing import interleaved
 from t2r_export.data import read_documents
 from t2r_runtime import Decoder, Text
 from t2r_runtime.errors import CheckFailed, UserError

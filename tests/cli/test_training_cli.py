@@ -1,4 +1,4 @@
-"""`t2r finetune`, `t2r demo` and `t2r bench` from the command line, on models that take a moment."""
+"""`t2r finetune` and `t2r demo` from the command line, on models that take a moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cli_models import CONFIG, Output, letter_tokenizer, run
-from t2r_export import bench, checkpoint
+from t2r_export import checkpoint
 from t2r_export.model import Transformer
 
 SMALL = ["--steps", "2,3", "--length", 16, "--batch", 2]
@@ -165,22 +165,3 @@ def test_demo(converted: Path, capsys: Output) -> None:
 def test_demo_without_a_model(tmp_path: Path, capsys: Output) -> None:
     _, err = run(capsys, "demo", tmp_path / "none.pt", "--json", code=2)
     assert err.startswith(f"t2r: expected a model at {tmp_path / 'none.pt'}; received nothing; ")
-
-
-def test_bench(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    export = bench.ExportFigures("tiny", 10, 40, 1.5, 80, 44)
-    monkeypatch.setattr(bench, "bench_export", lambda sizes: [export])
-    out, _ = run(capsys, "bench", "export", "--size", "tiny")
-    assert out.splitlines()[1].split() == ["tiny", "10", "1.5", "80", "B", "2.00", "44", "B"]
-    result = json.loads(run(capsys, "bench", "export", "--json")[0])
-    assert result["export"][0]["memory_ratio"] == 2.0
-    assert "torch" in result["machine"]
-    step = bench.StepFigures("layers", 2.0, 1.9, 2.1, 1.0)
-    monkeypatch.setattr(bench, "bench_graphs", lambda forms, size, rounds, threads: [step])
-    assert "1.000" in run(capsys, "bench", "layouts", "--rounds", 1)[0]
-    assert json.loads(run(capsys, "bench", "layouts", "--json")[0])["graphs"][0]["ratio"] == 1.0
-
-
-def test_bench_refuses(capsys: Output) -> None:
-    _, err = run(capsys, "bench", "export", "--size", "huge", code=2)
-    assert err.startswith("t2r: expected a size of ")

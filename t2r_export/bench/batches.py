@@ -1,0 +1,89 @@
+"""Throughput of one graph with many sequences side by side: each number of them in a process of its own, in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t2r_export.bench.decode import Note, in_turn, kept, make_all
+from t2r_export.bench.engines import Candidate, Files, parse
+from t2r_export.bench.sizes import config_of
+from t2r_export.bench.tables import BATCH
+from t2r_export.bench.timing import Spread, machine
+from t2r_export.bench.worker import Worker
+from t2r_runtime.errors import UserError
+
+CONTEXT = 16
+MAX_BATCH = 1 << 12
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What to measure; the graphs take any batch."""
+
+    size: str = "smollm-135m"
+    engines: Sequence[str] = ("t2r:w4", "t2r:float32")
+    batches: Sequence[int] = (1, 4, 16, 64)
+    threads: Sequence[int] = (2,)
+    rounds: int = 9
+    tokens: int = 10  # of a turn
+    candidates: list[Candidate] = field(init=False)
+
+    def __post_init__(self) -> None:
+        config_of(self.size)
+        if any(parse(text).engine != "t2r" for text in self.engines):
+            raise UserError("graphs of t2r, which many sequences share", ", ".join(self.engines), "name t2r's forms")
+        candidates = [parse(text if "batch=" in text else f"{text}:batch=any") for text in self.engines]
+        object.__setattr__(self, "candidates", candidates)
+        if not self.batches or not all(1 <= batch <= MAX_BATCH for batch in self.batches):
+            raise UserError(f"batches from 1 to {MAX_BATCH}", str(list(self.batches)), "correct them")
+
+
+def bench_batches(plan: BatchPlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+    """Measure the plan; returns plain data.
+
+    Raises:
+        CheckFailed: a graph is not the model. UserError: no such graph.
+    """
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        files = make_all(plan.candidates, plan.size, Path(place), note)
+        for threads in plan.threads:
+            for candidate in plan.candidates:
+                note(f"{threads} threads, {candidate.name}")
+                rows += _rows(plan, candidate, files[candidate.name], threads)
+    return {
+        "format": BATCH,
+        "machine": machine(),
+        "size": plan.size,
+        "rounds": plan.rounds,
+        "tokens": plan.tokens,
+        "batches": rows,
+    }
+
+
+def _rows(plan: BatchPlan, candidate: Candidate, files: Files, threads: int) -> list[dict[str, Any]]:
+    """A row a batch: milliseconds a step, tokens a second of all sequences together, and the gain over the first."""
+    rows: dict[str, dict[str, Any]] = {
+        str(batch): {"name": candidate.name, "threads": threads, "batch": batch} for batch in plan.batches
+    }
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for key, row in rows.items():
+            with kept(row):
+                worker = Worker("t2r", files.path, threads, CONTEXT, {"batch": row["batch"]})
+                workers[key] = stack.enter_context(worker)
+                worker.open()
+                worker.place(CONTEXT)
+        for key, values in in_turn(workers, rows, plan.rounds, lambda worker: worker.decode(plan.tokens)).items():
+            with kept(rows[key]):
+                rows[key] |= {**asdict(Spread.of(values).scaled(1e3)), **workers[key].memory()}
+    measured = [row for row in rows.values() if "median" in row]
+    for row in measured:
+        row["tokens_per_second"] = 1e3 * row["batch"] / row["median"]
+        row["gain"] = row["tokens_per_second"] / measured[0]["tokens_per_second"]
+    return list(rows.values())

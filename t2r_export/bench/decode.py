@@ -1,0 +1,261 @@
+"""Our decoders beside others' of the same size: time per token against length, prompts, memory, start, and the limit.
+
+Every candidate has a process of its own. At each length all of them are opened and placed, and then decode in turn, in
+another random order each round; one at a time works, and the others sleep. Nothing is measured before every graph of
+ours has passed parity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t2r_export.bench.engines import Candidate, Files, make, parse, require_installed
+from t2r_export.bench.limit import bandwidth
+from t2r_export.bench.sizes import config_of
+from t2r_export.bench.tables import DECODE
+from t2r_export.bench.timing import Spread, machine, turns
+from t2r_export.bench.worker import DISCARDED, Worker
+from t2r_runtime.errors import UserError
+
+SETTLE = 0.1  # seconds between turns: the threads of the one before stop spinning
+FIRST_PROMPT = 16  # tokens read before the first one that is chosen
+MAX_TOKENS = 1 << 20
+
+# what `t2r bench decode` compares where nobody says; the first one is what the others are ratios to
+STANDARD = (
+    "t2r:w4",
+    "t2r:w4:again",
+    "t2r:w8",
+    "t2r:int8",
+    "t2r:float32",
+    "genai:int4",
+    "llama.cpp:Q4_0",
+    "llama.cpp:Q8_0",
+    "torch:softmax",
+    "torch:t2r",
+)
+CONTEXTS = (16, 128, 1024, 4096, 8192, 100_000)
+PROMPTS = (512, 4096)
+
+Note = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    size: str = "smollm-135m"
+    engines: Sequence[str] = STANDARD
+    threads: Sequence[int] = (2,)
+    contexts: Sequence[int] = CONTEXTS
+    rounds: int = 9
+    tokens: int = 20  # of a turn
+    prompts: Sequence[int] = PROMPTS
+    prompt_rounds: int = 3
+    starts: int = 5
+    longest_cache: int = 8192  # candidates with a cache that grows stop there
+    candidates: list[Candidate] = field(init=False)
+
+    def __post_init__(self) -> None:
+        config_of(self.size)
+        object.__setattr__(self, "candidates", [parse(text) for text in self.engines])
+        if len(set(self.engines)) != len(self.engines) or not self.engines:
+            raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` behind a control")
+        counts = (*self.threads, *self.contexts, *self.prompts, self.rounds, self.tokens)
+        if not all(1 <= count <= MAX_TOKENS for count in counts):
+            raise UserError(f"counts from 1 to {MAX_TOKENS}", str(counts), "correct the plan")
+        require_installed(self.candidates)
+
+    def takes(self, candidate: Candidate, tokens: int) -> bool:
+        """Whether the candidate can stand behind that many tokens."""
+        end = config_of(self.size).max_positions
+        return tokens <= (end or MAX_TOKENS * 2) and (candidate.constant or tokens <= self.longest_cache + self.room)
+
+    @property
+    def room(self) -> int:
+        """Positions that a turn needs behind where it starts."""
+        return self.tokens + DISCARDED
+
+
+def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+    """Measure the plan; returns plain data, which the tables and plots are made from.
+
+    An engine that fails at one length has the reason in its row there, and the others go on.
+
+    Raises:
+        CheckFailed: a graph of ours is not the model. UserError: an engine cannot have the model.
+    """
+    started = time.perf_counter()
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("steps", "prompts", "starts", "bandwidth")}
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        files = make_all(plan.candidates, plan.size, Path(place), note)
+        for threads in plan.threads:
+            speeds = [bandwidth(threads)]
+            for context in plan.contexts:
+                note(f"{threads} threads, {context} tokens")
+                rows["steps"] += _steps(plan, files, threads, context)
+                speeds.append(bandwidth(threads))
+            for tokens in plan.prompts:
+                note(f"{threads} threads, prompts of {tokens}")
+                rows["prompts"] += _prompts(plan, files, threads, tokens)
+            note(f"{threads} threads, starts")
+            rows["starts"] += _starts(plan, files, threads)
+            middle = Spread.of([speed.bytes_per_second for speed in speeds])
+            rows["bandwidth"].append({"threads": threads, "form": speeds[0].form, **asdict(middle)})
+    return {
+        "format": DECODE,
+        "machine": machine(),
+        "size": plan.size,
+        "rounds": plan.rounds,
+        "tokens": plan.tokens,
+        "seconds": time.perf_counter() - started,
+        "candidates": [_candidate(c, files[c.name]) for c in plan.candidates],
+        **rows,
+        "limits": limits(rows, files),
+    }
+
+
+def make_all(candidates: Sequence[Candidate], size: str, folder: Path, note: Note) -> dict[str, Files]:
+    """Every candidate's files by its name; a control has those of what it repeats."""
+    made: dict[tuple[str, ...], Files] = {}
+    for number, candidate in enumerate(candidates):
+        if candidate.files_key not in made:
+            note(f"making {candidate.name}")
+            place = folder / str(number)
+            place.mkdir()
+            made[candidate.files_key] = make(candidate, size, place)
+    return {candidate.name: made[candidate.files_key] for candidate in candidates}
+
+
+def limits(rows: dict[str, list[dict[str, Any]]], files: dict[str, Files]) -> list[dict[str, Any]]:
+    """For each of our graphs the bytes of a token, the floor, and how far the step at the first length is from it."""
+    found = []
+    for speed in rows["bandwidth"]:
+        seen = set()
+        for step in rows["steps"]:
+            token = files[step["name"]].token_bytes
+            if step["threads"] != speed["threads"] or token is None or step["name"] in seen or "median" not in step:
+                continue
+            seen.add(step["name"])
+            floor = 1e3 * token.floor(speed["median"])
+            found.append(
+                {
+                    "name": step["name"],
+                    "threads": step["threads"],
+                    "context": step["context"],
+                    "weight_bytes": token.weights,
+                    "state_bytes": token.states,
+                    "floor": floor,
+                    "median": step["median"],
+                    "distance": step["median"] / floor,
+                }
+            )
+    return found
+
+
+def _steps(plan: Plan, files: dict[str, Files], threads: int, context: int) -> list[dict[str, Any]]:
+    """Rows of one length: milliseconds a token and the memory of the process afterwards."""
+    room = context + plan.room
+    candidates = [c for c in plan.candidates if plan.takes(c, room)]
+    rows: dict[str, dict[str, Any]] = {
+        c.name: {"name": c.name, "threads": threads, "context": context} for c in candidates
+    }
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for candidate in candidates:
+            with kept(rows[candidate.name]):
+                worker = stack.enter_context(_worker(candidate, files, threads, room))
+                worker.open()
+                worker.place(context)
+                workers[candidate.name] = worker
+        seconds = in_turn(workers, rows, plan.rounds, lambda worker: worker.decode(plan.tokens))
+        for name, values in seconds.items():
+            with kept(rows[name]):
+                rows[name] |= {**asdict(Spread.of(values).scaled(1e3)), **workers[name].memory()}
+    return _with_ratios(rows)
+
+
+def _prompts(plan: Plan, files: dict[str, Files], threads: int, tokens: int) -> list[dict[str, Any]]:
+    """Rows of one prompt length: tokens a second."""
+    candidates = [c for c in plan.candidates if plan.takes(c, tokens + 1)]
+    rows: dict[str, dict[str, Any]] = {
+        c.name: {"name": c.name, "threads": threads, "tokens": tokens} for c in candidates
+    }
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for candidate in candidates:
+            with kept(rows[candidate.name]):
+                worker = stack.enter_context(_worker(candidate, files, threads, tokens + 1))
+                worker.open()
+                worker.read(FIRST_PROMPT)
+                workers[candidate.name] = worker
+        seconds = in_turn(workers, rows, plan.prompt_rounds, lambda worker: [worker.read(tokens)])
+        for name, values in seconds.items():
+            with kept(rows[name]):
+                rows[name] |= {**asdict(Spread.of(values).inverse(tokens)), **workers[name].memory()}
+    return _with_ratios(rows)
+
+
+def _starts(plan: Plan, files: dict[str, Files], threads: int) -> list[dict[str, Any]]:
+    """Rows of seconds from the start of a process to its first token; the files are in the page cache."""
+    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "threads": threads} for c in plan.candidates}
+    named = {c.name: c for c in plan.candidates}
+    seconds: dict[str, list[float]] = {name: [] for name in named}
+    for name in turns(list(named), plan.starts):
+        if "error" in rows[name]:
+            continue
+        with kept(rows[name]):
+            start = time.perf_counter()
+            with _worker(named[name], files, threads, FIRST_PROMPT + plan.room) as worker:
+                worker.open()
+                worker.first_token(FIRST_PROMPT)
+                seconds[name].append(time.perf_counter() - start)
+    for name, values in seconds.items():
+        if values and "error" not in rows[name]:
+            rows[name] |= asdict(Spread.of(values))
+    return _with_ratios(rows)
+
+
+def in_turn(
+    workers: dict[str, Worker], rows: dict[str, dict[str, Any]], rounds: int, work: Callable[[Worker], list[float]]
+) -> dict[str, list[float]]:
+    """What `work` measured of each worker over all rounds; one that fails has no more turns, and no values."""
+    values: dict[str, list[float]] = {name: [] for name in workers}
+    for name in turns(list(workers), rounds):
+        if "error" not in rows[name]:
+            time.sleep(SETTLE)
+            with kept(rows[name]):
+                values[name] += work(workers[name])
+    return {name: found for name, found in values.items() if found and "error" not in rows[name]}
+
+
+@contextlib.contextmanager
+def kept(row: dict[str, Any]) -> Iterator[None]:
+    """Write an engine's failure into its row."""
+    try:
+        yield
+    except UserError as error:
+        row["error"] = error.received
+
+
+def _worker(candidate: Candidate, files: dict[str, Files], threads: int, capacity: int) -> Worker:
+    made = files[candidate.name]
+    return Worker(candidate.engine, made.path, threads, capacity, made.options)
+
+
+def _with_ratios(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, each with the ratio of its median to the first one's."""
+    measured = [row for row in rows.values() if "median" in row]
+    for row in measured:
+        row["ratio"] = row["median"] / measured[0]["median"]
+    return list(rows.values())
+
+
+def _candidate(candidate: Candidate, files: Files) -> dict[str, Any]:
+    return {"name": candidate.name, "engine": candidate.engine, "form": candidate.form, "file_bytes": files.bytes}

@@ -1,0 +1,178 @@
+"""Who takes part: the engines, the forms that each can decode a model in, and how a candidate is written down.
+
+A candidate is `engine:form` and options, `t2r:w4:K=64:block=128`; a last `again` makes it a control, the same files
+once more. The table of engines is `ENGINES`; a new one is a line there, a function that makes its files, and a runner.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t2r_export import checkpoint
+from t2r_export.bench import timing
+from t2r_export.bench.graphs import as_checkpoint, require_parity
+from t2r_export.bench.limit import TokenBytes, token_bytes
+from t2r_export.bench.peer_files import write_folder, write_gguf
+from t2r_export.bench.sizes import config_of, random_model, softmax_model
+from t2r_export.export import ExportConfig, export
+from t2r_export.mixer_configs import LinearConfig
+from t2r_export.quantize import export_quantized
+from t2r_export.quantizers.base import QuantizeConfig
+from t2r_runtime.errors import UserError
+
+AGAIN = "again"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine, a form of the model, and options; `name` is how it was written."""
+
+    name: str
+    engine: str
+    form: str
+    options: Mapping[str, str]
+
+    @property
+    def files_key(self) -> tuple[str, ...]:
+        """Candidates with the same key share their files."""
+        return (self.engine, self.form, *(f"{k}={v}" for k, v in sorted(self.options.items())))
+
+    @property
+    def constant(self) -> bool:
+        """Whether its state has one size, so that no length is too long."""
+        return self.engine == "t2r" or self.form == "t2r"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a candidate decodes."""
+
+    path: Path
+    bytes: int
+    token_bytes: TokenBytes | None = None  # of our graphs
+    options: Mapping[str, Any] | None = None  # for the runner
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A decoder that can take part."""
+
+    forms: tuple[str, ...]
+    options: tuple[str, ...]
+    modules: tuple[str, ...]  # that the extra `peers` installs
+    make: Callable[[Candidate, str, Path], Files]
+
+
+def parse(text: str) -> Candidate:
+    """Read `engine:form:option=value:…`.
+
+    Raises:
+        UserError: an unknown engine, form or option; lists the known ones.
+    """
+    engine, *rest = text.removesuffix(f":{AGAIN}").split(":")
+    if engine not in ENGINES:
+        raise UserError(f"an engine of {', '.join(ENGINES)}", repr(text), "write engine:form, as in t2r:w4")
+    known = ENGINES[engine]
+    if not rest or rest[0] not in known.forms:
+        forms = ", ".join(f"{engine}:{form}" for form in known.forms)
+        raise UserError(f"one of {forms}", repr(text), "choose one of those")
+    options: dict[str, str] = {}
+    for part in rest[1:]:
+        name, equals, value = part.partition("=")
+        if name not in known.options or not equals or name in options:
+            named = ", ".join(known.options) or "none"
+            raise UserError(f"options of {engine} ({named}) as name=value", repr(part), "correct the candidate")
+        options[name] = value
+    return Candidate(text, engine, rest[0], options)
+
+
+def require_installed(candidates: list[Candidate]) -> None:
+    """Refuse to start a long measurement that an engine's absence would end.
+
+    Raises:
+        UserError: an engine's packages are not there; names the extra that brings them.
+    """
+    for candidate in candidates:
+        missing = [m for m in ENGINES[candidate.engine].modules if importlib.util.find_spec(m) is None]
+        if missing:
+            raise UserError(
+                f"the packages that {candidate.engine} needs",
+                f"no {', '.join(missing)}",
+                "install the extra `peers` (pip install 't2r-export[peers]'), or name the engines to run with --engine",
+            )
+
+
+def make(candidate: Candidate, size: str, folder: Path) -> Files:
+    """Write a candidate's files into `folder`, which is there and empty.
+
+    Raises:
+        CheckFailed: a graph of ours is not the model, and gets no speed. UserError: the engine cannot have this model.
+    """
+    return ENGINES[candidate.engine].make(candidate, size, folder)
+
+
+def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
+    options = candidate.options
+    K = _whole(candidate, "K", 32)
+    mixer = LinearConfig(K, positions=options.get("positions", "drop"))
+    loaded = as_checkpoint(random_model(size, mixer), "/".join((size, *candidate.files_key)))
+    batch = None if options.get("batch") == "any" else _whole(candidate, "batch", 1)
+    how = ExportConfig(batch=batch, target=options.get("target", ExportConfig.target))
+    path = folder / "graph.onnx"
+    if candidate.form == "float32":
+        files = export(loaded, path, how).files
+    else:
+        block = _whole(candidate, "block", 0) or None
+        files = export_quantized(loaded, path, how, QuantizeConfig(candidate.form, block_size=block))[1].files
+    require_parity(loaded, path)
+    return Files(path, sum(file.stat().st_size for file in files), token_bytes(path))
+
+
+def _make_genai(candidate: Candidate, size: str, folder: Path) -> Files:
+    source = write_folder(softmax_model(size), folder / "source")
+    timing.run(genai_command(source, folder / "model", candidate))
+    size_ = sum(file.stat().st_size for file in (folder / "model").glob("model.onnx*"))
+    return Files(folder / "model", size_, options={"vocabulary": config_of(size).vocab_size})
+
+
+def genai_command(source: Path, out: Path, candidate: Candidate) -> list[str]:
+    """The command line of onnxruntime-genai's own model builder."""
+    block = _whole(candidate, "block", 32)
+    program = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(out)]
+    cache = ["-c", str(out.parent / "cache")]
+    return [*program, "-p", candidate.form, "-e", "cpu", *cache, "--extra_options", f"block_size={block}"]
+
+
+def _make_llama_cpp(candidate: Candidate, size: str, folder: Path) -> Files:
+    path = write_gguf(softmax_model(size), folder / "model.gguf", candidate.form)
+    return Files(path, path.stat().st_size, options=dict(candidate.options))
+
+
+def _make_torch(candidate: Candidate, size: str, folder: Path) -> Files:
+    mixer = LinearConfig(_whole(candidate, "K", 32), positions="drop")
+    model = softmax_model(size) if candidate.form == "softmax" else random_model(size, mixer)
+    path = folder / "model.pt"
+    checkpoint.save(path, model, None, {"origin": f"random weights, {size}"})
+    return Files(path, path.stat().st_size)
+
+
+def _whole(candidate: Candidate, option: str, default: int) -> int:
+    text = candidate.options.get(option, str(default))
+    if not text.isdecimal():
+        raise UserError(f"a whole number for {option}", f"{text!r} in {candidate.name}", "correct the candidate")
+    return int(text)
+
+
+ENGINES: dict[str, Engine] = {
+    "t2r": Engine(
+        ("float32", "fp16", "int8", "w8", "w4"), ("K", "block", "target", "positions", "batch"), (), _make_t2r
+    ),
+    "genai": Engine(("int4", "int8", "fp32"), ("block",), ("onnxruntime_genai", "transformers"), _make_genai),
+    "llama.cpp": Engine(("Q4_0", "Q8_0", "F32"), ("flash",), ("llama_cpp", "gguf"), _make_llama_cpp),
+    "torch": Engine(("softmax", "t2r"), ("K",), (), _make_torch),
+}

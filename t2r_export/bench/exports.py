@@ -1,0 +1,117 @@
+"""What an export costs, as a process of its own: start, imports, loading, all of it. Ours beside another's builder."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from t2r_export import checkpoint
+from t2r_export.bench.engines import Candidate, genai_command, parse, require_installed
+from t2r_export.bench.peer_files import write_folder
+from t2r_export.bench.sizes import config_of, random_model, softmax_model
+from t2r_export.bench.timing import Spread, run, turns
+from t2r_export.model import Transformer
+from t2r_runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class ExportFigures:
+    """What the exports of a random-weight model cost."""
+
+    name: str
+    size: str
+    parameters: int
+    weight_bytes: int
+    seconds: float  # median
+    low: float
+    high: float
+    peak_bytes: int  # resident, of the whole process, at the most
+    file_bytes: int
+    ratio: float = 1.0  # of seconds, to the first of that size
+
+    @property
+    def memory_ratio(self) -> float:
+        return self.peak_bytes / self.weight_bytes
+
+
+def bench_export(
+    sizes: Sequence[str], engines: Sequence[str] = ("t2r:float32",), rounds: int = 1, folder: Path | None = None
+) -> list[ExportFigures]:
+    """Export each size with each engine, in turn: seconds and peak memory of the process that does it.
+
+    Raises:
+        UserError: an unknown size or engine, or one without an exporter. CheckFailed: an export failed.
+    """
+    candidates = [parse(text) for text in engines]
+    for size in sizes:
+        config_of(size)
+    for candidate in candidates:
+        if candidate.engine not in PREPARE:
+            raise UserError(f"an exporter of {', '.join(PREPARE)}", candidate.name, "leave that one out")
+    require_installed(candidates)
+    figures = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            figures += _of_size(size, candidates, rounds, Path(place))
+    return figures
+
+
+@dataclass
+class _Export:
+    """A command line that writes to a new place each time, and what was measured of it."""
+
+    command: Callable[[Path], list[str]]
+    parameters: int
+    seconds: list[float]
+    peak: int = 0
+    written: int = 0
+
+
+def _of_size(size: str, candidates: Sequence[Candidate], rounds: int, folder: Path) -> list[ExportFigures]:
+    exports: dict[str, _Export] = {}
+    for number, candidate in enumerate(candidates):
+        source = folder / str(number)
+        source.mkdir()
+        exports[candidate.name] = PREPARE[candidate.engine](candidate, size, source)
+    for name in turns(list(exports), rounds):
+        export = exports[name]
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            seconds, peak = run(export.command(Path(place)))
+            export.seconds.append(seconds)
+            export.peak = max(export.peak, peak)
+            export.written = sum(file.stat().st_size for file in Path(place).rglob("*") if file.is_file())
+    base = Spread.of(exports[candidates[0].name].seconds).median
+    figures = []
+    for name, export in exports.items():
+        spread, n = Spread.of(export.seconds), export.parameters
+        one = ExportFigures(name, size, n, 4 * n, spread.median, spread.low, spread.high, export.peak, export.written)
+        figures.append(replace(one, ratio=spread.median / base))
+    return figures
+
+
+def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
+    model = random_model(size)
+    checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
+    program = [sys.executable, "-m", "t2r_export", "export", str(source / "model.pt")]
+    options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
+    if "target" in candidate.options:
+        options += ["--target", candidate.options["target"]]
+    if "block" in candidate.options:
+        options += ["--block-size", candidate.options["block"]]
+    return _Export(lambda place: [*program, str(place / "out.onnx"), *options], _count(model), [])
+
+
+def _prepare_genai(candidate: Candidate, size: str, source: Path) -> _Export:
+    model = softmax_model(size)
+    folder = write_folder(model, source / "folder")
+    return _Export(lambda place: genai_command(folder, place / "out", candidate), _count(model), [])
+
+
+def _count(model: Transformer) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+PREPARE: dict[str, Callable[[Candidate, str, Path], _Export]] = {"t2r": _prepare_t2r, "genai": _prepare_genai}

@@ -1,0 +1,159 @@
+"""A softmax model in the files that other decoders read: a Hugging Face folder, and GGUF.
+
+The weights are this project's own, so that all candidates decode a model of the same sizes, and the tests can compare
+what they compute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+
+from t2r_export.config import ModelConfig
+from t2r_export.importers.llama import LLAMA
+from t2r_export.model import Transformer
+from t2r_runtime.errors import UserError
+
+LONGEST = 1 << 14  # positions that a file without an end of its own promises
+
+
+def write_folder(model: Transformer, folder: Path) -> Path:
+    """A Hugging Face folder of the Llama family, float32, with a tokenizer that knows no word.
+
+    Raises:
+        UserError: the model is of another family.
+    """
+    c = model.config
+    if c.position != "rotary" or c.norm != "rms" or not c.gated_ffn or c.rotary is None or c.rotary.scaling != "none":
+        raise UserError("a model of the Llama family for a Hugging Face folder", c.position, "leave that engine out")
+    folder.mkdir(parents=True)
+    weights = model.state_dict()
+    tensors = {
+        name: torch.cat([weights[part] for part in source.parts]).contiguous()
+        for name, source in LLAMA.sources(c).items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_llama_config(c)))
+    words = {f"<{i}>": i for i in range(c.vocab_size)}
+    tokenizer = Tokenizer(models.BPE(words, []))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"bos_token": "<1>", "eos_token": "<2>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    return folder
+
+
+def _llama_config(c: ModelConfig) -> dict[str, Any]:
+    assert c.rotary is not None
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.width,
+        "num_hidden_layers": len(c.layers),
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_size,
+        "intermediate_size": c.ffn_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": c.norm_eps,
+        "rope_theta": c.rotary.theta,
+        "tie_word_embeddings": c.tied_head,
+        "max_position_embeddings": LONGEST,
+        "attention_bias": c.qkv_bias,
+        "mlp_bias": c.ffn_bias,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "torch_dtype": "float32",
+    }
+
+
+def write_gguf(model: Transformer, path: Path, form: str) -> Path:
+    """A GGUF file for llama.cpp: matrices as `form` (F32, Q8_0, Q4_0), the rest float32, a vocabulary without words.
+
+    Raises:
+        UserError: the model is of another family.
+    """
+    import gguf
+
+    c = model.config
+    llama = c.position == "rotary"
+    if not llama and c.position != "learned":
+        raise UserError("a model of the Llama or GPT-2 family for GGUF", c.position, "leave that engine out")
+    kind = gguf.GGMLQuantizationType[form]
+    writer = gguf.GGUFWriter(path, "llama" if llama else "gpt2")
+    writer.add_context_length(c.max_positions or LONGEST)
+    writer.add_embedding_length(c.width)
+    writer.add_block_count(len(c.layers))
+    writer.add_feed_forward_length(c.ffn_size)
+    writer.add_head_count(c.heads)
+    writer.add_vocab_size(c.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    if llama:
+        assert c.rotary is not None
+        writer.add_head_count_kv(c.kv_heads)
+        writer.add_layer_norm_rms_eps(c.norm_eps)
+        writer.add_rope_freq_base(c.rotary.theta)
+        writer.add_rope_dimension_count(c.head_size)
+    else:
+        writer.add_layer_norm_eps(c.norm_eps)
+    for name, array in _llama_tensors(model) if llama else _gpt2_tensors(model):
+        if array.ndim == 2 and name != "position_embd.weight":
+            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+Named = Iterator[tuple[str, NDArray[np.float32]]]
+
+
+def _llama_tensors(model: Transformer) -> Named:
+    c = model.config
+    w = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    yield "token_embd.weight", w["embedding.weight"]
+    yield "output_norm.weight", w["norm.weight"]
+    if not c.tied_head:
+        yield "output.weight", w["head.weight"]
+    for layer in range(len(c.layers)):
+        ours, theirs = f"blocks.{layer}", f"blk.{layer}"
+        yield f"{theirs}.attn_norm.weight", w[f"{ours}.norm1.weight"]
+        yield f"{theirs}.attn_q.weight", _neighbours(w[f"{ours}.mixer.q.weight"], c.heads)
+        yield f"{theirs}.attn_k.weight", _neighbours(w[f"{ours}.mixer.k.weight"], c.kv_heads)
+        yield f"{theirs}.attn_v.weight", w[f"{ours}.mixer.v.weight"]
+        yield f"{theirs}.attn_output.weight", w[f"{ours}.mixer.o.weight"]
+        yield f"{theirs}.ffn_norm.weight", w[f"{ours}.norm2.weight"]
+        for part in ("gate", "up", "down"):
+            yield f"{theirs}.ffn_{part}.weight", w[f"{ours}.ffn.{part}.weight"]
+
+
+def _neighbours(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows of a projection for llama.cpp, which rotates neighbouring pairs where we rotate halves of a head."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def _gpt2_tensors(model: Transformer) -> Named:
+    w = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    yield "token_embd.weight", w["embedding.weight"]
+    yield "position_embd.weight", w["positions.table.weight"]
+    for kind in ("weight", "bias"):
+        yield f"output_norm.{kind}", w[f"norm.{kind}"]
+        for layer in range(len(model.config.layers)):
+            ours, theirs = f"blocks.{layer}", f"blk.{layer}"
+            yield f"{theirs}.attn_norm.{kind}", w[f"{ours}.norm1.{kind}"]
+            yield f"{theirs}.attn_qkv.{kind}", np.concatenate([w[f"{ours}.mixer.{x}.{kind}"] for x in "qkv"])
+            yield f"{theirs}.attn_output.{kind}", w[f"{ours}.mixer.o.{kind}"]
+            yield f"{theirs}.ffn_norm.{kind}", w[f"{ours}.norm2.{kind}"]
+            yield f"{theirs}.ffn_up.{kind}", w[f"{ours}.ffn.up.{kind}"]
+            yield f"{theirs}.ffn_down.{kind}", w[f"{ours}.ffn.down.{kind}"]

@@ -1,0 +1,87 @@
+"""Plots of what was measured against length: time per token, and memory. Needs the extra `plot` (matplotlib)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing
+
+KINDS = {
+    "time": ("median", 1.0, "milliseconds per token"),
+    "memory": ("resident", 1e-6, "resident memory, MB"),
+}
+ENDINGS = ("svg", "png")
+STYLES = {"t2r": "-", "genai": "--", "llama.cpp": "-.", "torch": ":"}
+
+
+def require_plots() -> None:
+    """Raises UserError where matplotlib is not installed; names the extra that brings it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError(
+            "matplotlib, to draw",
+            "an installation without it",
+            "install the extra `plot` (pip install 't2r-export[plot]')",
+        )
+
+
+def draw(result: Mapping[str, Any], folder: Path, names: Sequence[str] = ()) -> list[Path]:
+    """Write time and memory against length as SVG and PNG, for each number of threads.
+
+    Args:
+        result: of `bench_decode`.
+        folder: made if it is not there.
+        names: of the candidates to draw; none is all but controls.
+
+    Raises:
+        UserError: no matplotlib, a name that was not measured, or a folder that cannot be written to.
+    """
+    require_plots()
+    known = list(dict.fromkeys(row["name"] for row in result["steps"]))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UserError(f"names of {', '.join(known)}", ", ".join(unknown), "choose some of those")
+    shown = list(names) or [name for name in known if not name.endswith(":again")]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"a folder at {folder}", str(error.strerror), "choose another place") from error
+    written = []
+    for threads in dict.fromkeys(row["threads"] for row in result["steps"]):
+        rows = [row for row in result["steps"] if row["threads"] == threads]
+        for kind in KINDS:
+            written += _figure(result, rows, kind, shown, folder / f"{kind}-{result['size']}-{threads}")
+    return written
+
+
+def _figure(
+    result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str], stem: Path
+) -> list[Path]:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    key, scale, label = KINDS[kind]
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for name in names:
+        points = [(row["context"], scale * row[key]) for row in rows if row["name"] == name and key in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), STYLES.get(name.split(":")[0], "-"), marker="o", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="tokens read before", ylabel=label)
+    axes.set_title(f"{result['size']}, {rows[0]['threads']} threads, {result['machine']['cpu']}", fontsize=10)
+    axes.grid(True, which="both", alpha=0.25)
+    if axes.lines:
+        axes.legend(fontsize=8)
+    written = []
+    # text as text, and the same bytes for the same numbers
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2r"}):
+        for ending in ENDINGS:
+            path = stem.with_name(f"{stem.name}.{ending}")
+            metadata = {"Date": None} if ending == "svg" else {"Software": None}
+            with replacing(path) as part:
+                figure.savefig(part, format=ending, dpi=150, metadata=metadata)
+            written.append(path)
+    return written

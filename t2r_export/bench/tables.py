@@ -1,0 +1,162 @@
+"""What was measured as rows of text: the same for a person's terminal and for a page of Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.session import existing_file
+
+DECODE, BATCH, EXPORT = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export"  # the formats of results
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a head and rows of cells."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def read_result(path: Path, form: str = DECODE) -> dict[str, Any]:
+    """A result that a command printed with --json.
+
+    Raises:
+        UserError: no such file, or not such a result.
+    """
+    try:
+        result = json.loads(existing_file(path, "a result of t2r bench").read_text(encoding="utf-8"))
+        found = result["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"a result of t2r bench with --json in {path}", "another file", "measure it again") from error
+    if found != form:
+        raise UserError(f"a result of the format {form} in {path}", repr(found), "name another file")
+    return dict(result)
+
+
+def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of `bench_decode`'s result by name: `steps-2`, `memory-2`, … for each number of threads."""
+    tables: dict[str, Table] = {}
+    for speed in result["bandwidth"]:
+        threads = speed["threads"]
+        where = f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
+
+        def of(kind: str, threads: int = threads) -> list[Row]:
+            return [row for row in result[kind] if row["threads"] == threads]
+
+        steps, prompts = of("steps"), of("prompts")
+        tables[f"steps-{threads}"] = _grid(f"{where}: ms a token at each length (10-90 %)", steps, "context", _spread)
+        tables[f"ratios-{threads}"] = _grid(f"{where}: time a token, ratio to the first", steps, "context", _ratio)
+        tables[f"memory-{threads}"] = _grid(f"{where}: resident memory, MB", steps, "context", _megabytes)
+        if prompts:
+            tables[f"prompts-{threads}"] = _grid(f"{where}: prompt tokens a second", prompts, "tokens", _rate)
+        tables[f"starts-{threads}"] = _starts(where, of("starts"), result["candidates"])
+        tables[f"limit-{threads}"] = _limit(where, speed, of("limits"))
+    return tables
+
+
+def batch_table(result: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            row["name"],
+            str(row["threads"]),
+            str(row["batch"]),
+            _cell(row, lambda r: f"{r['median']:.2f} ({r['low']:.2f}-{r['high']:.2f})"),
+            _cell(row, lambda r: f"{r['tokens_per_second']:.0f}"),
+            _cell(row, lambda r: f"{r['gain']:.2f}"),
+            _cell(row, _megabytes),
+        ]
+        for row in result["batches"]
+    ]
+    head = ["", "threads", "B", "ms a step", "tokens/s", "of B's first", "MB"]
+    return Table(f"{result['size']}: sequences side by side", head, rows)
+
+
+def export_table(result: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            row["name"],
+            row["size"],
+            f"{row['parameters']:,}",
+            f"{row['seconds']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
+            f"{row['ratio']:.2f}",
+            _mega(row["peak_bytes"]),
+            f"{row['memory_ratio']:.2f}",
+            _mega(row["file_bytes"]),
+        ]
+        for row in result["export"]
+    ]
+    head = ["", "size", "parameters", "seconds", "ratio", "peak, MB", "of the weights", "files, MB"]
+    return Table("export, in a process of its own", head, rows)
+
+
+def _grid(title: str, rows: Sequence[Row], column: str, cell: Callable[[Row], str]) -> Table:
+    """A line a candidate, a column a length."""
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    lengths = list(dict.fromkeys(row[column] for row in rows))
+    found = {(row["name"], row[column]): row for row in rows}
+    cells = [[_cell(found.get((name, length), {}), cell) for length in lengths] for name in names]
+    lines = [[name, *line] for name, line in zip(names, cells, strict=True)]
+    return Table(title, ["", *(f"{length:,}" for length in lengths)], lines)
+
+
+def _starts(where: str, rows: Sequence[Row], candidates: Sequence[Row]) -> Table:
+    files = {candidate["name"]: candidate["file_bytes"] for candidate in candidates}
+    head = ["", "process start to first token, s", "ratio", "file, MB"]
+    lines = [[r["name"], _cell(r, _spread), _cell(r, _ratio), _mega(files[r["name"]])] for r in rows]
+    return Table(f"{where}: start", head, lines)
+
+
+def _limit(where: str, speed: Row, rows: Sequence[Row]) -> Table:
+    head = ["", "weights, MB", "states, MB", "floor, ms", "measured, ms", "distance"]
+    lines = [
+        [
+            row["name"],
+            _mega(row["weight_bytes"]),
+            _mega(row["state_bytes"]),
+            f"{row['floor']:.2f}",
+            f"{row['median']:.2f}",
+            f"{row['distance']:.2f}",
+        ]
+        for row in rows
+    ]
+    rate = f"{speed['median'] / 1e9:.1f} GB/s ({speed['low'] / 1e9:.1f}-{speed['high'] / 1e9:.1f})"
+    return Table(f"{where}: the limit, from {rate} read by {speed['form']}", head, lines)
+
+
+def _cell(row: Row, write: Callable[[Row], str]) -> str:
+    if "median" in row:
+        return write(row)
+    return f"failed: {row['error']}" if "error" in row else "-"
+
+
+def _spread(row: Row) -> str:
+    return f"{row['median']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
+
+
+def _rate(row: Row) -> str:
+    return f"{row['median']:.0f} ({row['low']:.0f}-{row['high']:.0f})"
+
+
+def _ratio(row: Row) -> str:
+    return f"{row['ratio']:.2f}"
+
+
+def _megabytes(row: Row) -> str:
+    return _mega(row["resident"]) if "resident" in row else "-"
+
+
+def _mega(count: float) -> str:
+    return f"{count / 1e6:.1f}" if count < 1e8 else f"{count / 1e6:.0f}"

@@ -1,0 +1,29 @@
+"""A size that takes a moment, beside the well-known ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from t2r_export.bench import sizes
+from t2r_export.config import ModelConfig
+from t2r_export.mixer_configs import LinearConfig
+
+TINY = dataclasses.replace(
+    sizes.SIZES["smollm-135m"],
+    vocab_size=96,
+    width=64,
+    heads=4,
+    kv_heads=2,
+    head_size=16,
+    ffn_size=160,
+    layers=(LinearConfig(8, positions="drop"),) * 3,
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> ModelConfig:
+    """The size `tiny`: a Llama whose matrices divide into blocks of 32."""
+    monkeypatch.setitem(sizes.SIZES, "tiny", TINY)
+    return TINY

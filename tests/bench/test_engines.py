@@ -1,0 +1,108 @@
+"""Candidates as they are written, what is missing, and their files."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import onnx
+import pytest
+
+from t2r_export import checkpoint
+from t2r_export.bench import engines
+from t2r_export.bench.engines import Candidate, parse
+from t2r_export.config import ModelConfig
+from t2r_runtime import Decoder
+from t2r_runtime.errors import CheckFailed, UserError
+
+
+def test_a_candidate_is_read_as_it_is_written() -> None:
+    assert parse("t2r:w4:K=64:block=128") == Candidate(
+        "t2r:w4:K=64:block=128", "t2r", "w4", {"K": "64", "block": "128"}
+    )
+
+
+def test_a_control_has_another_name_and_the_same_files() -> None:
+    once, again = parse("t2r:w4:block=32:K=16"), parse("t2r:w4:K=16:block=32:again")
+    assert once.name != again.name
+    assert once.files_key == again.files_key != parse("t2r:w4:K=16").files_key
+
+
+@pytest.mark.parametrize("text, constant", [("t2r:w8", True), ("torch:t2r", True), ("torch:softmax", False)])
+def test_what_has_a_constant_state(text: str, constant: bool) -> None:
+    assert parse(text).constant is constant
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("vllm:int4", "an engine of t2r, genai, llama.cpp, torch; received 'vllm:int4'"),
+        ("t2r", "one of t2r:float32, t2r:fp16, t2r:int8, t2r:w8, t2r:w4; received 't2r'"),
+        ("genai:w4", "one of genai:int4"),
+        ("t2r:w4:k=3", r"options of t2r \(K, block, target, positions, batch\) as name=value; received 'k=3'"),
+        ("t2r:w4:K=3:K=4", "received 'K=4'"),
+        ("t2r:w4:K", "received 'K'"),
+    ],
+)
+def test_what_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["genai:int4", "llama.cpp:Q4_0"])
+def test_a_missing_engine_names_the_extra(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    engines.require_installed([parse("t2r:w4"), parse("torch:softmax")])
+    with pytest.raises(UserError, match=r"received no .*; install the extra `peers` .*t2r-export\[peers\]"):
+        engines.require_installed([parse("t2r:w4"), parse(text)])
+
+
+def test_files_of_a_graph(tiny: ModelConfig, tmp_path: Path) -> None:
+    files = engines.make(parse("t2r:w4:K=5:target=fused"), "tiny", tmp_path)
+    signature = Decoder(files.path).signature
+    assert (signature.quantization, signature.target, signature.batch) == ("w4", "fused", 1)
+    assert {layer["feature_size"] for layer in signature.layers} == {5}
+    assert files.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert files.token_bytes is not None
+    assert files.token_bytes.states == 2 * sum(spec.bytes() for spec in signature.states)
+
+
+def test_a_block_size_and_any_batch(tiny: ModelConfig, tmp_path: Path) -> None:
+    files = engines.make(parse("t2r:w8:block=16:batch=any"), "tiny", tmp_path)
+    assert Decoder(files.path).signature.batch is None
+    nodes = [node for node in onnx.load(files.path).graph.node if node.op_type == "MatMulNBits"]
+    sizes = {attribute.i for node in nodes for attribute in node.attribute if attribute.name == "block_size"}
+    assert sizes == {16}
+
+
+def test_no_files_of_a_graph_that_is_not_the_model(
+    tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(loaded: checkpoint.Checkpoint, path: Path, how: object) -> object:
+        weight = loaded.model.blocks[0].ffn.down.weight
+        weight.data += 0.5
+        report = export(loaded, path, how)
+        weight.data -= 0.5
+        return report
+
+    export = engines.export
+    monkeypatch.setattr(engines, "export", other)
+    with pytest.raises(CheckFailed, match="no speed for graph.onnx"):
+        engines.make(parse("t2r:float32"), "tiny", tmp_path)
+
+
+def test_a_number_that_is_none(tiny: ModelConfig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a whole number for K; received 'many' in t2r:w4:K=many"):
+        engines.make(parse("t2r:w4:K=many"), "tiny", tmp_path)
+
+
+def test_files_of_torch(tiny: ModelConfig, tmp_path: Path) -> None:
+    files = engines.make(parse("torch:t2r:K=3"), "tiny", tmp_path)
+    assert {layer.feature_size for layer in checkpoint.load(files.path).config.layers} == {3}
+
+
+def test_the_builders_command() -> None:
+    command = engines.genai_command(Path("in"), Path("x/out"), parse("genai:int4:block=128"))
+    assert command[1:3] == ["-m", "onnxruntime_genai.models.builder"]
+    assert command[-2:] == ["--extra_options", "block_size=128"]
+    assert command[command.index("-p") + 1] == "int4"

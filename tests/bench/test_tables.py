@@ -1,0 +1,168 @@
+"""What was measured as tables and as plots, and what a page of docs is made of."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t2r_export.bench.plots import draw, require_plots
+from t2r_export.bench.tables import DECODE, batch_table, decode_tables, export_table, read_result
+from t2r_runtime.errors import UserError
+
+
+def spread(median: float, **more: Any) -> dict[str, Any]:
+    return {"median": median, "low": median - 1, "high": median + 1, "count": 3, "ratio": median / 2, **more}
+
+
+RESULT: dict[str, Any] = {
+    "format": DECODE,
+    "machine": {"cpu": "A CPU", "cores": 2},
+    "size": "tiny",
+    "candidates": [{"name": name, "file_bytes": 3_000_000} for name in ("t2r:w4", "t2r:w4:again", "torch:softmax")],
+    "steps": [
+        {"name": "t2r:w4", "threads": 2, "context": 16, **spread(2.0, resident=5_000_000, peak=6_000_000)},
+        {"name": "t2r:w4:again", "threads": 2, "context": 16, **spread(2.1, resident=5_000_000, peak=6_000_000)},
+        {"name": "torch:softmax", "threads": 2, "context": 16, **spread(10.0, resident=8_000_000, peak=9_000_000)},
+        {"name": "t2r:w4", "threads": 2, "context": 1024, **spread(2.0, resident=5_000_000, peak=6_000_000)},
+        {"name": "torch:softmax", "threads": 2, "context": 1024, "error": "out of memory"},
+    ],
+    "prompts": [{"name": "t2r:w4", "threads": 2, "tokens": 512, **spread(700.0)}],
+    "starts": [{"name": "t2r:w4", "threads": 2, **spread(2.0)}, {"name": "torch:softmax", "threads": 2}],
+    "bandwidth": [{"threads": 2, "form": "a way", "median": 3e10, "low": 2e10, "high": 4e10, "count": 3}],
+    "limits": [
+        {
+            "name": "t2r:w4",
+            "threads": 2,
+            "context": 16,
+            "weight_bytes": 57_000_000,
+            "state_bytes": 3_000_000,
+            "floor": 2.0,
+            "median": 4.0,
+            "distance": 2.0,
+        }
+    ],
+}
+
+
+def test_a_line_a_candidate_and_a_column_a_length() -> None:
+    table = decode_tables(RESULT)["steps-2"]
+    assert table.title.startswith("tiny, 2 threads: ms a token")
+    assert table.head == ["", "16", "1,024"]
+    assert table.rows == [
+        ["t2r:w4", "2.00 (1.00-3.00)", "2.00 (1.00-3.00)"],
+        ["t2r:w4:again", "2.10 (1.10-3.10)", "-"],
+        ["torch:softmax", "10.00 (9.00-11.00)", "failed: out of memory"],
+    ]
+
+
+def test_the_other_tables() -> None:
+    tables = decode_tables(RESULT)
+    assert tables["ratios-2"].rows[2] == ["torch:softmax", "5.00", "failed: out of memory"]
+    assert tables["memory-2"].rows[0] == ["t2r:w4", "5.0", "5.0"]
+    assert tables["prompts-2"].rows == [["t2r:w4", "700 (699-701)"]]
+    assert tables["starts-2"].rows == [
+        ["t2r:w4", "2.00 (1.00-3.00)", "1.00", "3.0"],
+        ["torch:softmax", "-", "-", "3.0"],
+    ]
+    assert "30.0 GB/s (20.0-40.0) read by a way" in tables["limit-2"].title
+    assert tables["limit-2"].rows == [["t2r:w4", "57.0", "3.0", "2.00", "4.00", "2.00"]]
+
+
+def test_without_prompts_there_is_no_table_of_them() -> None:
+    assert "prompts-2" not in decode_tables({**RESULT, "prompts": []})
+
+
+def test_threads_have_tables_of_their_own() -> None:
+    result = copy.deepcopy(RESULT)
+    for kind in ("steps", "starts", "bandwidth", "limits"):
+        result[kind] += [{**row, "threads": 1} for row in RESULT[kind][:1]]
+    tables = decode_tables(result)
+    assert len(tables["steps-1"].rows) == 1
+    assert "1 thread:" in tables["steps-1"].title
+    assert len(tables["steps-2"].rows) == 3
+
+
+def test_markdown() -> None:
+    assert decode_tables(RESULT)["ratios-2"].markdown().splitlines()[:3] == [
+        "|  | 16 | 1,024 |",
+        "| --- | --- | --- |",
+        "| t2r:w4 | 1.00 | 1.00 |",
+    ]
+
+
+def test_batches() -> None:
+    row = {"name": "t2r:w4", "threads": 2, "batch": 4, **spread(8.0), "tokens_per_second": 500.0, "gain": 2.5}
+    table = batch_table(
+        {"size": "tiny", "batches": [row, {"name": "t2r:w4", "threads": 2, "batch": 64, "error": "no"}]}
+    )
+    assert table.rows[0] == ["t2r:w4", "2", "4", "8.00 (7.00-9.00)", "500", "2.50", "-"]
+    assert table.rows[1] == ["t2r:w4", "2", "64", *["failed: no"] * 4]
+
+
+def test_exports() -> None:
+    row = {
+        "name": "t2r:w4",
+        "size": "tiny",
+        "parameters": 1234,
+        "seconds": 2.0,
+        "low": 1.0,
+        "high": 3.0,
+        "ratio": 1.0,
+        "peak_bytes": 200_000_000,
+        "memory_ratio": 2.5,
+        "file_bytes": 5_000_000,
+    }
+    expected = ["t2r:w4", "tiny", "1,234", "2.0 (1.0-3.0)", "1.00", "200", "2.50", "5.0"]
+    assert export_table({"export": [row]}).rows == [expected]
+
+
+def test_plots(tmp_path: Path) -> None:
+    written = draw(RESULT, tmp_path / "plots")
+    assert sorted(path.name for path in written) == [
+        f"{kind}-tiny-2.{end}" for kind in ("memory", "time") for end in ("png", "svg")
+    ]
+    svg = (tmp_path / "plots" / "time-tiny-2.svg").read_text()
+    for text in ("t2r:w4<", "torch:softmax", "milliseconds per token", "tiny, 2 threads, A CPU"):
+        assert text in svg
+    assert "again" not in svg
+    assert (tmp_path / "plots" / "memory-tiny-2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_is_the_same_twice_and_shows_what_is_asked_for(tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in draw(RESULT, tmp_path, ["t2r:w4:again"])]
+    second = [path.read_bytes() for path in draw(RESULT, tmp_path, ["t2r:w4:again"])]
+    assert first == second
+    assert b"torch:softmax" not in b"".join(first)
+    assert b"t2r:w4:again" in b"".join(first)
+
+
+def test_a_plot_of_what_was_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="names of t2r:w4, t2r:w4:again, torch:softmax; received genai:int4"):
+        draw(RESULT, tmp_path, ["genai:int4"])
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="a folder at .*file"):
+        draw(RESULT, tmp_path / "file")
+
+
+def test_plots_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"matplotlib, to draw; .*t2r-export\[plot\]"):
+        require_plots()
+
+
+def test_results_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(RESULT))
+    assert read_result(path) == RESULT
+    with pytest.raises(UserError, match="of the format t2r-bench-batch in .*; received 't2r-bench-decode'"):
+        read_result(path, "t2r-bench-batch")
+    for text in ("{", "[]", '{"a": 1}'):
+        path.write_text(text)
+        with pytest.raises(UserError, match="a result of t2r bench with --json"):
+            read_result(path)
+    with pytest.raises(UserError, match="does not exist"):
+        read_result(tmp_path / "none.json")

@@ -1,0 +1,191 @@
+"""The process of a decoder: its answers, its errors, and the runners that need nothing to be installed."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import small
+from t2r_export import checkpoint
+from t2r_export.bench import runners, worker
+from t2r_export.bench.runners import RUNNERS, T2R, Torch, random_ids, scaled
+from t2r_export.bench.worker import DISCARDED, Worker, serve
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+
+
+class Fake:
+    """A runner that writes down what is asked of it."""
+
+    calls: list[Any]
+
+    def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
+        if path.name == "missing":
+            raise OSError("no such\nmodel")
+        Fake.calls = [("open", path.name, threads, capacity, options)]
+
+    def place(self, context: int) -> None:
+        self.calls.append(("place", context))
+
+    def back(self) -> None:
+        self.calls.append("back")
+
+    def token(self) -> int:
+        self.calls.append("token")
+        return 0
+
+    def read(self, tokens: int) -> None:
+        self.calls.append(("read", tokens))
+
+
+def answers(*calls: list[Any]) -> list[dict[str, Any]]:
+    out = io.StringIO()
+    serve(io.StringIO("".join(json.dumps(call) + "\n" for call in calls)), out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RUNNERS, "fake", Fake)
+
+
+OPEN = ["open", "fake", "model", 2, 99, {"a": 1}]
+
+
+def test_a_turn_starts_where_it_was_placed_and_its_first_tokens_do_not_count() -> None:
+    _, _, turn = answers(OPEN, ["place", 16], ["decode", 3])
+    assert len(turn["result"]) == 3
+    assert all(seconds >= 0 for seconds in turn["result"])
+    assert Fake.calls == [("open", "model", 2, 99, {"a": 1}), ("place", 16), "back", *["token"] * (DISCARDED + 3)]
+
+
+def test_a_prompt_and_a_first_token() -> None:
+    results = answers(OPEN, ["read", 7], ["first_token", 5])
+    assert results[1]["result"] >= 0
+    assert Fake.calls[1:] == [("read", 7), ("read", 5), "token"]
+
+
+def test_memory_is_of_this_process() -> None:
+    found = answers(["memory"])[0]["result"]
+    assert found["peak"] >= found["resident"] > 1 << 20
+
+
+def test_an_error_is_one_line_and_not_the_end() -> None:
+    first, second = answers(["open", "fake", "missing", 1, 1, {}], OPEN)
+    assert first == {"error": "OSError: no such model"}
+    assert second == {"result": None}
+
+
+def test_a_process_of_our_graph(tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
+    with Worker("t2r", tmp_path / "graph.onnx", 1, 50) as process:
+        process.open()
+        process.place(20)
+        assert len(process.decode(4)) == 4
+        assert process.read(6) > 0
+        process.first_token(3)
+        assert process.memory()["resident"] > 1 << 20
+
+
+def test_a_process_says_what_its_engine_said(tmp_path: Path) -> None:
+    message = "expected t2r to open; received UserError: .*none.onnx, which does not"
+    with Worker("t2r", tmp_path / "none.onnx", 1, 50) as process, pytest.raises(UserError, match=message):
+        process.open()
+
+
+def test_a_process_that_died() -> None:
+    with Worker("t2r", Path("x"), 1, 50) as process:
+        process._process.kill()
+        process._process.wait()
+        with pytest.raises(UserError, match="the end of its process, status -9"):
+            process.open()
+
+
+def test_a_process_holds_no_torch(tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
+    program = (
+        f"import sys, pathlib; from t2r_export.bench import worker; from t2r_export.bench.runners import T2R\n"
+        f"T2R(pathlib.Path({str(tmp_path / 'graph.onnx')!r}), 1, 9, {{}}).read(2)\n"
+        f"assert not {{'torch', 'onnx', 'tokenizers'}} & set(sys.modules), sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sums_are_scaled_and_positions_are_set() -> None:
+    states = {"S.0": np.full((2, 3), 5.0, np.float32), "position": np.array([5], np.int32)}
+    after = scaled(states, read=5, context=100)
+    assert after["S.0"].dtype == np.float32
+    assert (after["S.0"] == 100).all()
+    assert after["position"].dtype == np.int32
+    assert after["position"] == 100
+
+
+def test_random_prompts_hold_no_special_token() -> None:
+    ids = random_ids(500, 7)
+    assert ids.shape == (500,)
+    assert (ids.min(), ids.max()) == (3, 6)
+
+
+@pytest.mark.parametrize("config", ["rotary_keep", "rotary_drop", "none"])
+def test_our_runner_returns_to_its_place(config: str, tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", config)
+    runner = T2R(tmp_path / "graph.onnx", 1, 50, {"batch": 3})
+    runner.place(1000)
+    assert runner._decoder.position == 1000
+    before = runner._decoder.state()
+    for _ in range(4):
+        assert 0 <= runner.token() < small.VOCABULARY
+    moved = runner._decoder.state()
+    assert any(not np.array_equal(before[name], moved[name]) for name in before)
+    runner.back()
+    assert all(np.array_equal(before[name], value) for name, value in runner._decoder.state().items())
+
+
+def test_our_runner_decodes_greedily(tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
+    runner = T2R(tmp_path / "graph.onnx", 1, 50, {})
+    runner.read(6)
+    first = int(runner._ids[0])
+    received = [runner.token() for _ in range(5)]
+    decoder = Decoder(tmp_path / "graph.onnx")
+    decoder.prefill(random_ids(6, small.VOCABULARY))
+    expected, token = [], first
+    for _ in range(5):
+        token = int(decoder.step(token).argmax())
+        expected.append(token)
+    assert received == expected
+
+
+@pytest.mark.parametrize("config, context", [("softmax", 9), ("rotary_drop", 700)])
+def test_torch_runs_both_kinds(config: str, context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small.model(config)
+    checkpoint.save(tmp_path / "model.pt", model, None, {})
+    monkeypatch.setattr(runners, "CHUNK", 4)
+    threads = torch.get_num_threads()
+    try:
+        runner = Torch(tmp_path / "model.pt", 1, 50, {})
+        runner.place(context)
+        first = [runner.token() for _ in range(4)]
+        runner.back()
+        assert len(first) == 4
+        if config == "softmax":
+            ids = torch.from_numpy(random_ids(context, small.VOCABULARY))[None]
+            _, states = model.prefill(ids, model.init_state(1))
+            small.assert_states(runner._states, states, 1e-5)
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_num_threads(threads)
+
+
+def test_every_call_has_an_answer() -> None:
+    public = {name for name in vars(Worker) if not name.startswith("_")}
+    assert public - {"close", "open", "memory"} == set(worker.CALLS)
