@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+from torch import nn
+
 from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.initialize import initialize
 from t2r_export.mixer_configs import LinearConfig, MixerConfig, SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
+
+FEATURE_BIAS, TOKEN_STD = 0.5, 0.1
 
 SIZES: dict[str, ModelConfig] = {
     "gpt2-small": ModelConfig(
@@ -55,8 +60,18 @@ def config_of(size: str, mixer: MixerConfig | None = None) -> ModelConfig:
 
 
 def random_model(size: str, mixer: MixerConfig | None = None, seed: int = 0) -> Transformer:
-    """A model of a known size with random weights. Raises UserError for an unknown size."""
-    return initialize(config_of(size, mixer), seed).eval()
+    """A model of a known size with random weights. Raises UserError for an unknown size.
+
+    Two things are unlike a model's at the start of training, so that parity judges a quantized graph by its rounding
+    alone: features are above zero, or a text's first denominators would be next to nothing; and tokens are larger than
+    what layers add to them, or the layers' errors would add up as they do in no trained model.
+    """
+    model = initialize(config_of(size, mixer), seed).eval()
+    for name, parameter in model.named_parameters():
+        if ".phi_" in name and name.endswith("bias"):
+            nn.init.constant_(parameter, FEATURE_BIAS)
+    nn.init.normal_(model.embedding.weight, std=TOKEN_STD, generator=torch.Generator().manual_seed(seed))
+    return model
 
 
 def softmax_model(size: str) -> Transformer:
