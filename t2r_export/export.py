@@ -20,13 +20,14 @@ from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import GraphOps, Value, value_info
-from t2r_export.graph_file import EXTERNAL_BYTES, shape, write_graph
+from t2r_export.graph_file import EXTERNAL_BYTES, companion, shape, write_graph
 from t2r_export.layout import Group, group
 from t2r_export.model import Transformer
+from t2r_export.ops import NoParallelForm
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.targets import TARGETS, Target, find
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, Signature
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature
 
 PAST_ENDS = ("refuse", "clamp")
 FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
@@ -43,6 +44,7 @@ class ExportConfig:
     target: str = "portable"  # a key of TARGETS
     format: str | None = None  # onnx | ort; None: what the file's name says
     top_k: int | None = None  # the graph also gives this many of the largest logits
+    prefill: bool = False  # a second graph, for prompts, beside the first
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -60,6 +62,12 @@ class ExportConfig:
                 repr(self.state_layout),
                 "leave out --state-layout, or choose another --target",
             )
+        if self.prefill and target.static:
+            raise UserError(
+                f"one token at a time with target {self.target}: every dimension is a number there",
+                "a graph for prompts of any length",
+                "leave out --prefill, or choose another --target",
+            )
         if target.static and self.batch is None:
             object.__setattr__(self, "batch", 1)
 
@@ -73,6 +81,7 @@ class ExportReport:
     nodes: int
     signature: Signature
     folds: list[LayerFold]
+    no_prefill: str | None = None  # why there is no graph for prompts, where one was asked for
 
 
 def export(
@@ -83,8 +92,10 @@ def export(
 ) -> ExportReport:
     """Write the single-step graph of `checkpoint` to `path`: float32, in the form of the config's target.
 
-    Weights past `external_bytes` go to a file beside the graph. Nothing stands at `path` until all of it is whole.
-    A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.ort_format writes beside it.
+    If the config asks for it and every layer has a form for it, a graph for prompts lies beside it, of the same states
+    and the same file of weights. Weights past `external_bytes` always go to a file beside the graph. Nothing stands at
+    `path` until all of it is whole. A name that ends in .ort gets ONNX Runtime's own format, and what
+    t2r_export.ort_format writes beside it.
 
     Raises:
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
@@ -101,17 +112,31 @@ def export(
     groups = group(model.state_spec(), config.state_layout)
     if target.static:
         _only_constant(groups, config.target)
-    graph, ops = build_graph(model, groups, BATCH if config.batch is None else config.batch, target, config.top_k)
+    batch = BATCH if config.batch is None else config.batch
+    graph, ops = build_graph(model, groups, batch, target, config.top_k)
     signature = _signature(checkpoint, model.config, groups, folds, config)
+    others, no_prefill = {}, None
+    if config.prefill:
+        _only_onnx(kind)
+        no_prefill = model.parallel_obstacle()
+        try:
+            if no_prefill is None:
+                prompts, same = build_graph(model, groups, batch, target, config.top_k, TOKENS)
+                assert same.weights == ops.weights
+                helper.set_model_props(prompts, signature.of_prefill().to_metadata())
+                others = {companion(path, prompts): prompts}
+                signature = dataclasses.replace(signature, prefill=next(iter(others)).name)
+        except NoParallelForm as error:
+            no_prefill = str(error)
     helper.set_model_props(graph, signature.to_metadata())
     if kind == "ort":
         with folder_beside(path) as folder:
             write_graph(graph, ops.weights, folder / "graph.onnx", external_bytes)
             files = write_ort(folder / "graph.onnx", path, target.ort_style)
     else:
-        files = write_graph(graph, ops.weights, path, external_bytes)
+        files = write_graph(graph, ops.weights, path, external_bytes, others)
     parameters = sum(p.numel() for p in model.parameters())
-    return ExportReport(files, parameters, len(ops.nodes), signature, folds)
+    return ExportReport(files, parameters, len(ops.nodes), signature, folds, no_prefill)
 
 
 def graph_format(path: Path, wanted: str | None = None) -> str:
@@ -126,6 +151,15 @@ def graph_format(path: Path, wanted: str | None = None) -> str:
             f"a file name that ends in .{wanted} for --format {wanted}", str(path), "correct one of the two"
         )
     return named
+
+
+def _only_onnx(kind: str) -> None:
+    if kind != "onnx":
+        raise UserError(
+            "an .onnx, whose weights a graph for prompts can share",
+            f"an .{kind}",
+            "leave out --prefill, or write an .onnx",
+        )
 
 
 def _only_constant(groups: Sequence[Group], target: str) -> None:
@@ -144,10 +178,18 @@ def build_graph(
     batch: int | str,
     target: Target = TARGETS["portable"],
     top_k: int | None = None,
+    tokens: str | None = None,
 ) -> tuple[onnx.ModelProto, GraphOps]:
-    """The step of `model` as a checked message without its weights, and the recorder that holds them."""
+    """The step of `model` as a checked message without its weights, and the recorder that holds them.
+
+    Args:
+        tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
+
+    Raises:
+        NoParallelForm: with `tokens`, a layer that has none.
+    """
     ops = target.ops(model, batch)
-    ids = Value(INPUT_IDS, "int64", (batch,))
+    ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
     inputs, past = [ids], {}
     for g in groups:
         dims = tuple(batch if d == BATCH else d for d in g.spec.shape)
@@ -222,4 +264,6 @@ def _signature(
         producer=f"t2r-export {__version__}",
         tokenizer=checkpoint.tokenizer,
         top_k=options.top_k,
+        tokens=1,
+        prefill=None,
     )

@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from t2r_export.graph_file import Weight
-from t2r_export.ops import TorchOps
+from t2r_export.ops import TorchOps, row_size
+from t2r_export.sequence import Prompt, by_sequence, chunked, only_linear
 
 OPSET = 21  # the newest that every ONNX Runtime since 1.20 takes; Debian's 1.21 refuses IR 11
 IR_VERSION = 10
@@ -49,6 +50,7 @@ class GraphOps(TorchOps):
 
     def __init__(self, model: nn.Module, batch: Dim) -> None:
         self.batch = batch
+        self.prompt: Prompt | None = None  # where the graph reads many tokens at once
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, Weight] = {}  # those that the step used, in order of use
         self.constants: dict[str, onnx.TensorProto] = {}
@@ -102,12 +104,12 @@ class GraphOps(TorchOps):
         self.weights[name] = tensor
         return Value(name, "float32", tuple(tensor.shape))
 
-    def constant(self, array: Any, dtype: str) -> Value:
-        """A small constant, stored once for all its uses."""
+    def constant(self, array: Any, dtype: str, name: str = "") -> Value:
+        """A small constant, stored once for all its uses; a large one wants a name."""
         array = np.asarray(array, dtype)
         same = array.size > 64 and (array == array.flat[0]).all()  # a row of zeros is not named for each of them
         values = f"{array.flat[0]}s{array.size}" if same else "x".join(map(str, array.ravel().tolist()))
-        name = f"const_{dtype}_{values}_{array.ndim}"
+        name = f"const_{name or f'{dtype}_{values}_{array.ndim}'}"
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(array, name)
         return Value(name, dtype, array.shape)
@@ -276,7 +278,8 @@ class GraphOps(TorchOps):
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Value:
         x = self._operand(x, x)
-        known = tuple(self.batch if d == -1 else d for d in shape)
+        rows = self.batch if self.prompt is None else self.prompt.rows
+        known = tuple(rows if d == -1 else d for d in shape)
         sizes = [-1 if isinstance(d, str) else d for d in known]
         return self.emit("Reshape", [x, self.constant(sizes, "int64")], known)
 
@@ -314,10 +317,36 @@ class GraphOps(TorchOps):
         shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
         return self.emit("Concat", parts, shape, axis=axis)
 
-    def sequences(self, x: Value) -> Value:
-        return x
+    def rows(self, x: Value) -> Value:
+        if len(x.shape) == 2:
+            return x
+        self.prompt = Prompt.of(x, self)
+        return self.emit("Reshape", [x, self.constant([-1, x.shape[2]], "int64")], (self.prompt.rows, x.shape[2]))
 
-    linear_attention = TorchOps.linear_attention  # written in the operators above, so it records itself
+    def positions(self, start: Value, ids: Value) -> tuple[Value, Value]:
+        if self.prompt is None:
+            return start, self.add(start, 1)
+        tokens = self.cast(self.prompt.tokens, start.dtype)
+        bounds = [self.constant(0, start.dtype), self.squeeze(tokens, 0), self.constant(1, start.dtype)]
+        steps = self.emit("Range", bounds, (self.prompt.length,))
+        return self.reshape(self.add(self.unsqueeze(start, 1), steps), (-1,)), self.add(start, tokens)
+
+    def last(self, x: Value, ids: Value) -> Value:
+        if self.prompt is None:
+            return x
+        x = by_sequence(self, x, row_size(x))
+        return self.emit("Gather", [x, self.constant(-1, "int64")], (x.shape[0], x.shape[2]), axis=1)
+
+    def sequences(self, x: Value) -> Value:
+        return x if self.prompt is None else by_sequence(self, x, row_size(x))
+
+    def linear_attention(
+        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
+        beta: Value | None = None,
+    ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
+        if self.prompt is None:
+            return super().linear_attention(q, k, v, S, z, log_gate, beta)  # it is written in the operators above
+        return chunked(self, q, k, v, S, only_linear(z, log_gate, beta))
 
 
 def value_info(value: Value) -> onnx.ValueInfoProto:

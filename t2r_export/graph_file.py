@@ -11,7 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +24,9 @@ from t2r_runtime.files import replacing
 
 EXTERNAL_BYTES = 1_500_000_000
 DIGEST = 12  # hex digits in the weights' file name
+COMPANION = ".prefill.onnx"
 Weight = Tensor | tuple[Tensor, ...]  # several are stored one below the other, as one tensor
+_SMALL = 1024  # bytes; what is less stays in the graph
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
@@ -32,15 +34,23 @@ _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].nu
 
 
 def write_graph(
-    model: onnx.ModelProto, weights: Mapping[str, Weight], path: str | Path, external_bytes: int = EXTERNAL_BYTES
+    model: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    path: str | Path,
+    external_bytes: int = EXTERNAL_BYTES,
+    others: Mapping[Path, onnx.ModelProto] | None = None,
 ) -> list[Path]:
     """Write `model` (without its weights) and `weights` as initializers to `path`; float32, little endian.
 
+    Args:
+        others: graphs of the same weights, by the path they go to, in the same folder (see `companion`).
+
     Returns:
-        The files written: the graph, and the weights' file where they exceed `external_bytes`.
+        The files written: the graph, the weights' file where they exceed `external_bytes` or several graphs share it,
+        and the other graphs.
     """
-    path = Path(path)
-    if sum(map(_size, weights.values())) <= external_bytes:
+    path, others = Path(path), others or {}
+    if not others and sum(map(_size, weights.values())) <= external_bytes:
         with replacing(path) as part, open(part, "wb") as file:
             _write_message(file, model, [(_inline(name, w), w) for name, w in weights.items()])
         return without_older(path, [path])
@@ -49,16 +59,45 @@ def write_graph(
     data = path.with_name(f"{path.name}.{_digest(weights)}.data")
     with replacing(data) as part, open(part, "wb") as file:
         initializers = _write_data(file, weights, data.name)
-    with replacing(path) as part, open(part, "wb") as file:
-        _write_message(file, model, [(proto.SerializeToString(), None) for proto in initializers])
-    return without_older(path, [path, data])
+    for place, graph in {**others, path: model}.items():  # last of all the graph that names the others
+        with replacing(place) as part, open(part, "wb") as file:
+            _write_message(file, graph, [(proto.SerializeToString(), None) for proto in initializers])
+    return without_older(path, [path, data, *others])
+
+
+def share_weights(models: Sequence[onnx.ModelProto], path: Path) -> Path:
+    """Move the weights inside `models`, graphs of one model, to one file beside `path`, to which they then refer.
+
+    What several hold is kept once. The file is named for its content; it is written here.
+    """
+    tensors = [tensor for model in models for tensor in model.graph.initializer if len(tensor.raw_data) >= _SMALL]
+    places = [hashlib.sha256(tensor.raw_data).digest() for tensor in tensors]
+    kept = dict(zip(places, (tensor.raw_data for tensor in tensors), strict=True))
+    data = path.with_name(f"{path.name}.{hashlib.sha256(b''.join(kept)).hexdigest()[:DIGEST]}.data")
+    offsets = {}
+    with replacing(data) as part, open(part, "wb") as file:
+        for digest, content in kept.items():
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+            offsets[digest] = file.tell()
+            file.write(content)
+    for tensor, digest in zip(tensors, places, strict=True):
+        _refer(tensor, data.name, offsets[digest], len(tensor.raw_data))
+        tensor.ClearField("raw_data")
+    return data
+
+
+def companion(path: Path, graph: onnx.ModelProto) -> Path:
+    """The path of another graph that belongs to the one at `path`, named for its content as a weights' file is."""
+    digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:DIGEST]
+    return path.with_name(f"{path.name}.{digest}{COMPANION}")
 
 
 def without_older(path: Path, files: list[Path]) -> list[Path]:
-    """`files`, once the weights' files of graphs that stood at `path` before are gone."""
-    for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * DIGEST}.data"):
-        if old not in files:
-            old.unlink()
+    """`files`, once the companions and weights' files of graphs that stood at `path` before are gone."""
+    for ending in (".data", COMPANION):
+        for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * DIGEST}{ending}"):
+            if old not in files:
+                old.unlink()
     return files
 
 
@@ -117,13 +156,16 @@ def _write_data(file: BinaryIO, weights: Mapping[str, Weight], location: str) ->
     for name, weight in weights.items():
         file.write(b"\0" * (-file.tell() % _ALIGNMENT))
         proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
-        proto.data_location = TensorProto.EXTERNAL
-        place = {"location": location, "offset": str(file.tell()), "length": str(_size(weight))}
-        for key, value in place.items():
-            proto.external_data.add(key=key, value=value)
+        _refer(proto, location, file.tell(), _size(weight))
         _write_weight(file, weight)
         protos.append(proto)
     return protos
+
+
+def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
 
 
 def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tuple[bytes, Weight | None]]) -> None:

@@ -112,19 +112,26 @@ class Transformer(nn.Module):
         return self.positions.embed(x, position), self.positions.rotary(position), start + ids.shape[1]
 
     def step(self, ids: Any, states: State, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        """ids (B,), states -> logits (B, vocabulary) and the states after this token."""
-        x = ops.embedding(ids, self.embedding.weight)
+        """ids (B,), states -> logits (B, vocabulary) and the states after this token.
+
+        Or ids (B, T), where `parallel_obstacle` names none: T tokens of each sequence, and the logits after the last.
+        """
+        x = ops.rows(ops.embedding(ids, self.embedding.weight))
         after: State = {}
         rotary = None
         if self.positions.needs_state:
-            position = states[POSITION]
+            position, after[POSITION] = ops.positions(states[POSITION], ids)
             x = self.positions.embed(x, position, ops)
             rotary = self.positions.rotary(position, ops)
-            after[POSITION] = ops.add(position, 1)
         for layer, block in enumerate(self.blocks):
             x, state = block.step(x, self.layer_state(states, layer), rotary, ops)
             after.update(_named(state, layer))
-        return ops.linear(self.norm(x, ops), self.head.weight, None), after
+        return ops.linear(self.norm(ops.last(x, ids), ops), self.head.weight, None), after
+
+    def parallel_obstacle(self) -> str | None:
+        """Why `step` takes one token at a time, or None if it also takes many: by the first layer that cannot."""
+        obstacles = ((layer, block.mixer.parallel_obstacle()) for layer, block in enumerate(self.blocks))
+        return next((f"layer {layer}: {why}" for layer, why in obstacles if why is not None), None)
 
     def layer_state(self, states: State, layer: int) -> State:
         """One layer's states under the names that its mixer uses."""

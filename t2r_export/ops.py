@@ -22,6 +22,10 @@ FLOAT = torch.float32
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
 
+class NoParallelForm(Exception):
+    """An operator has no form for several tokens of a sequence at once; says why, of a layer."""
+
+
 class TorchOps:
     """The operators, computed at once. Shapes are those of NumPy's broadcasting unless said otherwise."""
 
@@ -159,8 +163,22 @@ class TorchOps:
     def concat(self, parts: Sequence[Any], axis: int = -1) -> Any:
         return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
 
+    def rows(self, x: Any) -> Any:
+        """x (B, D), or (B, T, D) -> (B·T, D): one row a token, sequence after sequence."""
+        return x.flatten(0, -2)
+
+    def positions(self, start: Any, ids: Any) -> tuple[Any, Any]:
+        """The position `start` (B,) before `ids` -> that of each row (B·T,), and the position after them (B,)."""
+        tokens = ids[0].numel()
+        steps = torch.arange(tokens, dtype=start.dtype, device=start.device)
+        return (start[:, None] + steps).flatten(), start + tokens
+
+    def last(self, x: Any, ids: Any) -> Any:
+        """x (B·T, D), a row a token of `ids` -> the rows of each sequence's last token (B, D)."""
+        return x.reshape(len(ids), -1, x.shape[-1])[:, -1]
+
     def sequences(self, x: Any) -> Any:
-        """x (B, …) in the form in which this target's `linear_attention` takes a row of numbers: one change of shape
+        """x (B·T, …) in the form in which this target's `linear_attention` takes a row of numbers: one change of shape
         for q, k and v together, before they are split."""
         return x
 
@@ -169,6 +187,7 @@ class TorchOps:
     ) -> tuple[Any, Any, Any, Any]:
         """One token of linear attention, up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
 
+        Or T tokens of each sequence, one after the other: then q, k, v and the first two results have B·T rows.
         What is given of log_gate and beta makes the update rule (t2r_export.mixers.recurrences).
 
         Args:
@@ -180,6 +199,9 @@ class TorchOps:
         Returns:
             φ(q)ᵀS (B, G, H/G, V), φ(q)·z (B, G, H/G, 1), and the state after, S and z; None for what is of no z.
         """
+        if q.shape[0] != S.shape[0]:
+            assert log_gate is None and beta is None
+            return self._one_by_one(q, k, v, S, z)
         G, K, V = S.shape[1:]
         q = self.reshape(q, (-1, G, row_size(q) // (G * K), K))
         column, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
@@ -196,6 +218,16 @@ class TorchOps:
             z = self.mul(z, self.squeeze(kept, -1))
         z = self.add(z, self.reshape(k, (-1, G, K)))
         return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
+
+    def _one_by_one(self, q: Any, k: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any, Any, Any]:
+        """T tokens by their definition; for a text there are faster forms (t2r_export.mixers.recurrences)."""
+        tokens = zip(*(x.reshape(len(S), -1, row_size(x)).unbind(1) for x in (q, k, v)), strict=True)
+        results = []
+        for q_t, k_t, v_t in tokens:
+            *result, S, z = self.linear_attention(q_t, k_t, v_t, S, z)
+            results.append(result)
+        numerator, denominator = (torch.stack(x, 1).flatten(0, 1) for x in zip(*results, strict=True))
+        return numerator, denominator, S, z
 
 
 def row_size(x: Any) -> int:

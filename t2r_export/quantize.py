@@ -7,6 +7,7 @@ written here decides which nodes they touch. What each scheme costs is measured,
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import math
@@ -20,7 +21,7 @@ from onnx import helper
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.compile import CONTEXT
 from t2r_export.export import ExportConfig, ExportReport, export, graph_format
-from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, without_older
+from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, companion, share_weights, without_older
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.quality import Quality, Ruined, measure, read_tokens
 from t2r_export.quantizers import Scheme, scheme
@@ -53,6 +54,7 @@ class QuantizeReport:
     bytes_before: int  # of all weights
     bytes_after: int
     quality: Quality | None
+    no_prefill: str | None = None  # why the graph for prompts was left out, where the source has one
 
 
 def quantize(
@@ -63,6 +65,9 @@ def quantize(
     external_bytes: int = EXTERNAL_BYTES,
 ) -> QuantizeReport:
     """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
+
+    A graph for prompts beside `source` is quantized in the same way, and both share one file of weights; but it is left
+    out by the schemes that round all tokens of a run together, whose numbers would depend on how a prompt is cut.
 
     A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.ort_format writes beside it.
 
@@ -83,26 +88,38 @@ def quantize(
     model, signature = _read(source)
     calibration = _calibration(source, signature, chosen, config)
     before = _weight_bytes(model)
-    kept = (model.producer_name, model.producer_version, model.ir_version)
-    opset = {o.domain: o.version for o in model.opset_import}
-    with quiet():
-        made = chosen.quantizer(model, config, calibration)
-    made.producer_name, made.producer_version, made.ir_version = kept
-    assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
-    _describe(made, replace(signature, quantization=config.scheme), config)
-    data = _data_file(made, out, external_bytes)
+    made = _quantized(model, chosen, config, calibration)
+    after, no_prefill = _weight_bytes(made), _no_prefill(signature, config.scheme, chosen)
+    prompts = None if no_prefill else signature.prefill
+    signature = replace(signature, quantization=config.scheme, prefill=None)
+    stood = set(out.parent.glob(f"{glob.escape(out.name)}.*"))
+    other, data = None, None
+    if prompts is None:
+        _describe(made, signature, config)
+        data = _data_file(made, out, external_bytes)
+        files = [out] if data is None else [out, data]
+    else:
+        prompt_graph, _ = _read(existing_file(source.with_name(prompts), "the graph for prompts"))
+        other = _quantized(prompt_graph, chosen, config, None)
+        _describe(other, signature.of_prefill(), config)
+        files = [out, share_weights([made, other], out)]
+        files.append(companion(out, other))
+        _describe(made, replace(signature, prefill=files[-1].name), config)
     try:
+        if other is not None:
+            with replacing(files[-1]) as part:
+                _write(other, part, None)
         with replacing(out) as part:
             _write(made, part, data)
             quality = None if check is None else measure(source, part, config.scheme, chosen.loss, check)
             if quality is not None and not quality.passed:
                 raise Ruined(out, quality)
     except BaseException:
-        if data is not None:
-            data.unlink(missing_ok=True)
+        for file in files[1:]:
+            if file == data or file not in stood:
+                file.unlink(missing_ok=True)
         raise
-    files = without_older(out, [out] if data is None else [out, data])
-    return QuantizeReport(files, config.scheme, before, _weight_bytes(made), quality)
+    return QuantizeReport(without_older(out, files), config.scheme, before, after, quality, no_prefill)
 
 
 def export_quantized(
@@ -129,8 +146,14 @@ def _as_ort(source: Path, out: Path, config: QuantizeConfig, check: Path | None)
         except Ruined as ruined:
             raise Ruined(out, ruined.quality) from None
         metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
-        style = find(Signature.from_metadata(metadata).target).ort_style
-        return replace(report, files=write_ort(graph, out, style))
+        signature = Signature.from_metadata(metadata)
+        if signature.prefill is not None:
+            raise UserError(
+                "an .onnx, whose weights a graph for prompts can share",
+                f"{out}",
+                "export without --prefill for an .ort",
+            )
+        return replace(report, files=write_ort(graph, out, find(signature.target).ort_style))
 
 
 def _options_fit(chosen: Scheme, config: QuantizeConfig) -> None:
@@ -184,6 +207,25 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
             "name a longer one",
         )
     return tokens
+
+
+def _quantized(
+    model: onnx.ModelProto, chosen: Scheme, config: QuantizeConfig, calibration: Calibration | None
+) -> onnx.ModelProto:
+    kept = (model.producer_name, model.producer_version, model.ir_version)
+    opset = {o.domain: o.version for o in model.opset_import}
+    with quiet():
+        made = chosen.quantizer(model, config, calibration)
+    made.producer_name, made.producer_version, made.ir_version = kept
+    assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
+    return made
+
+
+def _no_prefill(signature: Signature, name: str, chosen: Scheme) -> str | None:
+    """Why a graph for prompts that there is cannot be quantized."""
+    if signature.prefill is None or chosen.row_wise:
+        return None
+    return f"{name} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from t2r_export.graph import IR_VERSION, OPSET, Dim, GraphOps, Value
 from t2r_export.ops import row_size, update_rule
+from t2r_export.sequence import by_sequence, joined, only_linear, parted, row_numbers, with_ones
 from t2r_runtime.errors import UserError
 
 
@@ -30,12 +31,16 @@ class AttentionOps(GraphOps):
     domain: str
 
     def sequences(self, x: Value) -> Value:
+        if self.prompt is not None:
+            return super().sequences(x)
         return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
 
     def linear_attention(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
         beta: Value | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
+        if self.prompt is not None:
+            return self._many(q, k, v, S, only_linear(z, log_gate, beta))
         _, G, K, V = S.shape
         assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
         heads = row_size(q) // K
@@ -61,6 +66,26 @@ class AttentionOps(GraphOps):
         z = self.add(z, self.reshape(k, (-1, G, K)))
         denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
         return numerator, denominator, after, z
+
+    def _many(self, q: Value, k: Value, v: Value, S: Value, z: Value) -> tuple[Value, Value, Value, Value]:
+        """T tokens of each sequence; z goes along as the state of a value that is always 1."""
+        assert self.prompt is not None
+        B, G, K, V = S.shape
+        assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
+        heads = row_numbers(self, q) // K
+        q, k = by_sequence(self, q, heads * K), by_sequence(self, k, G * K)
+        v = by_sequence(self, with_ones(self, by_sequence(self, v, G, V)), G * (V + 1))
+        both, after = self.emit_many(
+            "LinearAttention",
+            [q, k, v, joined(self, S, z)],
+            [(B, self.prompt.length, heads * (V + 1)), (B, G, K, V + 1)],
+            domain=self.domain,
+            update_rule="linear",
+            scale=1.0,  # as above
+            q_num_heads=heads,
+            kv_num_heads=G,
+        )
+        return parted(self, self.reshape(both, (-1, G, heads // G, V + 1)), after)
 
     def _row(self, x: Value, state: Value) -> Value:
         """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""

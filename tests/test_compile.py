@@ -85,10 +85,22 @@ def test_nodes_that_are_not_compiled(paths: Saved, compiler: str) -> None:
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
 
+def test_a_graph_for_prompts_is_not_left_behind(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.graph(paths[0], prefill=True)
+    monkeypatch.setattr(module, "open_graph", lambda path, *_, prefill: open_graph(path, prefill=prefill))
+    with pytest.raises(UserError) as caught:
+        compile_graph(*paths, compiler)
+    assert str(caught.value) == (
+        "expected a graph by itself to compile; received one with a graph for prompts beside it; "
+        "export without --prefill"
+    )
+    assert not paths[1].exists()
+
+
 def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def writes(path: Path, provider: str, *rest: Any) -> Any:
+    def writes(path: Path, provider: str, *rest: Any, prefill: bool = True) -> Any:
         seen.append((path.name, rest))
         if len(rest) == 4:  # the compilation
             with_program(path, Path(rest[3]["ep.context_file_path"]))

@@ -29,6 +29,7 @@ from t2r_export.cli.reports import export_text, state_bytes
 )
 @click.option("--format", "kind", help="onnx, or ort: ONNX Runtime's own. Default: what the name OUT ends in.")
 @click.option("--top-k", type=int, metavar="N", help="Let the graph choose the N largest logits: 1 for greedy text.")
+@click.option("--prefill", is_flag=True, help="A second graph beside OUT that reads prompts many tokens at once.")
 @click.option("--quantize", "scheme", metavar="S", help="Quantize too: fp16, int8, int8-static, w8 or w4.")
 @quantizing.options
 @json_option
@@ -41,6 +42,7 @@ def command(
     target: str,
     kind: str | None,
     top_k: int | None,
+    prefill: bool,
     scheme: str | None,
     check: Path | None,
     as_json: bool,
@@ -53,7 +55,7 @@ def command(
 
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
-    config, quantized = ExportConfig(batch, state_layout, past_end, target, kind, top_k), None
+    config, quantized = ExportConfig(batch, state_layout, past_end, target, kind, top_k, prefill), None
     if scheme is None:
         quantizing.refuse_without_scheme(check, **given)
         report = export(checkpoint.load(model), out, config)
@@ -67,6 +69,7 @@ def command(
         "nodes": report.nodes,
         "state_bytes": state_bytes(report),
         "folds": report.folds,
+        "no_prefill": report.no_prefill,
     }
     lines = [export_text(report, files)]
     if quantized is not None:

@@ -22,6 +22,10 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
         f"state: {size(state_bytes(report))} a sequence, {'and more with every token' if grows else 'constant'}",
     ]
+    if report.signature.prefill is not None:
+        lines.append("prompts: many tokens at once, by a graph of its own")
+    elif report.no_prefill is not None:
+        lines.append(f"prompts: one token at a time: {report.no_prefill}")
     for status in dict.fromkeys(fold.status for fold in report.folds):
         lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
     return "\n".join(lines)

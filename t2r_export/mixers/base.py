@@ -47,6 +47,11 @@ class Mixer(nn.Module):
         """
         return {}
 
+    def parallel_obstacle(self) -> str | None:
+        """Why `step` cannot also take the rows of T tokens of each sequence, x (B·T, D) and cos and sin (B·T, 1, d/2),
+        or None if it can: its states are then touched by operators alone that know sequences."""
+        return f"{self.config.kind} has no form for many tokens in a graph"
+
     def fold_obstacle(self) -> str | None:
         """Why this mixer cannot be folded, or None if it can."""
         raise NotImplementedError

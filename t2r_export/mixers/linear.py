@@ -160,6 +160,9 @@ class LinearMixer(Mixer):
         S, z = StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))
         return [S, z] if self.config.normalizer == "z" else [S]
 
+    def parallel_obstacle(self) -> str | None:
+        return None  # but for `linear_attention`, each row is computed by itself
+
     def fold_obstacle(self) -> str | None:
         if self.rotates:
             return "positions are rotated between the projection and φ (positions='keep')"

@@ -28,14 +28,15 @@ class Scheme:
     loss: float  # share by which nats/token may grow on a text; docs/quantization.md has what was measured
     calibrated: bool = False  # needs a text
     block_wise: bool = False  # takes a block size and an accuracy level
+    row_wise: bool = False  # rounds each token by itself, so that many at once give what one after the other gives
 
 
 SCHEMES: dict[str, Scheme] = {
-    "fp16": Scheme(float16, loss=0.005),
+    "fp16": Scheme(float16, loss=0.005, row_wise=True),
     "int8": Scheme(dynamic, loss=0.005),
     "int8-static": Scheme(static, loss=0.02, calibrated=True),
-    "w8": Scheme(blocks, loss=0.005, block_wise=True),
-    "w4": Scheme(blocks, loss=0.03, block_wise=True),
+    "w8": Scheme(blocks, loss=0.005, block_wise=True, row_wise=True),
+    "w4": Scheme(blocks, loss=0.03, block_wise=True, row_wise=True),
 }
 
 

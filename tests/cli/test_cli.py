@@ -18,6 +18,7 @@ from t2r_export import checkpoint, tolerances
 from t2r_export.cli import VERBS, export_main, main
 from t2r_export.cli.providers import split
 from t2r_export.model import Transformer
+from t2r_runtime import Decoder
 
 
 @pytest.fixture(scope="session")
@@ -162,6 +163,22 @@ def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
     result = json.loads(out)
     assert result["files"] == {str(tmp_path / "teacher.onnx"): (tmp_path / "teacher.onnx").stat().st_size}
     assert [fold["folded"] for fold in result["folds"]] == [False, False]
+
+
+@pytest.mark.parametrize(
+    "name, said, count",
+    [
+        ("t2r", "many tokens at once, by a graph of its own", 3),
+        ("model", "one token at a time: layer 0: softmax has no form for many tokens in a graph", 1),
+    ],
+)
+def test_export_for_prompts(name: str, said: str, count: int, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    out, _ = run(capsys, "export", folder / f"{name}.pt", tmp_path / "g.onnx", "--prefill", "--top-k", 2)
+    assert f"prompts: {said}\n" in out
+    assert len(list(tmp_path.iterdir())) == count
+    assert Decoder(tmp_path / "g.onnx").signature.top_k == 2
+    out, _ = run(capsys, "quantize", tmp_path / "g.onnx", tmp_path / "q.onnx", "--scheme", "int8")
+    assert ("prompts: one token at a time: int8 rounds" in out) == (count == 3)
 
 
 def test_verify_passes(folder: Path, capsys: Output) -> None:

@@ -56,6 +56,8 @@ def signature(kind: str = "constant", **changes: Any) -> Signature:
         producer="tests 1",
         tokenizer=None,
         top_k=None,
+        tokens=1,
+        prefill=None,
     )
     return dataclasses.replace(plain, **changes)
 

@@ -80,6 +80,14 @@ BAD_VALUES = [
     ("eos_tokens", 5),
     ("eos_tokens", [[1]]),
     ("tokenizer", {}),
+    ("tokens", 2),
+    ("tokens", True),
+    ("prefill", "../g.onnx"),
+    ("prefill", "a\\b.onnx"),
+    ("prefill", "C:g.onnx"),
+    ("prefill", ""),
+    ("prefill", ".."),
+    ("prefill", 5),
     ("top_k", 0),
     ("top_k", 12),
     ("top_k", "3"),
@@ -126,7 +134,8 @@ def test_another_contract(tmp_path: Path) -> None:
 
 def test_an_earlier_contract_is_read(tmp_path: Path) -> None:
     def earlier(model: onnx.ModelProto) -> None:
-        kept = {k: v for k, v in graphs.metadata(model).items() if k != "t2r.top_k"}
+        new = ("t2r.top_k", "t2r.tokens", "t2r.prefill")
+        kept = {k: v for k, v in graphs.metadata(model).items() if k not in new}
         helper.set_model_props(model, kept | {"t2r.contract": "1"})
 
     decoder = Decoder(graphs.save(tmp_path / "g.onnx", edit=earlier), threads=1)

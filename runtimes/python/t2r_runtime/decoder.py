@@ -16,6 +16,8 @@ from t2r_runtime.session import open_graph
 from t2r_runtime.signature import Signature
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States, check_states, tokens_read
 
+ROWS = 512  # tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
+
 
 class Decoder:
     """A step graph, opened, at the start of a text.
@@ -27,6 +29,8 @@ class Decoder:
         provider_options: passed on to the provider.
         allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
             it they are an error that names them.
+        prefill: read prompts with the graph for prompts, where the step graph names one. It reads many tokens at once,
+            and takes memory for a session of its own.
 
     Raises:
         UserError: see t2r_runtime.session.open_graph.
@@ -41,8 +45,9 @@ class Decoder:
         threads: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
+        prefill: bool = True,
     ) -> None:
-        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback)
+        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, prefill=prefill)
         self._states = States(self._graph, self.signature.batch or 1)
         self._position = 0
 
@@ -116,7 +121,7 @@ class Decoder:
         return logits.copy()
 
     def prefill(self, ids: ArrayLike) -> NDArray[np.float32]:
-        """Read a prompt, one step a token.
+        """Read a prompt: many tokens at once where there is a graph for it, else one step a token.
 
         Args:
             ids: whole numbers (B, T), or (T,) if B is 1, with T of at least 1.
@@ -126,6 +131,8 @@ class Decoder:
 
         Raises:
             UserError: as for `step`, and for an empty prompt. Nothing has been read then.
+
+        However a text is cut into prompts, the states after it are the same but for rounding.
         """
         (logits,) = self._read(ids, LOGITS_ALONE)
         return logits.copy()
@@ -243,9 +250,11 @@ class Decoder:
             form = f"({self.batch}, T)" + (" or (T,)" if self.batch == 1 else "")
             raise UserError(f"ids of the shape {form}", f"{tokens.shape}", "give one row of tokens a sequence")
         self._room_for(tokens.shape[1])
-        for column in np.ascontiguousarray(tokens.T):
-            results = self._states.step(column, wanted)
-            self._position += 1
+        many = max(ROWS // self.batch, 1)
+        for start in range(0, tokens.shape[1], many):
+            part = tokens[:, start : start + many]
+            results = self._states.prefill(part, wanted)
+            self._position += part.shape[1]
         return results
 
     def _tokens(self, ids: ArrayLike) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime import providers
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -43,6 +43,7 @@ class Graph:
     device: str
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
+    prefill: ort.InferenceSession | None = None  # reads many tokens at once, from the same states to the same states
 
 
 def open_graph(
@@ -52,8 +53,9 @@ def open_graph(
     provider_options: Mapping[str, str] | None = None,
     allow_fallback: bool = False,
     config: Mapping[str, str] | None = None,
+    prefill: bool = True,
 ) -> Graph:
-    """Open `path` and check that it is a step graph of this contract.
+    """Open `path` and check that it is a step graph of this contract; and the graph for prompts beside it, if any.
 
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
@@ -62,18 +64,60 @@ def open_graph(
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
+        prefill: open the graph for prompts too. On WebGPU it is left out, where the memory of states is one session's.
 
     Raises:
         UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
             refuses, no metadata of ours, inputs and outputs that are not those of the metadata, or nodes that the
             provider did not take.
     """
-    path = existing_file(path, "an ONNX file")
-    chosen = providers.find_provider(provider)
     extra = dict(provider_options or {})
-    captured = extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and chosen.device == "cuda"
+    chosen = providers.find_provider(provider)
+    captured = _captured(chosen, extra)
+    session, signature, taken = _open(
+        existing_file(path, "an ONNX file"), provider, _options(threads, config or {}), extra, allow_fallback
+    )
+    if signature.tokens != 1:
+        raise UserError("a step graph", "one that reads many tokens at once", "open the graph that names it instead")
+    many = None
+    if prefill and signature.prefill is not None and chosen.device != "webgpu":
+        options = _options(threads, config or {})
+        if signature.quantization == "none":
+            # for many rows, products of weights as they lie in the file are as fast: no second copy of them in memory
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        extra.pop("enable_cuda_graph", None)  # prompts differ in length
+        many = _open_prefill(Path(path), signature, provider, options, extra, allow_fallback)
+    return Graph(session, signature, chosen.device, providers.counted(taken), captured, many)
+
+
+def _open_prefill(
+    step: Path,
+    signature: Signature,
+    provider: str,
+    options: ort.SessionOptions,
+    extra: Mapping[str, str],
+    allow_fallback: bool,
+) -> ort.InferenceSession:
+    """The graph for prompts that the step graph at `step` names."""
+    assert signature.prefill is not None
+    path = step.with_name(signature.prefill)
+    if not path.is_file():
+        raise UserError(
+            f"the graph for prompts {path.name} beside {step.name}", "none", "put it there, or use prefill=False"
+        )
+    session, other, _ = _open(path, provider, options, extra, allow_fallback)
+    if other != signature.of_prefill():
+        raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
+    return session
+
+
+def _open(
+    path: Path, provider: str, options: ort.SessionOptions, extra: Mapping[str, str], allow_fallback: bool
+) -> tuple[ort.InferenceSession, Signature, providers.Placement]:
+    """One graph of this contract."""
+    chosen = providers.find_provider(provider)
     try:
-        session = providers.open_session(path, chosen, _options(threads, config or {}), extra)
+        session = providers.open_session(path, chosen, options, extra)
         metadata = session.get_modelmeta().custom_metadata_map
     except UserError:
         raise
@@ -95,7 +139,7 @@ def open_graph(
         {node.name: _form(node) for node in session.get_inputs()},
         {node.name: _form(node) for node in session.get_outputs()},
     )
-    if captured and any(spec.grows for spec in signature.states):
+    if _captured(chosen, extra) and any(spec.grows for spec in signature.states):
         raise UserError(
             "states of constant shape, for CUDA graphs", "a cache that grows", "leave enable_cuda_graph out"
         )
@@ -105,7 +149,12 @@ def open_graph(
         raise UserError(f"a first step on {provider}", one_line(error), "choose another provider") from error
     if not allow_fallback:
         providers.check_placement(provider, chosen, taken)
-    return Graph(session, signature, chosen.device, providers.counted(taken), captured)
+    return session, signature, taken
+
+
+def _captured(provider: providers.Provider, extra: Mapping[str, str]) -> bool:
+    """Whether steps are to be replayed as CUDA graphs."""
+    return extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and provider.device == "cuda"
 
 
 def existing_file(path: str | Path, what: str) -> Path:
@@ -137,7 +186,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
     Raises:
         UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
     """
-    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,))}
+    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.tokens == 1 else (BATCH, TOKENS))}
     wanted_out: dict[str, Form] = {LOGITS: ("float32", (BATCH, signature.vocab_size))}
     wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
     if signature.top_k is not None:
@@ -188,7 +237,7 @@ def _first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
     """Inputs of one step that reads token 0 at the start of a text."""
     batch = signature.batch or 1
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
-    return {INPUT_IDS: np.zeros(batch, np.int64), **states}
+    return {INPUT_IDS: np.zeros(batch if signature.tokens == 1 else (batch, 2), np.int64), **states}
 
 
 def read_signature(metadata: Mapping[str, str]) -> Signature:
@@ -242,12 +291,19 @@ def _malformed(signature: Signature) -> list[str]:
         "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
         "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
+        "tokens": signature.tokens is None or (type(signature.tokens) is int and signature.tokens == 1),
+        "prefill": signature.prefill is None or _is_file_name(signature.prefill),
         "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
     }
     problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
     if not problems and not all(token(t) for t in (*signature.eos_tokens, signature.bos_token or 0)):
         problems = ["a bad value of bos_token or eos_tokens"]
     return problems
+
+
+def _is_file_name(name: Any) -> bool:
+    """Whether this names a file in a graph's own folder: a stranger's graph must not lead anywhere else."""
+    return isinstance(name, str) and name.isprintable() and name not in ("", ".", "..") and not set(name) & set("/\\:")
 
 
 def _form(node: ort.NodeArg) -> Form:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from t2r_runtime.errors import UserError
 
 CONTRACT_VERSION = 2
 # what a graph of an earlier version leaves unsaid
-EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"top_k": None}}
-INPUT_IDS = "input_ids"  # int64 (B,): one token a sequence
+EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"top_k": None, "tokens": 1, "prefill": None}}
+INPUT_IDS = "input_ids"  # int64 (B,): one token a sequence; (B, N) where the graph reads N of them at once
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
@@ -27,6 +27,7 @@ POSITION = "position"  # the state that counts the tokens read so far, int32 (B,
 
 BATCH = "B"  # a dimension given by the caller, constant over a run
 GROWING = "T"  # a dimension that is 0 at the start and 1 longer after each step
+TOKENS = "N"  # a dimension given by the caller, anew in each run
 
 PREFIX = "t2r."  # of every metadata key
 DTYPES = ("float32", "float16", "int32", "int64")
@@ -97,6 +98,12 @@ class Signature:
     producer: str  # package and version that wrote the graph
     tokenizer: str | None  # the text of a tokenizer.json
     top_k: int | None  # how many of the largest logits the graph gives apart; None: it has no such outputs
+    tokens: int | None  # of each sequence that one run reads: 1, or None for any number
+    prefill: str | None  # name of a graph beside this one that reads any number of tokens at once, with the same states
+
+    def of_prefill(self) -> Signature:
+        """The signature that the graph named `prefill` must have. Its tokenizer stands in the step graph."""
+        return replace(self, tokens=None, prefill=None, tokenizer=None)
 
     def to_metadata(self) -> dict[str, str]:
         """Keys and JSON texts for the graph's metadata_props."""

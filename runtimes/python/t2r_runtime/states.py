@@ -57,7 +57,7 @@ class States:
         if size > MAX_STATE_BYTES:
             raise UserError(f"states of at most {MAX_STATE_BYTES} bytes", f"{size} bytes", "choose a smaller batch")
         self.batch = batch
-        self._session, self._device = graph.session, graph.device
+        self._session, self._prefill, self._device = graph.session, graph.prefill, graph.device
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._captured = graph.captured
         self._constant = [spec for spec in specs if not spec.grows]
@@ -108,16 +108,32 @@ class States:
             self._bindings[wanted] = [self._bind(past, wanted) for past in range(2)]
         binding = self._bindings[wanted][self._turn]
         if self._rebind:
-            self._bind_inputs(binding, self._turn)
+            self._bind_inputs(binding, self._turn, self._ids)
+        return self._run(self._session, binding, 1, wanted)
+
+    def prefill(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
+        """`step` for many tokens of each sequence, ids (B, T): in one run where there is a graph for it."""
+        many = self._prefill
+        if many is None or ids.shape[1] == 1:
+            for column in np.ascontiguousarray(ids.T):
+                results = self.step(column, wanted)
+            return results
+        fed = self._empty(ids.shape, "int64")
+        fed.update_inplace(np.ascontiguousarray(ids))
+        return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
+
+    def _run(
+        self, session: ort.InferenceSession, binding: ort.IOBinding, tokens: int, wanted: tuple[str, ...]
+    ) -> list[Array]:
         grown: dict[str, ort.OrtValue] = {}
         for spec in self._growing:
             cache = self._caches[spec.name]
             length = cache.shape()[spec.shape.index(GROWING)]
-            grown[spec.name] = self._empty(spec.dims(self.batch, length + 1), spec.dtype)
+            grown[spec.name] = self._empty(spec.dims(self.batch, length + tokens), spec.dtype)
             binding.bind_ortvalue_input(spec.past, cache)
             binding.bind_ortvalue_output(spec.present, grown[spec.name])
         try:
-            self._session.run_with_iobinding(binding, self._run_options(wanted))
+            session.run_with_iobinding(binding, self._run_options(wanted) if session is self._session else None)
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
             raise UserError("the graph to run a step", one_line(error), "export the model again") from error
         finally:
@@ -126,9 +142,15 @@ class States:
         self._turn = 1 - self._turn
         return [np.asarray(self._results[name].numpy()) for name in wanted]
 
-    def _bind(self, past: int, wanted: tuple[str, ...]) -> ort.IOBinding:
-        binding = self._session.io_binding()
-        self._bind_inputs(binding, past)
+    def _bind(
+        self,
+        past: int,
+        wanted: tuple[str, ...],
+        session: ort.InferenceSession | None = None,
+        ids: ort.OrtValue | None = None,
+    ) -> ort.IOBinding:
+        binding = (session or self._session).io_binding()
+        self._bind_inputs(binding, past, ids or self._ids)
         for name in wanted:
             binding.bind_ortvalue_output(name, self._results[name])
         for spec in self._constant:
@@ -136,8 +158,8 @@ class States:
         self._let_go(binding)
         return binding
 
-    def _bind_inputs(self, binding: ort.IOBinding, past: int) -> None:
-        binding.bind_ortvalue_input(INPUT_IDS, self._ids)
+    def _bind_inputs(self, binding: ort.IOBinding, past: int, ids: ort.OrtValue) -> None:
+        binding.bind_ortvalue_input(INPUT_IDS, ids)
         for spec in self._constant:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
 
