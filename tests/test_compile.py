@@ -115,7 +115,9 @@ def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, m
     assert all(rest[1] == {"soc_model": "1"} for _, rest in seen)
     assert paths[1].read_bytes() == b"what stood here before"
     monkeypatch.setattr(
-        module, "open_graph", lambda path, *rest: writes(path, *rest) if len(rest) == 5 else Decoder(paths[0])
+        module,
+        "open_graph",
+        lambda path, *rest, **given: writes(path, *rest, **given) if len(rest) == 5 else Decoder(paths[0]),
     )
     report = compile_graph(*paths, compiler, {"soc_model": "1"})
     assert (report.files, report.programs) == ([paths[1]], 1)
