@@ -15,7 +15,7 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
     """A model with random weights as GPT-2's: projections and tables normal, 0.02, and smaller by √(2L) where a layer
     writes into the residual stream (Radford et al. 2019, section 2.3). Feature maps, recurrent layers and memories
     start as their own class says. Tokens start at the size of the sines where those are added to them, or the model
-    would see little but its position."""
+    would see little but its position, and at the size of one where no norm makes more of them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Transformer(config)
@@ -31,4 +31,6 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
             nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(config.layers)) if writes else 0.02)
             if parameter is model.embedding.weight and config.position == "sinusoidal":
                 nn.init.normal_(parameter, std=math.sqrt(0.5))
+            elif parameter is model.embedding.weight and config.norm == "none":
+                nn.init.normal_(parameter)
     return model

@@ -32,6 +32,13 @@ def test_other_parts_start_as_their_own_class_says() -> None:
     assert float(parameters["blocks.0.ffn.values"].std()) == pytest.approx(64**-0.5, rel=0.05)
 
 
+def test_tokens_are_as_large_as_what_they_meet() -> None:
+    bare = dataclasses.replace(WIDE, norm="none")
+    sines = dataclasses.replace(WIDE, position="sinusoidal", max_positions=None)
+    for config, std in ((bare, 1.0), (sines, math.sqrt(0.5))):
+        assert float(initialize(config, 0).state_dict()["embedding.weight"].std()) == pytest.approx(std, rel=0.1)
+
+
 def test_the_seed_decides() -> None:
     first, again, other = (initialize(CONFIGS["mixed"], seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)

@@ -1,0 +1,246 @@
+"""What a state of a given size can hold: associative recall and copying, by mixer and by bytes of state.
+
+    python benchmarks/recall.py [--quick] [--work build/recall] [--tasks mqar,copy] [--sizes 1,4,16,64] [--seeds 3]
+
+Two tasks that a model with a small state must fail:
+
+    mqar  pairs of a key and a value, then every key once more, in another order: say its value (multi-query associative
+          recall, Arora et al. 2023, arXiv 2312.04927; without the filler between the questions)
+    copy  a row of random symbols, a separator, and the row once more (Jelassi et al. 2024, arXiv 2402.01032)
+
+Each model is two blocks of one mixer, with sines added to the embedding so that a token can look one back, trained from
+random weights on fresh sequences; the score is the share of right answers at the full length, 1 in 32 by chance. Lengths
+of a quarter, a half and the whole alternate in training, without which little is learned in so few steps. A mixer's
+`grows` says which of its sizes (or of the model's) makes the state larger; the largest state that fits is taken. Softmax
+attention, whose state is as long as the text, stands beside them for comparison.
+
+A run that is in the work folder's runs.jsonl is not made again. Writes recall.csv there, and recall.svg (extra `plot`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from t2r_export.bench import machine
+from t2r_export.config import ModelConfig
+from t2r_export.initialize import initialize
+from t2r_export.mixer_configs import SoftmaxConfig, mixer_from_dict
+from t2r_export.training import learning_rate, make_optimizer
+from t2r_export.weights import outline
+from t2r_runtime.files import write_bytes
+
+KEYS, VALUES = 32, 16
+IGNORED = -100  # no answer here: cross_entropy's own sign
+BATCH, RATE, TESTS = 32, 3e-3, 8  # sequences a step, peak rate, batches that the score is the mean of
+LARGEST = 4_000_000  # parameters; what needs more for its state is left out
+MODEL = ModelConfig(
+    vocab_size=KEYS + KEYS * VALUES,
+    width=64,
+    heads=2,
+    kv_heads=2,
+    head_size=32,
+    ffn_size=128,
+    layers=(SoftmaxConfig(),) * 2,
+    position="sinusoidal",
+    tied_head=False,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A mixer as `t2r convert` knows it, and what its state grows with: a field of it or of the model -> numbers a
+    unit."""
+
+    mixer: dict[str, Any]
+    grows: dict[str, int] = field(default_factory=dict)
+
+    def config(self, units: int) -> ModelConfig:
+        sizes = {name: number * units for name, number in self.grows.items()}
+        ours = {f.name for f in dataclasses.fields(ModelConfig)}
+        mixer = mixer_from_dict(self.mixer | {name: size for name, size in sizes.items() if name not in ours})
+        model = {name: size for name, size in sizes.items() if name in ours}
+        return dataclasses.replace(MODEL, layers=(mixer,) * len(MODEL.layers), **model)
+
+
+ENTRIES = {
+    "softmax": Entry({"kind": "softmax"}),
+    "window": Entry({"kind": "window", "sinks": 0}, {"window": 1}),
+    "linear relu": Entry({"kind": "linear"}, {"feature_size": 1}),
+    "linear elu": Entry({"kind": "linear", "feature_map": "elu"}, {"feature_size": 1, "head_size": 1}),
+    "linear dpfp": Entry({"kind": "linear", "feature_map": "dpfp"}, {"feature_size": 2, "head_size": 1}),
+    "linear hedgehog": Entry({"kind": "linear", "feature_map": "hedgehog"}, {"feature_size": 2, "head_size": 1}),
+    "lstm": Entry({"kind": "lstm"}, {"width": 2}),
+}
+
+
+def mqar(pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """ids (BATCH, 2 · pairs) and what is to be said at each (BATCH, 2 · pairs), -100 where nothing is."""
+    keys = torch.rand(BATCH, KEYS, generator=generator).argsort(1)[:, :pairs]
+    values = torch.randint(VALUES, (BATCH, pairs), generator=generator)
+    order = torch.rand(BATCH, pairs, generator=generator).argsort(1)
+    told = KEYS + keys * VALUES + values  # a token for every pair that there can be
+    answers = torch.cat([torch.full_like(values, IGNORED), values.gather(1, order)], 1)
+    return torch.cat([told, keys.gather(1, order)], 1), answers
+
+
+def copy(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """ids (BATCH, 2 · length) and what is to be said at each (BATCH, 2 · length), -100 where nothing is."""
+    row = torch.randint(VALUES, (BATCH, length), generator=generator)
+    said = torch.full_like(row, IGNORED)
+    return torch.cat([row, torch.full_like(row, VALUES)], 1), torch.cat([said, row], 1)
+
+
+TASKS = {"mqar": (mqar, 32), "copy": (copy, 32)}  # and the number of pairs or symbols
+
+
+def state_bytes(config: ModelConfig, length: int) -> int:
+    """Of one sequence, the position not counted."""
+    return sum(s.bytes(length=length) for s in outline(config).state_spec() if s.name != "position")
+
+
+def fitting(entry: Entry, limit: int, length: int) -> ModelConfig | None:
+    """The model with the largest state of at most `limit` bytes, or None if it would be too large a model."""
+    units = 1
+    while state_bytes(entry.config(2 * units), length) <= limit:
+        units *= 2
+    for step in (units >> i for i in range(units.bit_length())):
+        if state_bytes(entry.config(units + step), length) <= limit:
+            units += step
+    config = entry.config(units)
+    fine = state_bytes(config, length) <= limit and sum(p.numel() for p in outline(config).parameters()) <= LARGEST
+    return config if fine else None
+
+
+def train(config: ModelConfig, task: str, steps: int, seed: int) -> float:
+    """Share of right answers after `steps`."""
+    make, size = TASKS[task]
+    model, generator = initialize(config, seed), torch.Generator().manual_seed(seed)
+    optimizer = make_optimizer(list(model.parameters()), RATE * 64 / config.width, 0.0)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, steps, RATE * 64 / config.width, 0.1)
+        ids, answers = make(size, generator)
+        loss = F.cross_entropy(model(ids).flatten(0, 1), answers.flatten(), ignore_index=IGNORED)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return score(model.eval(), task)
+
+
+@torch.inference_mode()
+def score(model: torch.nn.Module, task: str) -> float:
+    make, size = TASKS[task]
+    generator, right = torch.Generator().manual_seed(1 << 20), []
+    for _ in range(TESTS):
+        ids, answers = make(size, generator)
+        right.append((model(ids).argmax(-1) == answers)[answers != IGNORED].float().mean())
+    return float(torch.stack(right).mean())
+
+
+def plan(tasks: list[str], sizes: list[int], seeds: int) -> list[tuple[str, str, int | None, int]]:
+    """Task, mixer, state in KB (None: as it is), seed; a seed of everything before the next."""
+    kinds = [(n, size) for n, entry in ENTRIES.items() for size in (sizes if entry.grows else [None])]
+    return [(task, n, size, seed) for seed, task, (n, size) in itertools.product(range(seeds), tasks, kinds)]
+
+
+def run_all(work: Path, steps: int, wanted: list[tuple[str, str, int | None, int]]) -> list[dict[str, Any]]:
+    path = work / "runs.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {(row["task"], row["mixer"], row["kb"], row["seed"], row["steps"]) for row in rows}
+    for task, name, kb, seed in wanted:
+        if (task, name, kb, seed, steps) in done:
+            continue
+        length = 2 * TASKS[task][1]
+        config = ENTRIES[name].config(1) if kb is None else fitting(ENTRIES[name], 1024 * kb, length)
+        row: dict[str, Any] = {"task": task, "mixer": name, "kb": kb, "seed": seed, "steps": steps}
+        if config is not None:
+            began = time.monotonic()
+            row |= {"accuracy": round(train(config, task, steps, seed), 4), "bytes": state_bytes(config, length)}
+            row["seconds"] = round(time.monotonic() - began, 1)
+        rows.append(row)
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    return [
+        row for row in rows if (row["task"], row["mixer"], row["kb"], row["seed"]) in wanted and row["steps"] == steps
+    ]
+
+
+def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A line a task, mixer and size: mean accuracy over the seeds, lowest and highest."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in (row for row in rows if "accuracy" in row):
+        groups.setdefault((row["task"], row["mixer"], row["kb"]), []).append(row)
+    lines = []
+    for (task, name, kb), group in groups.items():
+        scores = [row["accuracy"] for row in group]
+        spread = {"accuracy": round(statistics.mean(scores), 4), "lowest": min(scores), "highest": max(scores)}
+        lines.append({"task": task, "mixer": name, "kb": kb, "bytes": group[0]["bytes"], **spread, "seeds": len(group)})
+    return lines
+
+
+def write_table(lines: list[dict[str, Any]], work: Path) -> None:
+    table = io.StringIO()
+    writer = csv.DictWriter(table, lines[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_bytes(work / "recall.csv", table.getvalue().encode())
+
+
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    tasks = list(dict.fromkeys(line["task"] for line in lines))
+    figure = Figure(figsize=(5 * len(tasks), 4.5), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        for number, name in enumerate(ENTRIES):
+            found = [line for line in lines if (line["task"], line["mixer"]) == (task, name)]
+            columns = [[line[key] for line in found] for key in ("bytes", "accuracy", "lowest", "highest")]
+            axes.plot(columns[0], columns[1], marker="o", markersize=3, color=f"C{number}", label=name)
+            axes.fill_between(columns[0], columns[2], columns[3], color=f"C{number}", alpha=0.15)
+        axes.set(xscale="log", xlabel="bytes of state", ylabel="right answers", title=task, ylim=(0, 1.02))
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("build/recall"))
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--sizes", default="1,4,16,64", help="of the state, KB")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one seed, two sizes, few steps: a look at the whole")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    options.work.mkdir(parents=True, exist_ok=True)
+    sizes, seeds, steps = [int(size) for size in options.sizes.split(",")], options.seeds, options.steps
+    if options.quick:
+        sizes, seeds, steps = sizes[:2], 1, 20
+    rows = run_all(options.work, steps, plan(options.tasks.split(","), sizes, seeds))
+    lines = summary(rows)
+    for line in lines:
+        print("  ".join(f"{key} {value}" for key, value in line.items()))
+    write_table(lines, options.work)
+    draw(lines, options.work / "recall.svg")
+    write_bytes(options.work / "results.json", json.dumps({"runs": rows, "machine": machine()}, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()
