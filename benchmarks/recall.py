@@ -4,15 +4,16 @@
 
 Two tasks that a model with a small state must fail:
 
-    mqar  pairs of a key and a value, then every key once more, in another order: say its value (multi-query associative
-          recall, Arora et al. 2023, arXiv 2312.04927; without the filler between the questions)
-    copy  a row of random symbols, a separator, and the row once more (Jelassi et al. 2024, arXiv 2402.01032)
+    mqar  32 pairs of a key and a value, then every key once more, in another order: say its value (multi-query
+          associative recall, Arora et al. 2023, arXiv 2312.04927; a pair is one token here, so that what is measured
+          is what the state holds, and not whether two tokens are joined)
+    copy  a row of 32 random symbols, then a blank for each: say the row (after Jelassi et al. 2024, arXiv 2402.01032;
+          without the symbols themselves behind it, so that the place alone tells which one is asked for)
 
-Each model is two blocks of one mixer, with sines added to the embedding so that a token can look one back, trained from
-random weights on fresh sequences; the score is the share of right answers at the full length, 1 in 32 by chance. Lengths
-of a quarter, a half and the whole alternate in training, without which little is learned in so few steps. A mixer's
-`grows` says which of its sizes (or of the model's) makes the state larger; the largest state that fits is taken. Softmax
-attention, whose state is as long as the text, stands beside them for comparison.
+Each model is two blocks of one mixer, with sines added to the embedding, trained from random weights on fresh
+sequences; the score is the share of right answers, 1 in 16 by chance. A mixer's `grows` says which of its sizes (or of
+the model's) makes the state larger; the largest state that fits is taken. Softmax attention, whose state is as long as
+the text, stands beside them for comparison.
 
 A run that is in the work folder's runs.jsonl is not made again. Writes recall.csv there, and recall.svg (extra `plot`).
 """

@@ -60,7 +60,9 @@ class MixerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the kind; `mixer_from_dict` gives an equal config back."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
+        values = dataclasses.asdict(self)
+        # left out where there is none: layers without keep their files, byte for byte
+        return {"kind": self.kind, **{key: value for key, value in values.items() if (key, value) != ("memory", 0)}}
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,11 @@ class LinearConfig(MixerConfig):
     sigma: float = option("Of rfa: the width of its kernel, at the start where it is learned.", 1.0)
     fixed_sigma: bool = option("Of rfa: do not learn sigma.", False)
     redraw: bool = option("Of rfa and favor: other random directions in every training step.", False)
+    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
 
     def __post_init__(self) -> None:
         size("feature_size", self.feature_size)
+        amount("memory", self.memory)
         choice("feature_map", self.feature_map, self.FEATURE_MAPS)
         choice("normalizer", self.normalizer, self.NORMALIZERS)
         number("sigma", self.sigma)
@@ -167,7 +171,8 @@ class LinearConfig(MixerConfig):
     def summary(self) -> str:
         guard = f"guard {self.guard.kind} {self.guard.eps:g}"
         divided = guard if self.normalizer == "z" else f"normalizer {self.normalizer}"
-        return f"{self.feature_size} {self.feature_map} features, {divided}, positions {self.positions}"
+        memory = f", memory of {self.memory}" if self.memory else ""
+        return f"{self.feature_size} {self.feature_map} features, {divided}, positions {self.positions}{memory}"
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,12 @@ CONFIGS = {
     "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
     "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     "gru": dataclasses.replace(RECURRENT, layers=(GRUConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
+    # all-attention: a memory in each layer, and nothing behind it
+    "memory": dataclasses.replace(
+        LLAMA,
+        layers=(LinearConfig(K, memory=4), LinearConfig(K, positions="drop", normalizer="none", memory=3)),
+        feed_forwards=(NO_FFN, NO_FFN),
+    ),
     "mixed": dataclasses.replace(LLAMA, layers=(LSTMConfig(), LINEAR, DROPPED), feed_forwards=(DENSE, MEMORY, NO_FFN)),
 }
 

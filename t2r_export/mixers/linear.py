@@ -23,6 +23,7 @@ from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
+from t2r_export.mixers.memory import Memory, read
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, rotate
 from t2r_runtime.signature import BATCH, StateSpec
@@ -75,6 +76,8 @@ class LinearMixer(Mixer):
         if config.normalizer in ("group_norm", "rms_norm"):
             self.norm = HeadNorm(d, model.norm_eps, config.normalizer)
         self.o = nn.Linear(H * d, model.width, bias=model.output_bias)
+        if config.memory:
+            self.memory = Memory(G, config.memory, d, d, config.feature_size, config.folded)
 
     @property
     def _maps(self) -> tuple[FeatureMap, FeatureMap]:
@@ -106,7 +109,14 @@ class LinearMixer(Mixer):
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
         q, k, v = self.features(x, rotary)
-        o, S, z = chunked(q, k, v, state["S"], state.get("z"), self.config.guard)
+        S, z = state["S"], state.get("z")
+        if not self.config.memory:
+            o, S, z = chunked(q, k, v, S, z, self.config.guard)
+        else:  # as if it had been read before the text, and taken out again behind it
+            sums = self.memory.collect(self._maps[1]).to(S.dtype)
+            S_0, z_0 = sums[..., :-1], sums[..., -1]
+            o, S, z = chunked(q, k, v, S + S_0, None if z is None else z + z_0, self.config.guard)
+            S, z = S - S_0, None if z is None else z - z_0
         return self._output(o.to(x.dtype), TORCH).unflatten(0, x.shape[:2]), _state(S, z)
 
     def statistics(self, x: Tensor, state: State, rotary: Rotary | None) -> dict[str, Tensor]:
@@ -145,6 +155,10 @@ class LinearMixer(Mixer):
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         q, k, v = self._step_features(x, rotary, ops)
         numerator, denominator, S, z = ops.linear_attention(q, k, v, state["S"], state.get("z"))
+        if self.config.memory:
+            remembered, weight = read(q, self.memory.collect(self._maps[1], ops), ops)
+            numerator = ops.add(numerator, remembered)
+            denominator = None if z is None else ops.add(denominator, weight)
         o = numerator if z is None else ops.div(numerator, guarded(denominator, self.config.guard, ops))
         return self._output(o, ops), _state(S, z)
 
@@ -186,6 +200,8 @@ class LinearMixer(Mixer):
                 folded.get_submodule(name).take_over(module)  # type: ignore[operator]
             elif name in ("norm", "o"):
                 folded.get_submodule(name).load_state_dict(module.state_dict())
+        if self.config.memory:
+            folded.memory.sums.copy_(self.memory.collect(phi_k)[0])
         return folded
 
 
