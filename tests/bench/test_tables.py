@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,27 @@ def test_results_are_read_back(tmp_path: Path) -> None:
             read_result(path)
     with pytest.raises(UserError, match="does not exist"):
         read_result(tmp_path / "none.json")
+
+
+def test_a_page_is_filled_where_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    result = {**RESULT, "machine": {"cpu": "A CPU", "cores": 2, "memory_bytes": 8e9, "system": "Linux"}}
+    result["machine"] |= dict.fromkeys(("python", "torch", "onnxruntime-genai", "llama-cpp-python"))
+    result["machine"]["onnxruntime"] = "1.31.1"
+    (tmp_path / "decode.json").write_text(json.dumps(result))
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- table decode.json ratios-2 -->\nold\n<!-- end -->\nbetween\n<!-- table decode.json machine -->\n"
+        "<!-- end -->\n<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n"
+    )
+    script = Path(__file__).parents[2] / "benchmarks" / "tables.py"
+    monkeypatch.setattr("sys.argv", ["tables.py", str(tmp_path), str(page)])
+    for _ in range(2):  # a page that is filled can be filled again
+        runpy.run_path(str(script), run_name="__main__")
+    text = page.read_text()
+    assert "| t2r:w4 | 1.00 | 1.00 |\n" in text
+    assert text.count("t2r:w4:again") == 1
+    assert "old" not in text
+    assert "2 cores of an A CPU, 8 GB, Linux; onnxruntime 1.31.1." in text
+    assert text.startswith("before\n<!-- table decode.json ratios-2 -->\n")
+    assert text.endswith("<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n")
+    assert "nothing for none.json x" in capsys.readouterr().out
