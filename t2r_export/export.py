@@ -21,7 +21,7 @@ from t2r_export.config import ModelConfig
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import GraphOps, Value, value_info
 from t2r_export.graph_file import EXTERNAL_BYTES, companion, shape, write_graph
-from t2r_export.layout import Group, group
+from t2r_export.layout import Group, group, low_name, with_low
 from t2r_export.model import Transformer
 from t2r_export.ops import NoParallelForm
 from t2r_export.ort_format import folder_beside, write_ort
@@ -32,6 +32,7 @@ from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOKEN
 PAST_ENDS = ("refuse", "clamp")
 FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
 MAX_BATCH = 1 << 16
+DAMPING = 2**-6  # of φ(q): as long as z fits into float16, φ(q)·z does too where φ(q) sums to 64 at most
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class ExportConfig:
     format: str | None = None  # onnx | ort; None: what the file's name says
     top_k: int | None = None  # the graph also gives this many of the largest logits
     prefill: bool = False  # a second graph, for prompts, beside the first
+    float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -67,6 +69,14 @@ class ExportConfig:
                 f"one token at a time with target {self.target}: every dimension is a number there",
                 "a graph for prompts of any length",
                 "leave out --prefill, or choose another --target",
+            )
+        if self.prefill and self.float16_safe:
+            raise UserError("one of --prefill and --float16-safe", "both", "leave out one of them")
+        if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
+            raise UserError(
+                "the state layout layers and a target of ordinary operators for a graph that is safe in float16",
+                f"the layout {self.state_layout} and the target {self.target}",
+                "leave out --float16-safe, or choose others",
             )
         if target.static and self.batch is None:
             object.__setattr__(self, "batch", 1)
@@ -113,7 +123,9 @@ def export(
     if target.static:
         _only_constant(groups, config.target)
     batch = BATCH if config.batch is None else config.batch
-    graph, ops = build_graph(model, groups, batch, target, config.top_k)
+    graph, ops = build_graph(model, groups, batch, target, config.top_k, float16_safe=config.float16_safe)
+    if config.float16_safe:
+        groups = with_low(groups, ops.low_after)
     signature = _signature(checkpoint, model.config, groups, folds, config)
     others, no_prefill = {}, None
     if config.prefill:
@@ -179,27 +191,37 @@ def build_graph(
     target: Target = TARGETS["portable"],
     top_k: int | None = None,
     tokens: str | None = None,
+    float16_safe: bool = False,
 ) -> tuple[onnx.ModelProto, GraphOps]:
     """The step of `model` as a checked message without its weights, and the recorder that holds them.
 
     Args:
         tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
+        float16_safe: for accelerators that compute in float16 whatever they are given. A state that is a sum is two
+            tensors, since one would stop growing, and φ(q)·z is kept below 65,504 by a smaller φ(q).
 
     Raises:
         NoParallelForm: with `tokens`, a layer that has none.
     """
     ops = target.ops(model, batch)
+    if float16_safe:
+        ops.damping = DAMPING
     ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
     inputs, past = [ids], {}
     for g in groups:
         dims = tuple(batch if d == BATCH else d for d in g.spec.shape)
         inputs.append(Value(PAST + g.spec.name, g.spec.dtype, dims))
         past.update(_members(inputs[-1], g, ops))
+        if float16_safe and g.spec.dtype == "float32":
+            ops.low[inputs[-1].name] = Value(PAST + low_name(g.spec.name), "float32", dims)
     logits, present = model.step(ids, past, ops)
     results = {LOGITS: logits}
     if top_k is not None:
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
     results |= {PRESENT + g.spec.name: _joined([present[m.name] for m in g.members], g, ops) for g in groups}
+    for name, after in ops.low_after.items():
+        inputs.append(ops.low[name])
+        results[PRESENT + ops.low[name].name.removeprefix(PAST)] = after
     outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
     ops.rename({value.name: name for name, value in results.items()})
     ops.prune([value.name for value in outputs])
@@ -249,7 +271,7 @@ def _signature(
 ) -> Signature:
     layers = tuple({**layer, "fold": f.status} for layer, f in zip(config.describe_layers(), folds, strict=True))
     return Signature(
-        states=tuple(g.spec for g in groups),
+        states=tuple(state for g in groups for state in g.states),
         vocab_size=config.vocab_size,
         bos_token=config.bos_token,
         eos_tokens=config.eos_tokens,

@@ -29,6 +29,8 @@ class NoParallelForm(Exception):
 class TorchOps:
     """The operators, computed at once. Shapes are those of NumPy's broadcasting unless said otherwise."""
 
+    damping = 1.0  # what linear attention multiplies φ(q) by, a power of two: its quotient is the same for any
+
     def parameter(self, tensor: Tensor) -> Any:
         """A weight as an operand."""
         return tensor
@@ -58,6 +60,10 @@ class TorchOps:
 
     def add(self, a: Any, b: Any) -> Any:
         return a + b
+
+    def accumulate(self, state: Any, increment: Any) -> Any:
+        """state + increment, for a state that does nothing but grow: a graph may keep what the sum rounds off."""
+        return self.add(state, increment)
 
     def sub(self, a: Any, b: Any) -> Any:
         return a - b
@@ -211,12 +217,12 @@ class TorchOps:
         if beta is not None:
             v = self.mul(self.sub(v, self.matmul(self.reshape(k, (-1, G, 1, K)), S)), beta)
         # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
-        S = self.add(S, self.matmul(column, v))
+        S = self.accumulate(S, self.matmul(column, v))
         if z is None:
             return self.matmul(q, S), None, S, None
         if kept is not None:
             z = self.mul(z, self.squeeze(kept, -1))
-        z = self.add(z, self.reshape(k, (-1, G, K)))
+        z = self.accumulate(z, self.reshape(k, (-1, G, K)))
         return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
 
     def _one_by_one(self, q: Any, k: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any, Any, Any]:

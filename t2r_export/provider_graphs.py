@@ -23,7 +23,7 @@ PROVIDER_GRAPHS = {
     "cuda": ProviderGraph(ExportConfig()),
     "openvino": ProviderGraph(ExportConfig(), growing=False),
     "webgpu": ProviderGraph(ExportConfig()),
-    "qnn": ProviderGraph(ExportConfig(batch=1), growing=False, activation_bits=16),
+    "qnn": ProviderGraph(ExportConfig(batch=1, float16_safe=True), growing=False, activation_bits=16),
     "xnnpack": NPU,
     "dnnl": NPU,
     "coreml": NPU,  # not run: a table look-up only, as for nnapi

@@ -198,14 +198,15 @@ class Target:
     opsets: Mapping[str, int]  # the operator sets that its nodes belong to, written down on purpose
     ir_version: int
     static: bool = False  # every dimension is a number
+    ordinary: bool = True  # a state's sum is an Add
     ort_style: str = "Fixed"  # Runtime: an .ort keeps these operators, where Fixed would merge them for the CPU
 
 
 TARGETS = {
     "portable": Target(GraphOps, {"": OPSET}, IR_VERSION),
-    "fused": Target(FusedOps, {"": OPSET, "com.microsoft": 1}, IR_VERSION),
+    "fused": Target(FusedOps, {"": OPSET, "com.microsoft": 1}, IR_VERSION, ordinary=False),
     # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
-    "standard": Target(StandardOps, {"": 27}, 13),
+    "standard": Target(StandardOps, {"": 27}, 13, ordinary=False),
     "npu": Target(NpuOps, {"": OPSET}, IR_VERSION, static=True, ort_style="Runtime"),
 }
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.fold import FOLD_TOLERANCE, fold
-from t2r_export.layout import Group, group, pack, unpack
+from t2r_export.layout import Group, group, low_name, pack, unpack, with_low
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.tolerances import Tolerance, tolerance
@@ -116,6 +116,8 @@ def verify(
     for each in (model, unfolded):
         each.positions.past_end = signature.past_end
     groups = group(model.state_spec(), signature.state_layout)
+    low = [g.spec.name for g in groups if low_name(g.spec.name) in {state.name for state in signature.states}]
+    groups = with_low(groups, low) if low else groups
     _same_interface(decoder, groups, model)
     report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
     report.greedy_bound = bound.greedy
@@ -132,7 +134,7 @@ def verify(
 
 
 def _same_interface(decoder: Decoder, groups: list[Group], model: Transformer) -> None:
-    expected = [g.spec for g in groups]
+    expected = [state for g in groups for state in g.states]
     received = list(decoder.signature.states)
     if expected != received or decoder.signature.vocab_size != model.config.vocab_size:
         differing = [f"{s.name} {list(s.shape)}" for s in received if s not in expected]

@@ -154,12 +154,16 @@ class LinearMixer(Mixer):
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         q, k, v = self._step_features(x, rotary, ops)
+        guard = self.config.guard
+        if ops.damping != 1.0 and "z" in state:
+            # numerator, denominator and eps alike; an eps that float16 rounds to 0 would guard nothing
+            q, guard = ops.mul(q, ops.damping), dataclasses.replace(guard, eps=max(guard.eps * ops.damping, 2**-20))
         numerator, denominator, S, z = ops.linear_attention(q, k, v, state["S"], state.get("z"))
         if self.config.memory:
             remembered, weight = read(q, self.memory.collect(self._maps[1], ops), ops)
             numerator = ops.add(numerator, remembered)
             denominator = None if z is None else ops.add(denominator, weight)
-        o = numerator if z is None else ops.div(numerator, guarded(denominator, self.config.guard, ops))
+        o = numerator if z is None else ops.div(numerator, guarded(denominator, guard, ops))
         return self._output(o, ops), _state(S, z)
 
     def _output(self, o: Any, ops: TorchOps) -> Any:
