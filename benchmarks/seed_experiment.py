@@ -33,7 +33,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from t2r_export import checkpoint
-from t2r_export.bench import machine
+from t2r_export.bench.timing import machine
 from t2r_export.config import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.curves import draw, read_curves, write_csv

@@ -1,0 +1,53 @@
+"""Every command on a plain LSTM or GRU, and on a model with every feed-forward: nothing asks for attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
+from t2r_export import checkpoint
+from t2r_export.config import ModelConfig
+from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
+from t2r_export.initialize import initialize
+from t2r_export.mixer_configs import GRUConfig, LinearConfig, LSTMConfig
+
+PLAIN = dataclasses.replace(
+    CONFIG, heads=1, kv_heads=1, head_size=1, ffn_size=1, norm="none", residual=False, position="none"
+)
+MODELS: dict[str, ModelConfig] = {
+    "lstm": dataclasses.replace(PLAIN, layers=(LSTMConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),
+    "gru": dataclasses.replace(PLAIN, layers=(GRUConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),
+    "feed-forwards": dataclasses.replace(
+        CONFIG,
+        layers=(LinearConfig(5), LinearConfig(5), LinearConfig(5, memory=4)),
+        feed_forwards=(DENSE, ProductKeyConfig(keys=6, query_size=8, heads=2, top=3), NoneConfig()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
+    start, tuned, graph, small = (tmp_path / file for file in ("start.pt", "tuned.pt", "g.onnx", "w8.onnx"))
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n" * 20)
+    checkpoint.save(start, initialize(MODELS[name], 0), letter_tokenizer(), {})
+    options = ["--stages", "task", "--steps", 3, "--length", 16, "--batch", 2, "--device", "cpu", "--json"]
+    trained = json.loads(run(capsys, "finetune", start, tuned, "--data", tmp_path / "text.txt", *options)[0])
+    assert trained["student"]["nats"] > 0
+    run(capsys, "export", tuned, graph)
+    assert json.loads(run(capsys, "verify", tuned, graph, "--steps", 40, "--json")[0])["passed"]
+    for path in (tuned, graph):
+        assert json.loads(run(capsys, "inspect", path, "--json")[0])["memory"] == "constant"
+    run(capsys, "quantize", graph, small, "--scheme", "w8")
+    for path in (graph, small):
+        written = run(capsys, "generate", path, "--prompt", "the cat", "--max-tokens", 5, "--temperature", 0)[0]
+        assert written.strip("\n") and set(written) <= set(LETTERS) | {"\n"}
+
+
+def test_softmax_becomes_lstm(tmp_path: Path, capsys: Output) -> None:
+    checkpoint.save(tmp_path / "m.pt", initialize(CONFIG, 0), letter_tokenizer(), {})
+    run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", "lstm", "--layers", 1)
+    assert [layer.kind for layer in checkpoint.load(tmp_path / "c.pt").config.layers] == ["softmax", "lstm"]
