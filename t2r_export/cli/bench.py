@@ -77,10 +77,10 @@ def decode(
         require_plots()
     plan = Plan(model, engines or STANDARD, threads, contexts, rounds, tokens, prompts, prompt_rounds, starts)
     result = bench_decode(plan, note)
-    if plots is not None:
+    _show(as_json, result, decode_tables(result).values())
+    if plots is not None:  # after the result, which took too long to be lost to a folder that cannot be written to
         for path in draw(result, plots):
             note(f"wrote {path}")
-    _show(as_json, result, decode_tables(result).values())
 
 
 @command.command("batch")
