@@ -45,7 +45,7 @@ class Trial:
 
     steps: int = 300  # of transfer, for each mixer
     batch: int = 4  # windows a step
-    window: int = 256  # tokens of a window, in transfer and on held-out text
+    window: int = 256  # tokens of a window, in transfer and on held-out text; fewer where positions end
     held_out: int = 32  # windows of held-out text at most, evenly spread
     seed: int = 0  # of the new parameters and of the order of the text
 
@@ -87,14 +87,15 @@ def choose(
     """
     if not mixers:
         raise UserError("at least one mixer to try", "none", "name one")
-    windows = spread(held_out_windows(corpus.validation, trial.window), trial.held_out)
+    window = min(trial.window, teacher.config.max_positions or trial.window)
+    windows = spread(held_out_windows(corpus.validation, window), trial.held_out)
     base = evaluate(teacher, windows).nats
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     options = [[option] for option in kept]
     students: dict[MixerConfig, Transformer] = {}
     for mixer in mixers:
         students[mixer] = student = convert(teacher, mixer, seed=trial.seed)
-        loss = transfer(student, teacher, Windows(corpus.training, trial.window, trial.batch, trial.seed), trial.steps)
+        loss = transfer(student, teacher, Windows(corpus.training, window, trial.batch, trial.seed), trial.steps)
         for layer, block in enumerate(student.blocks):
             nats = _with_block(teacher, layer, block, windows)
             options[layer].append(Option(layer, mixer, nats - base, state_bytes(block, length)))
@@ -110,7 +111,7 @@ def choose(
         fixed + sum(option.bytes for option in chosen),
         base,
         evaluate(model, windows).nats,
-        taught * trial.steps * trial.batch * trial.window,
+        taught * trial.steps * trial.batch * window,
     )
 
 

@@ -98,6 +98,12 @@ def test_no_other_choice_is_cheaper(sizes: list[list[tuple[int, int]]], data: An
     assert sum(o.increase for o in found) == min(sum(o.increase for o in c) for c in fitting)
 
 
+def test_windows_end_where_positions_do() -> None:
+    teacher = small.model(dataclasses.replace(small.CONFIGS["softmax"], max_positions=6))
+    found = choose(teacher, (LINEAR,), corpus(), 1 << 20, LENGTH, TRIAL)
+    assert found.tokens == 3 * 2 * 6
+
+
 def test_transfer_learns() -> None:
     teacher = small.model(texts.TEACHER)
     student = convert(teacher, LINEAR)
