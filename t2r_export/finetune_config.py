@@ -13,6 +13,7 @@ from t2r_runtime.errors import UserError
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
 MAX_STEPS = 1 << 40
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
+OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -88,6 +89,7 @@ class FinetuneConfig:
     lora_rank: int = 8
     lora_alpha: float = 16.0  # alpha / rank scales what an adapter adds
     warmup: float = 0.05  # share of a stage's steps
+    optimizer: str = "adamw"
     weight_decay: float = 0.0
     clip: float = 1.0  # of the gradient's norm
     seed: int = 0
@@ -114,7 +116,7 @@ class FinetuneConfig:
             ("weight_decay", math.inf),
         ):
             _between(name, getattr(self, name), 0, high, closed=True)
-        for name, known in (("precision", PRECISIONS), ("device", DEVICES)):
+        for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             if getattr(self, name) not in known:
                 raise UserError(f"{name} out of {', '.join(known)}", repr(getattr(self, name)), "choose one of those")
 
@@ -139,6 +141,7 @@ class FinetuneConfig:
             "hidden",
             "cross_entropy",
             "warmup",
+            "optimizer",
             "weight_decay",
             "clip",
             "seed",

@@ -22,8 +22,9 @@ from t2r_export.evaluate import evaluate, spread
 from t2r_export.finetune_config import STAGES
 from t2r_export.mixer_configs import MixerConfig
 from t2r_export.model import Block, Transformer
+from t2r_export.optimizers import make_optimizer
 from t2r_export.stages import Transfer
-from t2r_export.training import learning_rate, make_optimizer
+from t2r_export.training import learning_rate
 from t2r_runtime.errors import CheckFailed, UserError
 
 WARMUP, CLIP = 0.05, 1.0  # of the transfer, as in finetuning
@@ -155,15 +156,15 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     stage = Transfer(student, teacher)
     device = student.embedding.weight.device
     stage.measure(windows(0).to(device))
-    parameters = list(stage.trainable().values())
-    optimizer = make_optimizer(parameters, STAGES["transfer"].learning_rate, 0.0)
+    trainable = stage.trainable()
+    optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0)
     losses: list[Tensor] = []
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, STAGES["transfer"].learning_rate, WARMUP)
         loss = stage(windows(step).to(device))
         loss.backward()
-        nn.utils.clip_grad_norm_(parameters, CLIP)
+        nn.utils.clip_grad_norm_(trainable.values(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())

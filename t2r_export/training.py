@@ -25,6 +25,7 @@ from t2r_export.evaluate import evaluate, spread
 from t2r_export.finetune_config import FinetuneConfig, StagePlan
 from t2r_export.health import feature_statistics, first_not_finite
 from t2r_export.model import Transformer
+from t2r_export.optimizers import make_optimizer
 from t2r_export.stages import STAGES, LossWeights, Stage
 from t2r_export.training_log import TrainingLog
 from t2r_export.training_state import TrainingState, save_state
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 LOG_EVERY = 10  # steps between two looks at the loss; each look waits for the device
 VALIDATION_WINDOWS = 32  # of the held-out windows, in the validations on the way
-BETAS = (0.9, 0.95)
 
 
 class Trainer:
@@ -88,8 +88,9 @@ class Trainer:
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
         stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
         stage.measure(self.windows(before).to(self.device))
-        parameters = list(stage.trainable().values())
-        optimizer: Any = make_optimizer(parameters, peak, self.config.weight_decay)
+        trainable = stage.trainable()
+        parameters = list(trainable.values())
+        optimizer: Any = make_optimizer(trainable, peak, self.config.weight_decay, self.config.optimizer)
         guard = Guard(optimizer, self.device)
         if self.state.optimizer is not None:
             optimizer.load_state_dict(self.state.optimizer)
@@ -191,8 +192,8 @@ class Guard:
     A fused optimizer leaves out a step for which `found_inf` is set: that is how torch's gradient scaler does it.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        self.optimizer: Any = optimizer
+    def __init__(self, optimizer: Any, device: torch.device) -> None:
+        self.optimizer = optimizer
         self.broken = torch.zeros((), device=device)
 
     def __call__(self, norm: Tensor) -> None:
@@ -229,16 +230,6 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def make_optimizer(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) with decay on matrices alone: biases and norms keep their size."""
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    # one kernel for all tensors: the loop over them took as long as a small model's whole backward pass
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:

@@ -7,7 +7,8 @@ import threading
 import pytest
 import torch
 
-from t2r_export.training import Interrupt, learning_rate, make_optimizer
+from t2r_export.optimizers import make_optimizer
+from t2r_export.training import Interrupt, learning_rate
 
 
 def test_the_rate_rises_and_falls_to_almost_nothing() -> None:
@@ -28,10 +29,10 @@ def test_short_stages_have_rates_too(steps: int, warmup: float) -> None:
 def test_matrices_decay_and_nothing_else() -> None:
     matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
     matrix.grad, vector.grad = torch.zeros(2, 3), torch.zeros(3)
-    make_optimizer([matrix, vector], 0.1, weight_decay=0.5).step()
+    make_optimizer({"m": matrix, "v": vector}, 0.1, weight_decay=0.5).step()
     torch.testing.assert_close(matrix.detach(), torch.full((2, 3), 0.95))
     assert torch.equal(vector.detach(), torch.ones(3))
-    assert len(make_optimizer([matrix], 0.1, 0.0).param_groups) == 1
+    assert len(make_optimizer({"m": matrix}, 0.1, 0.0).param_groups) == 1
 
 
 def test_the_first_interrupt_asks_and_the_second_does_not() -> None:

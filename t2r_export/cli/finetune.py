@@ -43,6 +43,7 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting("lora", "Distill and task train low-rank adapters of q, k, v and o instead of all weights.")
 @setting("lora_rank", "Rank of the adapters.")
 @setting("lora_alpha", "Over the rank: scale of what an adapter adds.")
+@setting("optimizer", "adamw, or muon for the blocks' matrices.")
 @setting("weight_decay", "Of all weights that are trained.")
 @setting("held_out", "Share of the text, its end, for validation.")
 @setting("separator", "The line that ends a document of a text.")

@@ -1,0 +1,79 @@
+"""What turns gradients into steps: AdamW, or Muon for the blocks' matrices and AdamW for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from t2r_runtime.errors import UserError
+
+BETAS = (0.9, 0.95)
+
+Optimizer = torch.optim.Optimizer
+
+
+def make_optimizer(
+    parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, kind: str = "adamw"
+) -> Optimizer | Together:
+    """The optimizer of a stage, for parameters by name.
+
+    Args:
+        kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for the matrices inside the blocks, with steps of AdamW's
+            size (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that one rate does for both.
+        weight_decay: of matrices alone: biases and norms keep their size.
+
+    Raises:
+        UserError: Muon with a torch that has none.
+    """
+    if kind == "adamw":
+        return _adamw(list(parameters.values()), rate, weight_decay)
+    if not hasattr(torch.optim, "Muon"):
+        raise UserError("a torch with Muon, 2.9 or later", torch.__version__, "update torch, or use adamw")
+    matrices = [p for name, p in parameters.items() if p.ndim == 2 and name.startswith("blocks.")]
+    others = [p for name, p in parameters.items() if not (p.ndim == 2 and name.startswith("blocks."))]
+    parts: list[Optimizer] = [_adamw(others, rate, weight_decay)] if others else []
+    if matrices:
+        parts.append(torch.optim.Muon(matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
+    return Together(parts)
+
+
+def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019)."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    # one kernel for all tensors: the loop over them took as long as a small model's whole backward pass
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
+
+
+class Together:
+    """Optimizers of different parameters that step as one."""
+
+    found_inf: Tensor | None = None  # as torch's gradient scaler sets it: a step with it is left out
+
+    def __init__(self, parts: Sequence[Optimizer]) -> None:
+        self.parts = list(parts)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for part in self.parts for group in part.param_groups]
+
+    def step(self) -> None:
+        if self.found_inf is None or not bool(self.found_inf):
+            for part in self.parts:
+                part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
