@@ -356,7 +356,7 @@ class GraphOps(TorchOps):
         return self.emit("Gather", [x, self.constant(-1, "int64")], (x.shape[0], x.shape[2]), axis=1)
 
     def sequences(self, x: Value) -> Value:
-        return x if self.prompt is None else by_sequence(self, x, row_size(x))
+        return x
 
     def linear_attention(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
@@ -364,7 +364,8 @@ class GraphOps(TorchOps):
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
         if self.prompt is None:
             return super().linear_attention(q, k, v, S, z, log_gate, beta)  # it is written in the operators above
-        return chunked(self, q, k, v, S, only_linear(z, log_gate, beta))
+        only_linear(log_gate, beta)
+        return chunked(self, q, k, v, S, z)
 
 
 def value_info(value: Value) -> onnx.ValueInfoProto:

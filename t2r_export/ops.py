@@ -232,8 +232,9 @@ class TorchOps:
         for q_t, k_t, v_t in tokens:
             *result, S, z = self.linear_attention(q_t, k_t, v_t, S, z)
             results.append(result)
-        numerator, denominator = (torch.stack(x, 1).flatten(0, 1) for x in zip(*results, strict=True))
-        return numerator, denominator, S, z
+        numerator, denominator = zip(*results, strict=True)
+        joined = (None if x[0] is None else torch.stack(x, 1).flatten(0, 1) for x in (numerator, denominator))
+        return *joined, S, z
 
 
 def row_size(x: Any) -> int:

@@ -64,22 +64,23 @@ def row_numbers(ops: GraphOps, x: Value) -> int:
     return math.prod(x.shape[1 if x.shape[0] == prompt.rows else 2 :])  # type: ignore[arg-type]
 
 
-def only_linear(z: Value | None, log_gate: Value | None, beta: Value | None) -> Value:
-    """z, if the update rule is the one that the forms for many tokens know."""
-    if z is None or log_gate is not None or beta is not None:
-        raise NoParallelForm("its update rule has no form for many tokens in a graph")
-    return z
+def only_linear(log_gate: Value | None, beta: Value | None) -> None:
+    """Refuse the update rules that the forms for many tokens do not know."""
+    if log_gate is not None or beta is not None:
+        raise NoParallelForm("the update rule of a layer has no form for many tokens in a graph")
 
 
-def joined(ops: GraphOps, S: Value, z: Value) -> Value:
+def joined(ops: GraphOps, S: Value, z: Value | None) -> Value:
     """S (B, G, K, V) and z (B, G, K) as one: z is the state of a value that is always 1, (B, G, K, V+1)."""
-    return ops.concat([S, ops.unsqueeze(z, -1)])
+    return S if z is None else ops.concat([S, ops.unsqueeze(z, -1)])
 
 
-def parted(ops: GraphOps, both: Value, state: Value) -> tuple[Value, Value, Value, Value]:
+def parted(ops: GraphOps, both: Value, state: Value, with_z: bool) -> tuple[Value, Value | None, Value, Value | None]:
     """Results of `linear_attention` from (B·T, G, R, V+1), and from the joined state after."""
     *_, V = both.shape
     assert isinstance(V, int)
+    if not with_z:
+        return both, None, state, None
     numerator, denominator = ops.split(both, [V - 1, 1])
     S, z = ops.split(state, [V - 1, 1])
     return numerator, denominator, S, ops.squeeze(z, -1)
@@ -96,19 +97,22 @@ def with_ones(ops: GraphOps, v: Value, rest: Value | None = None) -> Value:
     return ops.emit("Pad", [v, ends, ops.constant(1.0, "float32"), axes], shape)
 
 
-def chunked(ops: GraphOps, q: Value, k: Value, v: Value, S: Value, z: Value) -> tuple[Value, Value, Value, Value]:
+def chunked(
+    ops: GraphOps, q: Value, k: Value, v: Value, S: Value, z: Value | None
+) -> tuple[Value, Value | None, Value, Value | None]:
     """`linear_attention` over B·T rows, in operators of the default domain. X = (B, G, N): one product a chunk."""
     B, G, K, V = S.shape
     assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
     assert ops.prompt is not None
-    R, C, W = row_numbers(ops, q) // (G * K), CHUNK, V + 1
+    R, C, W = row_numbers(ops, q) // (G * K), CHUNK, V + (z is not None)
     rest = ops.prompt.rest
     q = _blocks(ops, _longer(ops, by_sequence(ops, q, G * R * K), rest), G, R * K)  # (X, C, R·K)
     q = ops.emit("Reshape", [q, ops.constant([0, 0, 0, C, R, K], "int64")], (B, G, "N", C, R, K))
     q = ops.emit("Transpose", [q], (B, G, "N", R, C, K), perm=[0, 1, 2, 4, 3, 5])
     q = ops.emit("Reshape", [q, ops.constant([0, 0, 0, R * C, K], "int64")], (B, G, "N", R * C, K))
     k = _blocks(ops, _longer(ops, by_sequence(ops, k, G * K), rest), G, K)  # (X, C, K)
-    v = _blocks(ops, with_ones(ops, by_sequence(ops, v, G, V), rest), G, W)  # (X, C, V+1)
+    v = by_sequence(ops, v, G, V)
+    v = _blocks(ops, _longer(ops, v, rest) if z is None else with_ones(ops, v, rest), G, W)  # (X, C, V+1)
     k_turned = ops.transpose(k, (0, 1, 2, 4, 3))
     causal = np.tile(np.tri(C), (R, 1))  # token i sees itself and those before it
     mask = ops.constant(causal, "float32", f"causal_{R}x{C}")
@@ -118,7 +122,7 @@ def chunked(ops: GraphOps, q: Value, k: Value, v: Value, S: Value, z: Value) -> 
     sums = ops.emit("CumSum", [added, ops.constant(2, "int64")], added.shape, exclusive=1)
     both = ops.add(inside, ops.matmul(q, ops.add(sums, ops.unsqueeze(start, 2))))
     total = ops.emit("ReduceSum", [added, ops.constant([2], "int64")], (B, G, K, W), keepdims=0)
-    return parted(ops, _rows(ops, both, R), ops.add(start, total))
+    return parted(ops, _rows(ops, both, R), ops.add(start, total), z is not None)
 
 
 def _longer(ops: GraphOps, x: Value, rest: Value) -> Value:

@@ -32,7 +32,7 @@ class AttentionOps(GraphOps):
 
     def sequences(self, x: Value) -> Value:
         if self.prompt is not None:
-            return super().sequences(x)
+            return x  # rows until they are needed otherwise, so that whatever else reads them need not ask
         return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
 
     def linear_attention(
@@ -40,7 +40,8 @@ class AttentionOps(GraphOps):
         beta: Value | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
         if self.prompt is not None:
-            return self._many(q, k, v, S, only_linear(z, log_gate, beta))
+            only_linear(log_gate, beta)
+            return self._many(q, k, v, S, z)
         _, G, K, V = S.shape
         assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
         heads = row_size(q) // K
@@ -67,25 +68,29 @@ class AttentionOps(GraphOps):
         denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
         return numerator, denominator, after, z
 
-    def _many(self, q: Value, k: Value, v: Value, S: Value, z: Value) -> tuple[Value, Value, Value, Value]:
+    def _many(
+        self, q: Value, k: Value, v: Value, S: Value, z: Value | None
+    ) -> tuple[Value, Value | None, Value, Value | None]:
         """T tokens of each sequence; z goes along as the state of a value that is always 1."""
         assert self.prompt is not None
         B, G, K, V = S.shape
         assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
         heads = row_numbers(self, q) // K
         q, k = by_sequence(self, q, heads * K), by_sequence(self, k, G * K)
-        v = by_sequence(self, with_ones(self, by_sequence(self, v, G, V)), G * (V + 1))
+        W = V + (z is not None)
+        v = by_sequence(self, v, G, V)
+        v = by_sequence(self, v if z is None else with_ones(self, v), G * W)
         both, after = self.emit_many(
             "LinearAttention",
             [q, k, v, joined(self, S, z)],
-            [(B, self.prompt.length, heads * (V + 1)), (B, G, K, V + 1)],
+            [(B, self.prompt.length, heads * W), (B, G, K, W)],
             domain=self.domain,
             update_rule="linear",
             scale=1.0,  # as above
             q_num_heads=heads,
             kv_num_heads=G,
         )
-        return parted(self, self.reshape(both, (-1, G, heads // G, V + 1)), after)
+        return parted(self, self.reshape(both, (-1, G, heads // G, W)), after, z is not None)
 
     def _row(self, x: Value, state: Value) -> Value:
         """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""

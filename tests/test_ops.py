@@ -106,6 +106,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     ),
     "linears_no_bias": (lambda ops, w, x: ops.linears(x[0], [[w.bare["a"]], [w.bare["b"]]]), [X]),
     "linears_one_group": (lambda ops, w, x: ops.linears(x[0], [[w.bare["a"], w.bare["b"]]]), [X]),
+    "accumulate": (lambda ops, w, x: ops.accumulate(*x), [Y, floats(B, 3, 5, 4, seed=2)]),
     "rows": (lambda ops, w, x: ops.rows(x[0]), [X]),
     "positions": (lambda ops, w, x: list(ops.positions(*x)), [PLACES, IDS]),
     "last": (lambda ops, w, x: ops.last(*x), [X, IDS]),

@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import small
-from small import CONFIGS, VOCABULARY, B
+from small import CONFIGS, VOCABULARY, B, V
 from t2r_export.export import ExportConfig, export
 from t2r_export.layout import group, pack
+from t2r_export.mixer_configs import LinearConfig
+from t2r_export.mixers.feature_maps import FEATURE_MAPS
 from t2r_export.quality import Ruined
 from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import QuantizeConfig
-from t2r_export.sequence import CHUNK
+from t2r_export.sequence import CHUNK, only_linear
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.states import States
@@ -88,6 +90,25 @@ def test_a_prompt_is_its_steps(
     monkeypatch.setattr(States, "step", None)  # not one token goes through the step graph
     received = result(tmp_path / "g.onnx", pack(small.arrays(states), groups), ids.numpy())
     close(received, {"logits": expected[:, -1].numpy(), **pack(small.arrays(after), groups)}, 2e-5)
+
+
+SIZES_OF_MAPS = {"relu": 5, "elu": V, "rfa": 2 * 3, "favor": 5, "dpfp": 2 * V, "hedgehog": 2 * V}
+
+
+@pytest.mark.parametrize("target", ["portable", "fused"])
+@pytest.mark.parametrize("normalizer", LinearConfig.NORMALIZERS)
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+def test_every_feature_map(feature_map: str, normalizer: str, target: str, tmp_path: Path) -> None:
+    """With a state z and without, folded and not; and every kind of feed-forward beside it."""
+    layer = LinearConfig(SIZES_OF_MAPS[feature_map], feature_map=feature_map, normalizer=normalizer)
+    dropped = dataclasses.replace(layer, positions="drop")
+    config = dataclasses.replace(small.LLAMA, layers=(layer, dropped), feed_forwards=(small.MEMORY, small.DENSE))
+    checkpoint, report = small.graph(tmp_path / "g.onnx", config, target=target, prefill=True)
+    assert report.no_prefill is None
+    start = small.arrays(small.states(checkpoint.model))
+    ids = small.ids(length=CHUNK + 6).numpy()
+    received, expected = (result(tmp_path / "g.onnx", start, ids, prefill=many) for many in (True, False))
+    close(received, expected, 2e-4)  # random models of small numbers: a denominator may be near its guard
 
 
 @settings(max_examples=25)
@@ -179,6 +200,14 @@ def test_a_layer_without_a_form_for_it(name: str, tmp_path: Path) -> None:
     layer, kind = (1, "softmax") if name == "hybrid" else (0, name)
     assert report.no_prefill == f"layer {layer}: {kind} has no form for many tokens in a graph"
     assert report.signature.prefill is None
+    assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
+
+
+def test_an_update_rule_without_a_form_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that says that it can, and an operator that cannot: what is left is the step graph."""
+    monkeypatch.setattr("t2r_export.graph.only_linear", lambda *_: only_linear(object(), None))  # type: ignore[arg-type]
+    _, report = small.graph(tmp_path / "g.onnx", prefill=True)
+    assert report.no_prefill == "the update rule of a layer has no form for many tokens in a graph"
     assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
 
 

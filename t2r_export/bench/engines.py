@@ -122,7 +122,12 @@ def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
     mixer = LinearConfig(K, positions=options.get("positions", "drop"))
     loaded = as_checkpoint(random_model(size, mixer), "/".join((size, *candidate.files_key)))
     batch = None if options.get("batch") == "any" else _whole(candidate, "batch", 1)
-    how = ExportConfig(batch=batch, target=options.get("target", ExportConfig.target))
+    how = ExportConfig(
+        batch=batch,
+        target=options.get("target", ExportConfig.target),
+        top_k=_whole(candidate, "top_k", 0) or None,
+        prefill=bool(_whole(candidate, "prefill", 0)),
+    )
     path = folder / "graph.onnx"
     if candidate.form == "float32":
         files = export(loaded, path, how).files
@@ -170,7 +175,10 @@ def _whole(candidate: Candidate, option: str, default: int) -> int:
 
 ENGINES: dict[str, Engine] = {
     "t2r": Engine(
-        ("float32", "fp16", "int8", "w8", "w4"), ("K", "block", "target", "positions", "batch"), (), _make_t2r
+        ("float32", "fp16", "int8", "w8", "w4"),
+        ("K", "block", "target", "positions", "batch", "top_k", "prefill"),
+        (),
+        _make_t2r,
     ),
     "genai": Engine(("int4", "int8", "fp32"), ("block",), ("onnxruntime_genai", "transformers"), _make_genai),
     "llama.cpp": Engine(("Q4_0", "Q8_0", "F32"), ("flash",), ("llama_cpp", "gguf"), _make_llama_cpp),

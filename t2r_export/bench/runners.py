@@ -74,7 +74,10 @@ class T2R:
         self._decoder.set_state(self._place, self._context)
 
     def token(self) -> int:
-        self._ids = self._decoder.step(self._ids).argmax(-1)
+        if self._decoder.signature.top_k is None:
+            self._ids = self._decoder.step(self._ids).argmax(-1)
+        else:
+            self._ids = self._decoder.top(self._ids[:, np.newaxis])[1][:, 0]
         return int(self._ids[0])
 
     def read(self, tokens: int) -> None:

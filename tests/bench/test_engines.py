@@ -39,7 +39,10 @@ def test_what_has_a_constant_state(text: str, constant: bool) -> None:
         ("vllm:int4", "an engine of t2r, genai, llama.cpp, torch; received 'vllm:int4'"),
         ("t2r", "one of t2r:float32, t2r:fp16, t2r:int8, t2r:w8, t2r:w4; received 't2r'"),
         ("genai:w4", "one of genai:int4"),
-        ("t2r:w4:k=3", r"options of t2r \(K, block, target, positions, batch\) as name=value; received 'k=3'"),
+        (
+            "t2r:w4:k=3",
+            r"options of t2r \(K, block, target, positions, batch, top_k, prefill\) as name=value; received 'k=3'",
+        ),
         ("t2r:w4:K=3:K=4", "received 'K=4'"),
         ("t2r:w4:K", "received 'K'"),
     ],
@@ -73,6 +76,20 @@ def test_a_block_size_and_any_batch(tiny: ModelConfig, tmp_path: Path) -> None:
     nodes = [node for node in onnx.load(files.path).graph.node if node.op_type == "MatMulNBits"]
     sizes = {attribute.i for node in nodes for attribute in node.attribute if attribute.name == "block_size"}
     assert sizes == {16}
+
+
+def test_the_largest_logits_and_prompts(tiny: ModelConfig, tmp_path: Path) -> None:
+    for place in ("plain", "more"):
+        (tmp_path / place).mkdir()
+    plain = engines.make(parse("t2r:w8:block=16"), "tiny", tmp_path / "plain")
+    files = engines.make(parse("t2r:w8:block=16:top_k=2:prefill=1"), "tiny", tmp_path / "more")
+    signature = Decoder(files.path).signature
+    assert signature.top_k == 2
+    assert signature.prefill is not None
+    assert files.bytes == sum(file.stat().st_size for file in (tmp_path / "more").iterdir())
+    assert files.token_bytes is not None and plain.token_bytes is not None
+    assert files.token_bytes.states == plain.token_bytes.states
+    assert abs(files.token_bytes.weights - plain.token_bytes.weights) <= 8, "what a step reads is the same, but for a k"
 
 
 def test_no_files_of_a_graph_that_is_not_the_model(

@@ -150,8 +150,9 @@ def test_our_runner_returns_to_its_place(config: str, tmp_path: Path) -> None:
     assert all(np.array_equal(before[name], value) for name, value in runner._decoder.state().items())
 
 
-def test_our_runner_decodes_greedily(tmp_path: Path) -> None:
-    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
+@pytest.mark.parametrize("options", [{}, {"top_k": 1, "prefill": True}])
+def test_our_runner_decodes_greedily(options: dict[str, Any], tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1, **options)
     runner = T2R(tmp_path / "graph.onnx", 1, 50, {})
     runner.read(6)
     first = int(runner._ids[0])

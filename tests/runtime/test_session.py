@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from runtime import graphs
 from t2r_runtime import Decoder, UserError
-from t2r_runtime.session import one_line, printable
+from t2r_runtime.session import _options, one_line, printable
 
 
 def refused(path: Path, **options: object) -> str:
@@ -242,3 +242,16 @@ def _with_value(folder: Path, field: str, text: str) -> Path:
         helper.set_model_props(model, graphs.metadata(model) | {f"t2r.{field}": text})
 
     return graphs.save(folder / "g.onnx", edit=put)
+
+
+def test_threads_are_no_more_than_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More threads than cores wait for each other: ONNX Runtime by itself counts the cores of the machine."""
+
+    def threads(usable: int, asked: int | None = None) -> int:
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
+        return int(_options(asked, {}).intra_op_num_threads)
+
+    assert (threads(3), threads(3, asked=5), threads(8)) == (3, 5, 0), "0 is ONNX Runtime's choice"
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert _options(None, {}).intra_op_num_threads == 0

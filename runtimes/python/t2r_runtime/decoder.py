@@ -25,7 +25,7 @@ class Decoder:
     Args:
         path: the .onnx file.
         provider: where to run; see t2r_runtime.PROVIDERS.
-        threads: threads inside an operator; None is one a physical core.
+        threads: threads inside an operator; None is one a physical core that this process may use.
         provider_options: passed on to the provider.
         allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
             it they are an error that names them.

@@ -60,7 +60,8 @@ def open_graph(
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
         provider: a key of t2r_runtime.PROVIDERS.
-        threads: threads inside an operator; None is ONNX Runtime's choice, one a physical core.
+        threads: threads inside an operator; None is one a physical core, or one a core that this process may use where
+            those are fewer than the machine's.
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
@@ -85,6 +86,7 @@ def open_graph(
         if signature.quantization == "none":
             # for many rows, products of weights as they lie in the file are as fast: no second copy of them in memory
             options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # its threads are not in the steps' way
         extra.pop("enable_cuda_graph", None)  # prompts differ in length
         many = _open_prefill(Path(path), signature, provider, options, extra, allow_fallback)
     return Graph(session, signature, chosen.device, providers.counted(taken), captured, many)
@@ -150,6 +152,14 @@ def _open(
     if not allow_fallback:
         providers.check_placement(provider, chosen, taken)
     return session, signature, taken
+
+
+def _fewer_cores() -> int | None:
+    """The cores that this process may use, where that is not all of them."""
+    if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
+        return None
+    usable = len(os.sched_getaffinity(0))
+    return usable if usable < (os.cpu_count() or usable) else None
 
 
 def _captured(provider: providers.Provider, extra: Mapping[str, str]) -> bool:
@@ -224,6 +234,9 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
 
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what goes wrong arrives as an exception; the log would say it a second time
+    if threads is None:
+        # ONNX Runtime counts the machine's cores; threads of a process that may use fewer would wait for each other
+        threads = _fewer_cores()
     if threads is not None:
         if type(threads) is not int or threads < 1:
             raise UserError("a number of threads of at least 1", repr(threads), "leave it out for one a physical core")
