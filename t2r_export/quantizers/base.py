@@ -137,6 +137,12 @@ def quantize_embedding(model: onnx.ModelProto) -> None:
         out = Path(folder, "embedding.onnx")
         quantize_dynamic(_alone(model, gather), out, weight_type=QuantType.QInt8, use_external_data_format=True)
         made = onnx.load(out).graph
+    # names of its own: where a projection takes the token's row as it is, its quantized input would have the same one
+    inner = {name for node in made.node for name in node.output} - set(gather.output)
+    for node in made.node:
+        for field in (node.input, node.output):
+            for i, name in enumerate(field):
+                field[i] = f"{name}.table" if name in inner else name
     place = list(model.graph.node).index(gather)
     nodes = [*model.graph.node[:place], *made.node, *model.graph.node[place + 1 :]]
     del model.graph.node[:]

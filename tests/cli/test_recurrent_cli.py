@@ -31,7 +31,7 @@ MODELS: dict[str, ModelConfig] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
-    start, tuned, graph, small = (tmp_path / file for file in ("start.pt", "tuned.pt", "g.onnx", "w8.onnx"))
+    start, tuned, graph = (tmp_path / file for file in ("start.pt", "tuned.pt", "g.onnx"))
     (tmp_path / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n" * 20)
     checkpoint.save(start, initialize(MODELS[name], 0), letter_tokenizer(), {})
     options = ["--stages", "task", "--steps", 3, "--length", 16, "--batch", 2, "--device", "cpu", "--json"]
@@ -41,8 +41,9 @@ def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
     assert json.loads(run(capsys, "verify", tuned, graph, "--steps", 40, "--json")[0])["passed"]
     for path in (tuned, graph):
         assert json.loads(run(capsys, "inspect", path, "--json")[0])["memory"] == "constant"
-    run(capsys, "quantize", graph, small, "--scheme", "w8")
-    for path in (graph, small):
+    for scheme in ("w8", "int8"):
+        run(capsys, "quantize", graph, tmp_path / f"{scheme}.onnx", "--scheme", scheme)
+    for path in (graph, tmp_path / "w8.onnx", tmp_path / "int8.onnx"):
         written = run(capsys, "generate", path, "--prompt", "the cat", "--max-tokens", 5, "--temperature", 0)[0]
         assert written.strip("\n") and set(written) <= set(LETTERS) | {"\n"}
 
