@@ -81,7 +81,7 @@ class Entry:
 ENTRIES = {
     "softmax": Entry({"kind": "softmax"}),
     "window": Entry({"kind": "window", "sinks": 0}, {"window": 1}),
-    "linear relu": Entry({"kind": "linear"}, {"feature_size": 1}),
+    "linear relu": Entry({"kind": "linear"}, {"feature_size": 1, "head_size": 1}),
     "linear elu": Entry({"kind": "linear", "feature_map": "elu"}, {"feature_size": 1, "head_size": 1}),
     "linear dpfp": Entry({"kind": "linear", "feature_map": "dpfp"}, {"feature_size": 2, "head_size": 1}),
     "linear hedgehog": Entry({"kind": "linear", "feature_map": "hedgehog"}, {"feature_size": 2, "head_size": 1}),

@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 import small
 from small import VOCABULARY
 from t2r_export import quantizers
-from t2r_export.bench import OPSET_SWITCH
+from t2r_export.bench.graphs import OPSET_SWITCH
 from t2r_export.export import ExportConfig
 from t2r_export.mixer_configs import Guard
 from t2r_export.quality import Ruined
