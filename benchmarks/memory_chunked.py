@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.mixer_configs import Guard
-from t2r_export.mixers.linear import chunk_size, chunked, guarded
+from t2r_export.mixers.recurrences import chunk_size, chunked, guarded
 
 GUARD = Guard()
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]

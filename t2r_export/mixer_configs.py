@@ -94,6 +94,8 @@ class LinearConfig(MixerConfig):
     RANDOM: ClassVar[tuple[str, ...]] = ("rfa", "favor")
     NORMALIZERS: ClassVar[tuple[str, ...]] = ("z", "none", "group_norm", "rms_norm")
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "drop")
+    UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
+    GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data")
 
     feature_size: int = option("Features of each head, K.")
     shared_features: bool = option("One feature map for q and k of a head, as the authors' code has.", False)
@@ -113,6 +115,13 @@ class LinearConfig(MixerConfig):
     fixed_sigma: bool = option("Of rfa: do not learn sigma.", False)
     redraw: bool = option("Of rfa and favor: other random directions in every training step.", False)
     memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+    update_rule: str = option("How the state takes in a token: docs/mixers.md.", "linear", UPDATE_RULES)
+    gate: str = option(
+        "Of the gated rules, what the state keeps: a share fixed for each head, or one computed from the token.",
+        "none",
+        GATES,
+    )
+    moving_average: bool = option("Of the rule gated: what is not kept is the new token's share.", False)
 
     def __post_init__(self) -> None:
         size("feature_size", self.feature_size)
@@ -122,6 +131,7 @@ class LinearConfig(MixerConfig):
         number("sigma", self.sigma)
         flag("fixed_sigma", self.fixed_sigma)
         flag("redraw", self.redraw)
+        self._check_rule()
         self._only("shared_features", self.shared_features, self.LEARNED)
         self._only("sigma", self.sigma != 1.0, ("rfa",))
         self._only("fixed_sigma", self.fixed_sigma, ("rfa",))
@@ -131,6 +141,38 @@ class LinearConfig(MixerConfig):
         flag("shared_features", self.shared_features)
         flag("folded", self.folded)
         need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
+
+    def _check_rule(self) -> None:
+        choice("update_rule", self.update_rule, self.UPDATE_RULES)
+        choice("gate", self.gate, self.GATES)
+        flag("moving_average", self.moving_average)
+        gates = self.GATES[1:] if "gated" in self.update_rule else self.GATES[:1]
+        rest = tuple(name for name in self.NORMALIZERS if name != "z")
+        rule = f"for the update rule {self.update_rule}"
+        need(self.gate in gates, f"a gate of {', '.join(gates)} {rule}", f"gate {self.gate}", "choose one of those")
+        need(
+            not self.delta or self.normalizer in rest,
+            f"a normalizer of {', '.join(rest)} {rule}, which has no z",
+            f"normalizer {self.normalizer}",
+            "choose one of those",
+        )
+        need(
+            not self.moving_average or self.update_rule == "gated",
+            "moving_average only with the update rule gated",
+            self.update_rule,
+            "leave moving_average out",
+        )
+        need(
+            not self.memory or self.update_rule == "linear",
+            "a memory only with the update rule linear",
+            self.update_rule,
+            "leave memory out",
+        )
+
+    @property
+    def delta(self) -> bool:
+        """Whether a key's old value is taken out before the new one goes in."""
+        return "delta" in self.update_rule
 
     def _only(self, name: str, given: bool, maps: tuple[str, ...]) -> None:
         """An option that only some feature maps have is not silently ignored by the others."""
@@ -172,7 +214,10 @@ class LinearConfig(MixerConfig):
         guard = f"guard {self.guard.kind} {self.guard.eps:g}"
         divided = guard if self.normalizer == "z" else f"normalizer {self.normalizer}"
         memory = f", memory of {self.memory}" if self.memory else ""
-        return f"{self.feature_size} {self.feature_map} features, {divided}, positions {self.positions}{memory}"
+        rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}"
+        gate = "" if self.gate == "none" else f", gate {self.gate}{', moving average' * self.moving_average}"
+        features = f"{self.feature_size} {self.feature_map} features"
+        return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,15 @@ LINEAR = LinearConfig(feature_size=K, guard=Guard("clamp", 1e-2))
 DROPPED = LinearConfig(feature_size=K, positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
 SOFTMAX = SoftmaxConfig()
 WINDOW = WindowConfig(window=3, sinks=2)
+GATED = (
+    LinearConfig(K, update_rule="gated", gate="data"),
+    LinearConfig(K, update_rule="gated", gate="fixed", moving_average=True),
+)
+# Hedgehog's features are never all near zero, where dividing by their length makes much of a rounding
+DELTA = (
+    LinearConfig(8, feature_map="hedgehog", update_rule="delta", normalizer="none"),
+    LinearConfig(8, feature_map="hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
+)
 
 GPT2 = ModelConfig(
     vocab_size=VOCABULARY,
@@ -67,6 +76,10 @@ CONFIGS = {
     "shared": dataclasses.replace(GPT2, kv_heads=H, layers=(LinearConfig(K, shared_features=True),)),
     "hybrid": dataclasses.replace(LLAMA, layers=(LINEAR, SOFTMAX, DROPPED)),
     "softmax": dataclasses.replace(GPT2, layers=(SOFTMAX, SOFTMAX)),
+    "gated": dataclasses.replace(GPT2, layers=GATED),
+    "gated_rotary": dataclasses.replace(LLAMA, layers=GATED),
+    "delta": dataclasses.replace(GPT2, layers=DELTA),
+    "delta_rotary": dataclasses.replace(LLAMA, layers=DELTA),
     "window": dataclasses.replace(GPT2, layers=(WINDOW, WINDOW)),
     "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
     "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),

@@ -59,7 +59,7 @@ def test_the_smallest_normaliser_is_that_of_single_steps() -> None:
             for column in ids.T:
                 x = model.embedding(column)
                 rotary = model.positions.rotary(states["position"])
-                q, k, _ = linear(model, 0)._step_features(model.blocks[0].norm1(x), rotary, TORCH)
+                q, k, *_ = linear(model, 0)._step_features(model.blocks[0].norm1(x), rotary, TORCH)
                 _, states = model.step(column, states)
                 z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
                 expected = min(expected, float((q.view(z.shape) * z).sum(-1).min()))

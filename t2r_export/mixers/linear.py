@@ -3,7 +3,8 @@
     S_t = S_{t-1} + φ(k_t) v_tᵀ      z_t = z_{t-1} + φ(k_t)      o_t = φ(q_t)ᵀ S_t / guard(φ(q_t)·z_t)
 
 With φ = relu(W_φ x + b_φ) this is T2R (Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs", arXiv
-2103.13076, eq. 4 to 8). Without the normaliser z, o is φ(q)ᵀS itself, or that normalised head by head.
+2103.13076, eq. 4 to 8). Without the normaliser z, o is φ(q)ᵀS itself, or that normalised head by head. Other ways for
+S and z to take in a token stand in `mixers.recurrences`, what they ask of a token in `mixers.gates`.
 
 Unfolded, a layer holds the pretrained projections and a map for each head. Folded, the map's affine part is inside one
 packed projection from x to [φ's arguments of q | of k | v], which is what the exported graph computes.
@@ -12,18 +13,18 @@ packed projection from x to [φ's arguments of q | of k | v], which is what the 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
-from t2r_export.mixer_configs import Guard, LinearConfig
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.mixers.base import Mixer, State
-from t2r_export.mixers.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
+from t2r_export.mixers.feature_maps import EPS, FEATURE_MAPS, FeatureMap, build_feature_map
+from t2r_export.mixers.gates import Control, Gates
 from t2r_export.mixers.memory import Memory, read
+from t2r_export.mixers.recurrences import RECURRENCES, chunked, guarded
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, rotate
 from t2r_runtime.signature import BATCH, StateSpec
@@ -71,8 +72,9 @@ class LinearMixer(Mixer):
             if not config.shared_features:
                 self.phi_k = build_feature_map(G, d, config)
                 self.phi_q.imitate(self.phi_k)
+        self.gates = Gates(model.width, G, config)
         if config.folded:
-            self.qkv = nn.Linear(model.width, (H + G) * self._maps[0].argument_size + G * d)
+            self.qkv = nn.Linear(model.width, (H + G) * self._maps[0].argument_size + G * d + self.gates.rows)
         if config.normalizer in ("group_norm", "rms_norm"):
             self.norm = HeadNorm(d, model.norm_eps, config.normalizer)
         self.o = nn.Linear(H * d, model.width, bias=model.output_bias)
@@ -86,18 +88,18 @@ class LinearMixer(Mixer):
             return self.phi, self.phi
         return self.phi_q, self.phi_q if self.config.shared_features else self.phi_k
 
-    def features(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
-        """x (B, T, D) -> φ(q) (B, T, H, K), φ(k) (B, T, G, K), v (B, T, G, V)."""
+    def features(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor, Control]:
+        """x (B, T, D) -> what the update rule takes: φ(q) (B, T, H, K), φ(k) (B, T, G, K), v (B, T, G, V), gates."""
         B, T, _ = x.shape
         H, G, d, K = self.heads, self.kv_heads, self.head_size, self.config.feature_size
         phi_q, phi_k = self._maps
         if self.config.folded:
             A = phi_q.argument_size
-            q, k, v = self.qkv(x).split([H * A, G * A, G * d], dim=-1)
+            q, k, v, logits = self.qkv(x).split([H * A, G * A, G * d, self.gates.rows], dim=-1)
             q, k = q.view(B, T, H, A), k.view(B, T, G, A)
         else:
             q = self.q(x).view(B, T, H, d) * self.config.query_scale
-            k, v = self.k(x).view(B, T, G, d), self.v(x)
+            k, v, logits = self.k(x).view(B, T, G, d), self.v(x), self.gates.logits(x)
         if self.rotates:
             assert rotary is not None
             q, k = rotate(q, rotary).to(v.dtype), rotate(k, rotary).to(v.dtype)
@@ -105,43 +107,64 @@ class LinearMixer(Mixer):
             phi_q.redraw()  # of a joint map, so that φ(k) has the same directions
         q = phi_q(q.transpose(1, 2), True).reshape(B, H, T, K).transpose(1, 2)
         k = phi_k(k.transpose(1, 2), False).reshape(B, G, T, K).transpose(1, 2)
-        return q, k, v.view(B, T, G, d)
+        control = self.gates.parallel(logits, B, T)
+        if self.config.delta:
+            q, k = _unit(q), _unit(k)
+        if control.entering is not None:
+            k = k * control.entering.unsqueeze(-1)
+        return q, k, v.view(B, T, G, d), control
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
-        q, k, v = self.features(x, rotary)
-        S, z = state["S"], state.get("z")
+        q, k, v, control = self.features(x, rotary)
+        S, z, guard = state["S"], state.get("z"), self.config.guard
         if not self.config.memory:
-            o, S, z = chunked(q, k, v, S, z, self.config.guard)
+            o, S, z = chunked(q, k, v, S, z, guard, None, control.log_gate, control.beta)
         else:  # as if it had been read before the text, and taken out again behind it
             sums = self.memory.collect(self._maps[1]).to(S.dtype)
             S_0, z_0 = sums[..., :-1], sums[..., -1]
-            o, S, z = chunked(q, k, v, S + S_0, None if z is None else z + z_0, self.config.guard)
+            o, S, z = chunked(q, k, v, S + S_0, None if z is None else z + z_0, guard)
             S, z = S - S_0, None if z is None else z - z_0
         return self._output(o.to(x.dtype), TORCH).unflatten(0, x.shape[:2]), _state(S, z)
 
     def statistics(self, x: Tensor, state: State, rotary: Rotary | None) -> dict[str, Tensor]:
         """Shares of features that are 0 for every token of the batch, and the smallest φ(q)·z, before the guard."""
-        q, k, _ = self.features(x, rotary)
+        q, k, _, control = self.features(x, rotary)
         said = {
             "dead_queries": (q == 0).all(1).all(0).float().mean(),
             "dead_keys": (k == 0).all(1).all(0).float().mean(),
         }
         if self.config.normalizer == "z":
-            z = state["z"].unsqueeze(1) + k.cumsum(1)  # (B, T, G, K)
-            said["smallest_normaliser"] = (q * z.repeat_interleave(self.heads // self.kv_heads, 2)).sum(-1).min()
+            z = state["z"].unsqueeze(-1)  # the state of a value that is always 1
+            sums, _ = RECURRENCES[self.config.update_rule].parallel(
+                q, k, torch.ones_like(k[..., :1]), z, control.log_gate
+            )
+            said["smallest_normaliser"] = sums.min()
         return said
 
-    def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any]:
-        """x (B, D) -> φ(q), φ(k) and v: H·K, G·K and G·V numbers a row, head by head."""
-        H, G, d = self.heads, self.kv_heads, self.head_size
+    def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any, Control]:
+        """x (B, D) -> what the update rule takes: φ(q), φ(k) and v, H·K, G·K and G·V numbers a row, and the gates."""
+        q, k, v, logits = self._step_maps(x, rotary, ops)
+        control = self.gates.step(logits, ops)
+        if self.config.delta:
+            q, k = _unit(self._by_head(q, self.heads, ops), ops), _unit(self._by_head(k, self.kv_heads, ops), ops)
+        if control.entering is not None:
+            k = ops.mul(self._by_head(k, self.kv_heads, ops), control.entering)
+        return q, k, v, control
+
+    def _by_head(self, x: Any, heads: int, ops: TorchOps) -> Any:
+        return ops.reshape(x, (-1, heads, 1, self.config.feature_size))
+
+    def _step_maps(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any, Any]:
+        """x (B, D) -> φ(q), φ(k), v and what the gates are computed from."""
+        H, G, d, rows = self.heads, self.kv_heads, self.head_size, self.gates.rows
         phi_q, phi_k = self._maps
         if self.config.folded:
             A = phi_q.argument_size
             qkv = ops.sequences(ops.linear(x, self.qkv.weight, self.qkv.bias))
-            q, k, v = ops.split(qkv, [H * A, G * A, G * d])
+            q, k, v, *logits = ops.split(qkv, [H * A, G * A, G * d, *([rows] if rows else [])])
             if not phi_q.elementwise:
                 q, k = ops.reshape(q, (-1, H, 1, A)), ops.reshape(k, (-1, G, 1, A))
-            return phi_q(q, True, ops), phi_k(k, False, ops), v
+            return phi_q(q, True, ops), phi_k(k, False, ops), v, logits[0] if rows else None
         both, v = ops.linears(x, [[self.q, self.k], [self.v]])
         both = ops.reshape(both, (-1, H + G, d))
         if self.rotates:
@@ -150,15 +173,18 @@ class LinearMixer(Mixer):
         q, k = ops.split(both, [H, G], axis=1)
         if self.config.query_scale != 1.0:
             q = ops.mul(q, self.config.query_scale)
-        return phi_q(ops.unsqueeze(q, 2), True, ops), phi_k(ops.unsqueeze(k, 2), False, ops), v
+        q, k = ops.unsqueeze(q, 2), ops.unsqueeze(k, 2)
+        return phi_q(q, True, ops), phi_k(k, False, ops), v, self.gates.logits(x, ops)
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        q, k, v = self._step_features(x, rotary, ops)
-        guard = self.config.guard
+        q, k, v, control = self._step_features(x, rotary, ops)
+        guard, rule = self.config.guard, RECURRENCES[self.config.update_rule]
         if ops.damping != 1.0 and "z" in state:
             # numerator, denominator and eps alike; an eps that float16 rounds to 0 would guard nothing
             q, guard = ops.mul(q, ops.damping), dataclasses.replace(guard, eps=max(guard.eps * ops.damping, 2**-20))
-        numerator, denominator, S, z = ops.linear_attention(q, k, v, state["S"], state.get("z"))
+        numerator, denominator, S, z = rule.step(
+            q, k, v, state["S"], state.get("z"), control.log_gate, control.beta, ops
+        )
         if self.config.memory:
             remembered, weight = read(q, self.memory.collect(self._maps[1], ops), ops)
             numerator = ops.add(numerator, remembered)
@@ -179,6 +205,8 @@ class LinearMixer(Mixer):
         return [S, z] if self.config.normalizer == "z" else [S]
 
     def parallel_obstacle(self) -> str | None:
+        if self.config.update_rule != "linear":
+            return f"the update rule {self.config.update_rule} has no form for many tokens in a graph"
         return None  # but for `linear_attention`, each row is computed by itself
 
     def fold_obstacle(self) -> str | None:
@@ -196,6 +224,8 @@ class LinearMixer(Mixer):
             _folded(self.k, phi_k, 1.0),
             (self.v.weight.double(), _bias(self.v)),
         ]
+        if self.gates.rows:
+            parts.append((self.gates.weight.double(), self.gates.offset.double()))
         folded = LinearMixer(self.model_config, dataclasses.replace(self.config, folded=True)).to(self.o.weight)
         folded.qkv.weight.copy_(torch.cat([weight for weight, _ in parts]))
         folded.qkv.bias.copy_(torch.cat([bias for _, bias in parts]))
@@ -213,63 +243,9 @@ def _state(S: Any, z: Any | None) -> State:
     return {"S": S} if z is None else {"S": S, "z": z}
 
 
-def guarded(denominator: Any, guard: Guard, ops: TorchOps = TORCH) -> Any:
-    """The denominator kept from zero, as the config says."""
-    return ops.maximum(denominator, guard.eps) if guard.kind == "clamp" else ops.add(denominator, guard.eps)
-
-
-def chunked(
-    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor | None, guard: Guard, chunk: int | None = None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The recurrence over T tokens as matrix products over chunks: memory O(T·K·V/chunk + T·chunk), linear in T.
-
-    Args:
-        q: φ(q), (B, T, H, K). k: φ(k), (B, T, G, K). v: (B, T, G, V).
-        S: (B, G, K, V) and z: (B, G, K), the state before the first token. Without the normaliser z: None, and o is
-            φ(q)ᵀS.
-        chunk: tokens treated as one block; by default what `chunk_size` says.
-
-    Returns:
-        o (B, T, H, V) and the state after the last token, S and z. float32, or float64 where the input is: states
-        only ever grow, and bfloat16 would stop counting at 256 equal terms.
-    """
-    B, T, H, K = q.shape
-    G, V = v.shape[2:]
-    R = H // G
-    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
-    with torch.autocast(q.device.type, enabled=False):
-        C = min(chunk or chunk_size(K, V, R), T)
-        pad = -T % C  # zero keys add nothing to the state, and the outputs of zero queries are cut off below
-        q, k, v = (F.pad(t.to(wide), (0, 0, 0, 0, 0, pad)) if pad else t.to(wide) for t in (q, k, v))
-        N = (T + pad) // C
-        # one batched product a chunk and kv head: X = B·G·N of them
-        q = q.view(B, N, C, G, R, K).permute(0, 3, 1, 4, 2, 5).reshape(-1, R * C, K)  # (X, R·C, K)
-        k = k.view(B, N, C, G, K).permute(0, 3, 1, 2, 4).reshape(-1, C, K)  # (X, C, K)
-        start = S.to(wide).unsqueeze(2)  # (B, G, 1, K, V)
-        if z is not None:  # the state of a value that is always 1: a last column of v and of S, U of them in all
-            v, start = F.pad(v, (0, 1), value=1.0), torch.cat([start, z.to(wide)[:, :, None, :, None]], dim=-1)
-        U = v.shape[-1]
-        v = v.view(B, N, C, G, U).permute(0, 3, 1, 2, 4).reshape(-1, C, U)
-        added = torch.bmm(k.mT, v).view(B, G, N, K, U)
-        states = torch.cat([start, added], dim=2).cumsum(dim=2)  # (B, G, N+1, K, U): before each chunk, and the end
-        # a product with a mask: tril of a batch is several times slower on the CPU
-        causal = torch.ones(C, C, dtype=wide, device=q.device).tril().repeat(R, 1)  # (R·C, C)
-        scores = torch.bmm(q, k.mT) * causal
-        o = torch.baddbmm(torch.bmm(scores, v), q, states[:, :, :-1].reshape(-1, K, U))  # this chunk, and before
-        if z is not None:
-            o = o[..., :V] / guarded(o[..., V:], guard)
-        o = o.view(B, G, N, R, C, V).permute(0, 2, 4, 1, 3, 5).reshape(B, T + pad, H, V)
-        end = states[:, :, -1]
-        return o[:, :T], end[..., :V], None if z is None else end[..., V]
-
-
-def chunk_size(K: int, V: int, R: int) -> int:
-    """Tokens a chunk for which the scores (R·C a token) and the states (K·V/C a token) take about the same memory.
-
-    A power of two from 16 to 128. Small models gain most from small chunks.
-    """
-    balanced = math.sqrt(K * V / R)
-    return min(max(1 << math.ceil(math.log2(max(balanced, 1.0))), 16), 128)
+def _unit(x: Any, ops: TorchOps = TORCH) -> Any:
+    """x (…, K) divided by its length."""
+    return ops.mul(ops.rms_norm(x, None, EPS), x.shape[-1] ** -0.5)
 
 
 def _bias(projection: nn.Linear) -> Tensor:

@@ -28,7 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from t2r_export.ops import TORCH, TorchOps
+from t2r_export.mixer_configs import Guard
+from t2r_export.ops import TORCH, TorchOps, update_rule
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,44 @@ def _states(start: Tensor, added: Tensor, carry: Tensor | None) -> Tensor:
         before = kept @ states[-1] if kept.shape[-1] == K else kept * states[-1]
         states.append(before + added[:, :, chunk])
     return torch.stack(states, dim=2)
+
+
+def guarded(denominator: Any, guard: Guard, ops: TorchOps = TORCH) -> Any:
+    """The denominator kept from zero, as the config says."""
+    return ops.maximum(denominator, guard.eps) if guard.kind == "clamp" else ops.add(denominator, guard.eps)
+
+
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    S: Tensor,
+    z: Tensor | None,
+    guard: Guard,
+    chunk: int | None = None,
+    log_gate: Tensor | None = None,
+    beta: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """T tokens by the update rule that log_gate and beta make, and the division: see `Recurrence.parallel`.
+
+    Args:
+        q: φ(q), (B, T, H, K). k: φ(k), (B, T, G, K). v: (B, T, G, V). log_gate, beta: (B, T, G).
+        S: (B, G, K, V) and z: (B, G, K), the state before the first token. Without the normaliser z: None, and o is
+            φ(q)ᵀS.
+        chunk: tokens treated as one block; by default what `chunk_size` says.
+
+    Returns:
+        o (B, T, H, V) and the state after the last token, S and z. float32, or float64 where v is.
+    """
+    rule = RECURRENCES[update_rule(log_gate, beta)]
+    chunk = chunk or chunk_size(k.shape[-1], v.shape[-1], q.shape[2] // k.shape[2])
+    if z is None:
+        return *rule.parallel(q, k, v, S, log_gate, beta, chunk), None
+    # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
+    both, after = rule.parallel(
+        q, k, F.pad(v, (0, 1), value=1.0), torch.cat([S, z.unsqueeze(-1)], dim=-1), log_gate, beta, chunk
+    )
+    return both[..., :-1] / guarded(both[..., -1:], guard), after[..., :-1], after[..., -1]
 
 
 def chunk_size(K: int, V: int, R: int) -> int:

@@ -16,7 +16,8 @@ from t2r_export import reference
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.mixers import build_mixer
-from t2r_export.mixers.linear import LinearMixer, chunk_size, chunked, guarded
+from t2r_export.mixers.linear import LinearMixer
+from t2r_export.mixers.recurrences import chunked, guarded
 from t2r_export.positions import Rotary, build_positions
 
 CLAMP, ADD = Guard("clamp", 0.3), Guard("add", 0.3)  # large: a wrong guard cannot hide
@@ -179,13 +180,6 @@ def test_states_stay_float32_under_autocast() -> None:
         o, S, z = chunked(ones, ones, ones, torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1), CLAMP)
     assert S.dtype == z.dtype == o.dtype == torch.float32
     assert S.item() == z.item() == 1000
-
-
-def test_chunk_size_is_a_power_of_two_in_bounds() -> None:
-    for size, expected in (((5, 4, 2), 16), ((16, 8, 2), 16), ((64, 64, 1), 64), ((128, 128, 1), 128)):
-        assert chunk_size(*size) == expected
-    assert chunk_size(1, 1, 100) == 16
-    assert chunk_size(1 << 20, 1 << 20, 1) == 128
 
 
 @pytest.mark.parametrize("guard, expected", [(CLAMP, [0.3, 0.3, 2.0]), (ADD, [0.3, 0.5, 2.3])])

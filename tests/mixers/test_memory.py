@@ -16,7 +16,8 @@ from t2r_export.convert import convert
 from t2r_export.finetune import original
 from t2r_export.mixer_configs import LinearConfig
 from t2r_export.mixers import build_mixer
-from t2r_export.mixers.linear import LinearMixer, chunked
+from t2r_export.mixers.linear import LinearMixer
+from t2r_export.mixers.recurrences import chunked
 from t2r_export.model import Transformer
 from t2r_export.ops import TORCH
 from t2r_runtime.errors import UserError
