@@ -89,6 +89,16 @@ def test_the_graph_reads_the_top_keys_alone(tmp_path: Path) -> None:
     assert [node.op_type for node in nodes if "blocks.1.ffn.values" in node.input] == ["Gather"]
 
 
+@pytest.mark.parametrize("prefill", [False, True])
+def test_a_graph_of_memories_is_the_model(prefill: bool, tmp_path: Path) -> None:
+    """Product keys behind one layer, and a persistent memory in the other; also in the graph for prompts."""
+    layers = (small.LINEAR, dataclasses.replace(small.LINEAR, memory=3))
+    config = dataclasses.replace(GPT2, layers=layers, feed_forwards=(MEMORY, NO_FFN))
+    made, report = small.graph(tmp_path / "g.onnx", config, prefill=prefill)
+    assert report.no_prefill is None
+    assert small.proof(made, tmp_path / "g.onnx", 20).passed
+
+
 def test_without_a_feed_forward_nothing_of_it_is_left() -> None:
     made = small.model(dataclasses.replace(GPT2, feed_forwards=(DENSE, NO_FFN)))
     names = {name for name, _ in made.named_parameters()}
