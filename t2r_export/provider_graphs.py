@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from t2r_export.export import ExportConfig
 
@@ -14,18 +14,25 @@ class ProviderGraph:
     config: ExportConfig
     growing: bool = True  # takes the growing cache of a softmax layer
     activation_bits: int = 8  # of int8-static
+    schemes: tuple[str, ...] = ()  # quantization schemes that it takes; docs/providers.md says why it takes no others
 
 
 NPU = ProviderGraph(ExportConfig(batch=1, target="npu"), growing=False)
+ALL = ("fp16", "int8", "int8-static", "w8", "w4")
 
 PROVIDER_GRAPHS = {
-    "cpu": ProviderGraph(ExportConfig()),
-    "cuda": ProviderGraph(ExportConfig()),
-    "openvino": ProviderGraph(ExportConfig(), growing=False),
-    "webgpu": ProviderGraph(ExportConfig()),
-    "qnn": ProviderGraph(ExportConfig(batch=1, float16_safe=True), growing=False, activation_bits=16),
-    "xnnpack": NPU,
-    "dnnl": NPU,
+    "cpu": ProviderGraph(ExportConfig(), schemes=ALL),
+    "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),  # by its list of operators: nobody has run it
+    "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
+    "webgpu": ProviderGraph(ExportConfig(), schemes=("w8", "w4")),
+    "qnn": ProviderGraph(
+        ExportConfig(batch=1, target="npu", float16_safe=True),
+        growing=False,
+        activation_bits=16,
+        schemes=("fp16", "int8-static", "w8", "w4"),
+    ),
+    "xnnpack": replace(NPU, schemes=("fp16",)),
+    "dnnl": replace(NPU, schemes=("fp16", "int8", "int8-static")),
     "coreml": NPU,  # not run: a table look-up only, as for nnapi
     "nnapi": NPU,
 }

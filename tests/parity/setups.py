@@ -18,7 +18,7 @@ GRAPHS = {
     "batch_3": ExportConfig(batch=3),
     "fixed": ExportConfig(batch=1),
     "fixed_packed": ExportConfig(batch=2, state_layout="packed"),
-    "float16_safe": ExportConfig(batch=1, float16_safe=True),
+    "float16_safe": ExportConfig(batch=1, target="npu", float16_safe=True),
     "npu": ExportConfig(batch=1, target="npu"),
     "npu_batch_3": ExportConfig(batch=3, target="npu"),
 }
@@ -39,7 +39,7 @@ SETUPS = {
     "openvino": Setup(("layers", "packed", "batch_3")),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3")),
-    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3", "npu")),
+    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3")),
     "xnnpack": Setup(("npu",), few=("npu_batch_3",), python="T2R_DEBIAN_PYTHON"),
     "dnnl": Setup(("npu",), python="T2R_DEBIAN_PYTHON"),
 }

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,10 @@ from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.model import Transformer
+from t2r_export.parity_matrix import sampled
+from t2r_export.quantize import quantize
+from t2r_export.quantizers import SCHEMES
+from t2r_export.quantizers.base import QuantizeConfig
 from t2r_export.verify import Report, verify
 
 LINEAR = LinearConfig(feature_size=5)
@@ -115,6 +120,29 @@ if WANTED.growing:
         bos, *expected = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
         decoder = opened(tmp_path / "teacher.onnx")
         assert decoder.generate([bos], len(expected), temperature=0, stop_tokens=()) == expected
+
+
+@pytest.fixture(scope="session")
+def storyteller() -> checkpoint.Checkpoint:
+    return checkpoint.load(Path(__file__).parents[2] / "models" / "storyteller" / "model.pt")
+
+
+def test_the_storyteller(storyteller: checkpoint.Checkpoint, tmp_path: Path) -> None:
+    export(storyteller, tmp_path / "model.onnx", WANTED.config)
+    report = verified(storyteller, tmp_path / "model.onnx")
+    assert report.passed, outcome(report)
+
+
+@pytest.mark.parametrize("scheme", WANTED.schemes)
+def test_quantized(scheme: str, storyteller: checkpoint.Checkpoint, tmp_path: Path) -> None:
+    export(storyteller, tmp_path / "model.onnx", WANTED.config)
+    np.save(tmp_path / "sampled.npy", sampled(storyteller))
+    calibrate = tmp_path / "sampled.npy" if SCHEMES[scheme].calibrated else None
+    config = QuantizeConfig(scheme, calibrate=calibrate, activation_bits=WANTED.activation_bits if calibrate else 8)
+    quantize(tmp_path / "model.onnx", tmp_path / "small.onnx", config)
+    report = verified(storyteller, tmp_path / "small.onnx")
+    assert report.quantization == scheme
+    assert report.passed, outcome(report)
 
 
 def test_stories_as_t2r(data: Path, tmp_path: Path) -> None:
