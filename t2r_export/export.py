@@ -32,7 +32,7 @@ from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOKEN
 PAST_ENDS = ("refuse", "clamp")
 FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
 MAX_BATCH = 1 << 16
-DAMPING = 2**-6  # of φ(q): as long as z fits into float16, φ(q)·z does too where φ(q) sums to 64 at most
+DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more
 
 
 @dataclass(frozen=True)
