@@ -24,6 +24,8 @@ any_name = st.sampled_from(list(CONFIGS))
 @pytest.mark.parametrize("wide, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 def test_steps_are_the_parallel_form(name: str, wide: torch.dtype, tolerance: float) -> None:
     made = small.model(name).to(wide)
+    if name == "window_rotary":
+        tolerance = max(tolerance, 1e-6)  # its turns are tables of float32, another for each form
     ids, start = small.ids(length=19), small.states(made)
     logits, after = made.prefill(ids, start)
     by_steps, stepped = small.by_steps(made, ids, start)
