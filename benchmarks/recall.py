@@ -41,7 +41,8 @@ from t2r_export.bench.timing import machine
 from t2r_export.config import ModelConfig
 from t2r_export.initialize import initialize
 from t2r_export.mixer_configs import SoftmaxConfig, mixer_from_dict
-from t2r_export.training import learning_rate, make_optimizer
+from t2r_export.optimizers import make_optimizer
+from t2r_export.training import learning_rate
 from t2r_export.weights import outline
 from t2r_runtime.files import write_bytes
 
@@ -85,6 +86,10 @@ ENTRIES = {
     "linear elu": Entry({"kind": "linear", "feature_map": "elu"}, {"feature_size": 1, "head_size": 1}),
     "linear dpfp": Entry({"kind": "linear", "feature_map": "dpfp"}, {"feature_size": 2, "head_size": 1}),
     "linear hedgehog": Entry({"kind": "linear", "feature_map": "hedgehog"}, {"feature_size": 2, "head_size": 1}),
+    "linear delta": Entry(
+        {"kind": "linear", "feature_map": "elu", "update_rule": "delta", "normalizer": "rms_norm"},
+        {"feature_size": 1, "head_size": 1},
+    ),
     "lstm": Entry({"kind": "lstm"}, {"width": 2}),
 }
 
@@ -132,7 +137,7 @@ def train(config: ModelConfig, task: str, steps: int, seed: int) -> float:
     """Share of right answers after `steps`."""
     make, size = TASKS[task]
     model, generator = initialize(config, seed), torch.Generator().manual_seed(seed)
-    optimizer = make_optimizer(list(model.parameters()), RATE * 64 / config.width, 0.0)
+    optimizer = make_optimizer(dict(model.named_parameters()), RATE * 64 / config.width, 0.0)
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, RATE * 64 / config.width, 0.1)
