@@ -21,26 +21,26 @@ def relu(x: Array, weight: Array, bias: Array) -> Array:
 
 
 def elu(x: Array) -> Array:
-    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7). x (d) -> (d)."""
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020). x (d) -> (d)."""
     return np.where(x > 0, x + 1, np.exp(x))
 
 
 def random_fourier(x: Array, weight: Array) -> Array:
-    """φ(x) = √(1/D) [sin(W x̂), cos(W x̂)], x̂ = x/|x|, or 0 for 0 (Peng et al. 2021, eq. 5). x (d), W (D, d) -> (2D)."""
+    """φ(x) = √(1/D) [sin(W x̂), cos(W x̂)], x̂ = x/|x|, or 0 for 0 (Peng et al. 2021). x (d), W (D, d) -> (2D)."""
     angles = weight @ (x / np.sqrt(x @ x + 1e-6 * len(x)))
     features: Array = np.concatenate([np.sin(angles), np.cos(angles)]) / np.sqrt(len(weight))
     return features
 
 
 def favor(x: Array, weight: Array) -> Array:
-    """φ(x) = exp(W x' - |x'|²/2) / √m, x' = x d^-¼ (Choromanski et al. 2021, eq. 7). x (d), weight (m, d) -> (m)."""
+    """φ(x) = exp(W x' - |x'|²/2) / √m, x' = x d^-¼ (Choromanski et al. 2021). x (d), weight (m, d) -> (m)."""
     x = x / len(x) ** 0.25
     features: Array = np.exp(weight @ x - x @ x / 2) / np.sqrt(len(weight))
     return features
 
 
 def dpfp(x: Array, n: int) -> Array:
-    """φ_{iν}(x) = r_i r_{i+ν}, ν = 1..n, over its sum (Schlag et al. 2021, eq. 37 and 38). x (d) -> (2dn)."""
+    """φ_{iν}(x) = r_i r_{i+ν}, ν = 1..n, over its sum (Schlag et al. 2021). x (d) -> (2dn)."""
     r = np.maximum(np.concatenate([x, -x]), 0.0)
     features = np.array([r[i] * r[(i + shift) % len(r)] for shift in range(1, n + 1) for i in range(len(r))])
     share: Array = features / (features.sum() + 1e-6)
@@ -48,7 +48,7 @@ def dpfp(x: Array, n: int) -> Array:
 
 
 def hedgehog(x: Array, weight: Array) -> Array:
-    """φ(x) = [softmax(W x), softmax(-W x)] (Zhang et al. 2024, eq. 6). x (d), weight (K/2, d) -> (K)."""
+    """φ(x) = [softmax(W x), softmax(-W x)] (Zhang et al. 2024). x (d), weight (K/2, d) -> (K)."""
     up, down = np.exp(weight @ x), np.exp(-weight @ x)
     return np.concatenate([up / up.sum(), down / down.sum()])
 

@@ -48,7 +48,7 @@ def test_feature_maps_by_hand() -> None:
 
 
 def test_favor_estimates_the_softmax_kernel() -> None:
-    """eq. 6: the mean of φ(q)·φ(k) over random directions is exp(q·k/√d)."""
+    """The mean of φ(q)·φ(k) over random directions is exp(q·k/√d)."""
     random = np.random.default_rng(0)
     q, k = random.normal(size=(2, 4))
     weight = random.normal(size=(400_000, 4))

@@ -106,7 +106,7 @@ class Relu(FeatureMap):
 
 
 class Elu(FeatureMap):
-    """φ(x) = elu(x) + 1, K = d, nothing learned (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 7)."""
+    """φ(x) = elu(x) + 1, K = d, nothing learned (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
     elementwise = True
 
@@ -115,7 +115,7 @@ class Elu(FeatureMap):
 
 
 class Hedgehog(FeatureMap):
-    """φ(x) = [softmax(W x), softmax(-W x)], W learned from the identity (Zhang et al. 2024, arXiv 2402.04347, eq. 6).
+    """φ(x) = [softmax(W x), softmax(-W x)], W learned from the identity (Zhang et al. 2024, arXiv 2402.04347).
 
     W is (K/2, d) of each head; the paper has K = 2d.
     """
@@ -138,7 +138,7 @@ class Hedgehog(FeatureMap):
 
 class Dpfp(FeatureMap):
     """φ_{iν}(x) = r_i r_{i+ν}, r = relu([x, -x]), ν = 1..n, K = 2dn, divided by its sum: deterministic parameter-free
-    projection (Schlag et al. 2021, arXiv 2102.11174, eq. 37 and 38; the sum: section 5.3)."""
+    projection (Schlag et al. 2021, arXiv 2102.11174, with its sum-normalised features)."""
 
     def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
         double = 2 * self.head_size
@@ -186,7 +186,7 @@ class RandomMap(FeatureMap):
 
 class RandomFourier(RandomMap):
     """φ(x) = √(1/D) [sin(W x̂), cos(W x̂)], x̂ = x/|x|, rows of W from N(0, I/σ²), K = 2D: random feature attention
-    (Peng et al. 2021, arXiv 2103.02143, eq. 5 and section 3.1).
+    (Peng et al. 2021, arXiv 2103.02143).
 
     φ(x)·φ(y) estimates exp(-|x̂ - ŷ|²/2σ²). Learned or fixed, σ is a number for each input of each head.
     """
@@ -220,7 +220,7 @@ class RandomFourier(RandomMap):
 
 
 class Favor(RandomMap):
-    """Positive orthogonal random features of exp(q·k/√d): FAVOR+ (Choromanski et al. 2021, arXiv 2009.14794, eq. 7).
+    """Positive orthogonal random features of exp(q·k/√d): FAVOR+ (Choromanski et al. 2021, arXiv 2009.14794).
 
         φ(x) ∝ exp(W x - |x|²/2),  x = q d^-¼ or k d^-¼,  rows of W orthogonal in blocks of d, each √d long
 

@@ -33,9 +33,9 @@ from t2r_runtime.signature import BATCH, StateSpec
 class HeadNorm(nn.Module):
     """o of each head (…, V) with mean 0 and variance 1, or divided by its root mean square, then scaled.
 
-    Group norm (Wu and He 2018) with a group a head, as RetNet has in place of z (Sun et al. 2023, arXiv 2307.08621,
-    eq. 8); the root mean square form is DeltaNet's (Yang et al. 2024, arXiv 2406.06484). The scale is one for all
-    heads: the output projection could do a head's own.
+    Group norm (Wu and He 2018) with a group a head, as RetNet has in place of z (Sun et al. 2023, arXiv 2307.08621);
+    the root mean square form is DeltaNet's (Yang et al. 2024, arXiv 2406.06484). The scale is one for all heads: the
+    output projection could do a head's own.
     """
 
     def __init__(self, size: int, eps: float, kind: str) -> None:
