@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import torch
 
-from t2r_export.mixers import Mixer, State
+from t2r_export.mixers import Mixer
 from t2r_export.model import Transformer
 from t2r_export.weights import assemble
 from t2r_runtime.errors import CheckFailed
+from t2r_runtime.signature import StateSpec
 
 FOLD_TOLERANCE = 1e-10  # relative, float64; measured 1e-15 to 1e-14
 
@@ -73,10 +74,18 @@ def fold_error(mixer: Mixer) -> float:
     wide = copy.deepcopy(mixer).double()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 11, wide.width, generator=generator)
-    state: State = {s.name: torch.rand(s.dims(3), generator=generator).double() for s in wide.state_spec()}
-    outputs = [form(x.double(), state, None) for form in (wide, wide.fold())]
-    (y, after), (y_folded, after_folded) = outputs
+    state = {s.name: _random(s, generator) for s in wide.state_spec()}
+    y, after = wide(x.double(), state, None)
+    y_folded, after_folded = wide.fold()(x.double(), wide.fold_state(state), None)
+    after = wide.fold_state(after)
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
     tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
     errors = [(a - b).abs().max() / a.abs().max().clamp(min=tiny) for a, b in pairs]
     return float(torch.stack(errors).max())  # torch's max keeps a NaN, Python's can lose it
+
+
+def _random(spec: StateSpec, generator: torch.Generator) -> torch.Tensor:
+    """A state of three sequences: numbers from 0 to 1, or counts of tokens."""
+    if spec.dtype == "int32":
+        return torch.randint(0, 100, spec.dims(3), generator=generator, dtype=torch.int32)
+    return torch.rand(spec.dims(3), generator=generator).double()

@@ -251,8 +251,43 @@ class GRUConfig(MixerConfig):
     kind: ClassVar[str] = "gru"
 
 
+@dataclass(frozen=True)
+class SpanConfig(MixerConfig):
+    """Softmax attention whose heads learn how far they look back (Sukhbaatar et al. 2019, arXiv 1905.07799)."""
+
+    kind: ClassVar[str] = "span"
+
+    span: int = option("The longest that a head can look back, in tokens, itself among them.")
+    ramp: int = option("Tokens over which the mask falls from 1 to 0 behind a head's span.", 32)
+    span_loss: float = option("What the longest span of all heads adds to the loss.", 0.02)
+    folded: bool = False  # every kv head has a buffer of its own length, and the masks are constants
+    spans: tuple[int, ...] = ()  # those lengths, where folded
+
+    def __post_init__(self) -> None:
+        size("span", self.span)
+        size("ramp", self.ramp)
+        need(self.ramp <= self.span, f"a ramp of at most the span, {self.span}", self.ramp, "correct ramp")
+        number("span_loss", self.span_loss, positive=False)
+        flag("folded", self.folded)
+        need(isinstance(self.spans, list | tuple), "spans to be a list", type(self.spans).__name__, "correct spans")
+        object.__setattr__(self, "spans", tuple(self.spans))
+        for length in self.spans:
+            size("spans", length, self.span)
+
+    def check(self, model: ModelConfig) -> None:
+        wanted = model.kv_heads if self.folded else 0
+        need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "spans": list(self.spans)}
+
+    def summary(self) -> str:
+        spans = f"the last {', '.join(map(str, self.spans))}" if self.folded else f"up to the last {self.span}"
+        return f"{spans} tokens, ramp {self.ramp}"
+
+
 MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
-    c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig, LSTMConfig, GRUConfig)
+    c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig, SpanConfig, LSTMConfig, GRUConfig)
 }
 
 

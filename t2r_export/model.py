@@ -137,6 +137,13 @@ class Transformer(nn.Module):
         """One layer's states under the names that its mixer uses."""
         return {s.name: states[f"{s.name}.{layer}"] for s in self.blocks[layer].mixer.state_spec()}
 
+    def fold_states(self, states: State) -> State:
+        """Every state as the model with its layers folded keeps it (`t2r_export.fold`)."""
+        after = {name: value for name, value in states.items() if name == POSITION}
+        for layer, block in enumerate(self.blocks):
+            after |= _named(block.mixer.fold_state(self.layer_state(states, layer)), layer)
+        return after
+
     def state_spec(self) -> list[StateSpec]:
         """Every state of the model: the layers' in order, then the position where it is used."""
         specs = [

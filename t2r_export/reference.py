@@ -1,8 +1,9 @@
 """The definition, in plain NumPy: slow, float64, readable against the papers line by line.
 
 Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, the other feature maps of docs/mixers.md, and softmax attention over
-the first and the last tokens (Xiao et al. 2023, arXiv 2309.17453). Every other form (eager step, chunked, graph,
-runtimes) is tested against this file; where two of them disagree, this file is right.
+the first and the last tokens (Xiao et al. 2023, arXiv 2309.17453) or over learned spans (Sukhbaatar et al. 2019, arXiv
+1905.07799). Every other form (eager step, chunked, graph, runtimes) is tested against this file; where two of them
+disagree, this file is right.
 """
 
 from __future__ import annotations
@@ -168,6 +169,25 @@ def windowed(q: Array, k: Array, v: Array, window: int, sinks: int, frequencies:
             keys = [turned(key, -n * frequencies) for key, n in zip(keys, distances.values(), strict=True)]
         weights = np.exp([q[b, t, h] @ key for key in keys])
         o[b, t, h] = weights / weights.sum() @ v[b, list(distances), g]
+    return o
+
+
+def spanned(q: Array, k: Array, v: Array, masks: Array) -> Array:
+    """Softmax attention whose weights are multiplied by a mask of the distance (Sukhbaatar et al. 2019, eq. 2 and 3).
+
+    Args:
+        q: (B, T, H, d), scaled; k and v: (B, T, G, d). G divides H. From the first token of the text.
+        masks: (H, S), of a head at the distances 0 to S - 1; 0 from there on.
+
+    Returns:
+        o (B, T, H, d).
+    """
+    B, T, H, _ = q.shape
+    o = np.empty(q.shape)
+    for b, t, h in np.ndindex(B, T, H):
+        g, seen = h // (H // k.shape[2]), range(max(t - masks.shape[1] + 1, 0), t + 1)
+        weights = np.array([masks[h, t - i] * np.exp(q[b, t, h] @ k[b, i, g]) for i in seen])
+        o[b, t, h] = weights / weights.sum() @ v[b, list(seen), g]
     return o
 
 

@@ -165,7 +165,7 @@ def _chained(
         states = _random_state(model, batch, generator)
         length = _room(model, PREFIX_TOKENS, min(steps - done, chain))
         decoder.reset(batch=batch)
-        decoder.set_state(pack(_numpy(states), groups))
+        decoder.set_state(pack(_arrays(model, states), groups))
         ids = _random_ids(model, (batch,), generator)
         for step in range(done, done + length):
             expected, states = model.step(ids, states)
@@ -175,7 +175,7 @@ def _chained(
             same += int(agree.sum())
             if report.first_greedy_difference is None and not agree.all():
                 report.first_greedy_difference = step
-            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _numpy(states)))
+            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _arrays(model, states)))
             ids = torch.multinomial(expected.softmax(-1), 1, generator=generator)[:, 0]
             progress(step + 1)
         done += length
@@ -201,7 +201,7 @@ def _from_the_start(
         for ids in _random_ids(model, (_room(model, 0, START_TOKENS), batch), generator):
             expected, states = model.step(ids, states)
             worst_logits = _worse(worst_logits, float(np.abs(decoder.step(ids.numpy()) - expected.numpy()).max()))
-            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _numpy(states)))
+            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _arrays(model, states)))
     report.checks.append(Check("from the start, logits", worst_logits, bound.logits))
     report.checks.append(Check("from the start, states", worst_state, bound.state))
 
@@ -219,12 +219,12 @@ def _prefill_against_steps(
     states = _random_state(model, batch, generator)
     ids = _random_ids(model, (batch, _room(model, PREFIX_TOKENS, PARALLEL_TOKENS)), generator)
     decoder.reset(batch=batch)
-    decoder.set_state(pack(_numpy(states), groups))
+    decoder.set_state(pack(_arrays(model, states), groups))
     logits = decoder.prefill(ids.numpy())
     expected, after = model.prefill(ids, states)
     error = float(np.abs(logits - expected[:, -1].numpy()).max())
     report.checks.append(Check("prefill against steps, logits", error, bound.logits))
-    error = state_error(unpack(decoder.state(), groups), _numpy(after))
+    error = state_error(unpack(decoder.state(), groups), _arrays(model, after))
     report.checks.append(Check("prefill against steps, states", error, bound.state))
 
 
@@ -284,5 +284,6 @@ def _room(model: Transformer, used: int, wanted: int) -> int:
     return min(wanted, end - used)
 
 
-def _numpy(states: State) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in states.items()}
+def _arrays(model: Transformer, states: State) -> dict[str, np.ndarray]:
+    """The states of the unfolded `model` as its graph has them."""
+    return {name: value.numpy() for name, value in model.fold_states(states).items()}

@@ -8,6 +8,7 @@ from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.linear import LinearMixer
 from t2r_export.mixers.recurrent import GRUMixer, LSTMMixer
 from t2r_export.mixers.softmax import SoftmaxMixer
+from t2r_export.mixers.span import SpanMixer
 from t2r_export.mixers.window import WindowMixer
 
 # `kind` of the config -> class; the configs stand in t2r_export.mixer_configs.MIXER_CONFIGS under the same names
@@ -17,6 +18,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "window": WindowMixer,
     "lstm": LSTMMixer,
     "gru": GRUMixer,
+    "span": SpanMixer,
 }
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from t2r_export.ops import TORCH, TorchOps
+from t2r_export.positions import RotaryPositions, rotate
 
 # Added to the score of what a query must not see: exp of it is 0 in every precision. Finite, because providers differ
 # in what -inf gives, and within the range of float16.
@@ -61,3 +63,39 @@ def from_rows(y: Tensor, T: int, chunk: int) -> Tensor:
     B, G, N, rows, d = y.shape
     y = y.view(B, G, N, rows // chunk, chunk, d).permute(0, 2, 4, 1, 3, 5)
     return y.reshape(B, N * chunk, -1, d)[:, :T]
+
+
+def band_scores(
+    q: Tensor, k: Tensor, count: Tensor, window: int, chunk: int, first: int = 0, turn: RotaryPositions | None = None
+) -> Tensor:
+    """Scores of each chunk's queries for the keys of its band, `MASKED` where a query does not see one.
+
+    Args:
+        q: (B, T, H, d), scaled. k: (B, G, window + T, d), the buffer before the text and the text.
+        count: (B), tokens read before the text.
+        first: the first token that is seen; those before it are another's.
+        turn: rotary positions for q and k; None where there are none, or q and k have them.
+
+    Returns:
+        (B, G, N, R·chunk, chunk + window - 1); rows as in `query_rows`, columns as in `key_bands`.
+    """
+    G, R = k.shape[1], q.shape[2] // k.shape[1]
+    q, k = query_rows(q, G, chunk), key_bands(k, window, chunk)
+    N, L = k.shape[2:4]
+    place = torch.arange(L, device=q.device)
+    if turn is not None:
+        cos, sin = turn.fixed(place.cpu()).to(q).chunk(2, -1)  # places in the band: only distances matter
+        k = rotate(k, (cos, sin))
+        q = rotate(q, (cos[window - 1 :].repeat(R, 1), sin[window - 1 :].repeat(R, 1)))
+    distance = band_distance(window, chunk, q.device)
+    token = count[:, None, None] + torch.arange(N, device=q.device)[:, None] * chunk + 1 - window + place  # (B, N, L)
+    hidden = (distance < 0) | (distance >= window) | (token < first)[:, :, None]  # (B, N, chunk, L)
+    scores = q @ k.mT
+    bias = torch.zeros(hidden.shape, dtype=scores.dtype, device=q.device).masked_fill(hidden, MASKED)
+    return scores + bias.repeat(1, 1, R, 1).unsqueeze(1)
+
+
+def band_distance(window: int, chunk: int, device: torch.device) -> Tensor:
+    """How far behind the query of each row of a band (chunk) its columns are: (chunk, chunk + window - 1)."""
+    place = torch.arange(chunk + window - 1, device=device)
+    return place[window - 1 :, None] - place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
@@ -52,6 +53,10 @@ class Mixer(nn.Module):
         or None if it can: its states are then touched by operators alone that know sequences."""
         return f"{self.config.kind} has no form for many tokens in a graph"
 
+    def penalty(self) -> Tensor:
+        """What this mixer's own parameters add to the loss of a stage that trains them: a scalar, 0 by default."""
+        return torch.zeros(())
+
     def fold_obstacle(self) -> str | None:
         """Why this mixer cannot be folded, or None if it can."""
         raise NotImplementedError
@@ -59,3 +64,7 @@ class Mixer(nn.Module):
     def fold(self) -> Mixer:
         """The same function with its feature map inside its projections. Only where not yet done and no obstacle is."""
         raise NotImplementedError
+
+    def fold_state(self, state: State) -> State:
+        """A state of this mixer as its folded form keeps it: the same by default."""
+        return state

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import WindowConfig
-from t2r_export.mixers.banded import MASKED, absent, chunk_length, from_rows, key_bands, push, query_rows
+from t2r_export.mixers.banded import MASKED, absent, band_scores, chunk_length, from_rows, key_bands, push, query_rows
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, RotaryPositions, rotate
@@ -66,34 +66,16 @@ class WindowMixer(Mixer):
         if s:
             after |= {f"sink_{name}": _kept(state[f"sink_{name}"], {"k": k, "v": v}[name], count) for name in "kv"}
         C = chunk_length(W, T)
-        scores, values = self._window_scores(q, after, count, C)
+        scores = band_scores(q, after["k"], count, W, C, s, self.turn)
         if s:
             scores = torch.cat([self._sink_scores(q, after["sink_k"], seen, C), scores], -1)
         weights = scores.softmax(-1)
-        y = weights[..., s:] @ values
+        y = weights[..., s:] @ key_bands(after["v"], W, C)
         if s:
             y = y + weights[..., :s] @ after["sink_v"].to(v.dtype).unsqueeze(2)
         after |= {name: after[name][:, :, -W:] for name in ("k", "v")}
         y = from_rows(y, T, C).flatten(2)
         return self.o(y.to(x.dtype)), {**{n: after[n] for n in state if n != "count"}, "count": count + T}
-
-    def _window_scores(self, q: Tensor, kv: State, count: Tensor, C: int) -> tuple[Tensor, Tensor]:
-        """Scores (B, G, N, R·C, C + W - 1) of each chunk's queries, masked, and the values that they weigh."""
-        W, s = self.config.window, self.config.sinks
-        q, k, v = query_rows(q, self.kv_heads, C), key_bands(kv["k"], W, C), key_bands(kv["v"], W, C)
-        N, L = k.shape[2:4]
-        place = torch.arange(L, device=q.device)
-        if self.turn is not None:  # places in the chunk: the distances are those in the buffer
-            cos, sin = (part.squeeze(-2) for part in self.turn.rotary(place))
-            k = rotate(k, (cos, sin))
-            R = self.heads // self.kv_heads
-            q = rotate(q, (cos[W - 1 :].repeat(R, 1), sin[W - 1 :].repeat(R, 1)))
-        behind = place - torch.arange(C, device=q.device).unsqueeze(-1)  # (C, L)
-        token = count[:, None, None] + torch.arange(N, device=q.device)[:, None] * C + 1 - W + place  # (B, N, L)
-        hidden = (behind < 0) | (behind >= W) | (token < s)[:, :, None]  # (B, N, C, L)
-        scores = q @ k.mT
-        bias = torch.zeros(hidden.shape, dtype=scores.dtype, device=q.device).masked_fill(hidden, MASKED)
-        return scores + bias.repeat(1, 1, self.heads // self.kv_heads, 1).unsqueeze(1), v
 
     def _sink_scores(self, q: Tensor, sinks: Tensor, seen: Tensor, C: int) -> Tensor:
         """Scores (B, G, N, R·C, s) of each chunk's queries, masked; `seen` (B, T) tokens stand before each."""
