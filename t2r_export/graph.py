@@ -265,6 +265,9 @@ class GraphOps(TorchOps):
     def mean(self, x: Value) -> Value:
         return self.emit("ReduceMean", [x, self.constant([-1], "int64")], (*x.shape[:-1], 1), keepdims=1)
 
+    def largest(self, x: Value) -> Value:
+        return self.emit("ReduceMax", [x, self.constant([-1], "int64")], (*x.shape[:-1], 1), keepdims=1)
+
     def silu(self, x: Value) -> Value:
         return self._binary("Mul", x, self.sigmoid(x))
 

@@ -286,8 +286,40 @@ class SpanConfig(MixerConfig):
         return f"{spans} tokens, ramp {self.ramp}"
 
 
+@dataclass(frozen=True)
+class HybridConfig(MixerConfig):
+    """Linear attention to what is far and a softmax window on what is near (Zhang et al. 2024, arXiv 2410.10254)."""
+
+    kind: ClassVar[str] = "hybrid"
+    MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate")
+
+    window: int = option("Last tokens that a query sees, itself among them, W.")
+    feature_size: int = option("Features of each head, K.")
+    feature_map: str = option("What makes features of q and k.", "relu", LinearConfig.FEATURE_MAPS)
+    merge: str = option("One division for the window and the sums, or a learned gate between the two.", "sum", MERGES)
+    guard: Guard = Guard()  # of the gate's linear part; the sum's denominator is never small
+
+    def __post_init__(self) -> None:
+        size("window", self.window)
+        choice("merge", self.merge, self.MERGES)
+        self.linear()
+
+    def linear(self) -> LinearConfig:
+        """The linear part alone."""
+        return LinearConfig(self.feature_size, guard=self.guard, feature_map=self.feature_map)
+
+    def check(self, model: ModelConfig) -> None:
+        self.linear().check(model)
+
+    def summary(self) -> str:
+        return (
+            f"the last {self.window} tokens, {self.feature_size} {self.feature_map} features of those before, "
+            f"merged by {self.merge}"
+        )
+
+
 MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
-    c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig, SpanConfig, LSTMConfig, GRUConfig)
+    c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig, SpanConfig, HybridConfig, LSTMConfig, GRUConfig)
 }
 
 

@@ -106,6 +106,10 @@ class TorchOps:
         """Mean over the last axis, which stays with size 1."""
         return x.mean(-1, keepdim=True)
 
+    def largest(self, x: Any) -> Any:
+        """Largest number of the last axis, which stays with size 1."""
+        return x.amax(-1, keepdim=True)
+
     def silu(self, x: Any) -> Any:
         return F.silu(x)
 

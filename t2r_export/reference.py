@@ -1,9 +1,9 @@
 """The definition, in plain NumPy: slow, float64, readable against the papers line by line.
 
-Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, the other feature maps of docs/mixers.md, and softmax attention over
-the first and the last tokens (Xiao et al. 2023, arXiv 2309.17453) or over learned spans (Sukhbaatar et al. 2019, arXiv
-1905.07799). Every other form (eager step, chunked, graph, runtimes) is tested against this file; where two of them
-disagree, this file is right.
+Kasai et al. 2021 (arXiv 2103.13076), eq. 4 to 6, the other feature maps of docs/mixers.md, softmax attention over the
+first and the last tokens (Xiao et al. 2023, arXiv 2309.17453) or over learned spans (Sukhbaatar et al. 2019, arXiv
+1905.07799), and a softmax window beside linear attention (Zhang et al. 2024, arXiv 2410.10254). Every other form (eager
+step, chunked, graph, runtimes) is tested against this file; where two of them disagree, this file is right.
 """
 
 from __future__ import annotations
@@ -188,6 +188,34 @@ def spanned(q: Array, k: Array, v: Array, masks: Array) -> Array:
         g, seen = h // (H // k.shape[2]), range(max(t - masks.shape[1] + 1, 0), t + 1)
         weights = np.array([masks[h, t - i] * np.exp(q[b, t, h] @ k[b, i, g]) for i in seen])
         o[b, t, h] = weights / weights.sum() @ v[b, list(seen), g]
+    return o
+
+
+def merged(
+    q: Array, k: Array, v: Array, phi_q: Array, phi_k: Array, window: int, share: Array, gate: bool, guard: Guard
+) -> Array:
+    """Softmax on the last `window` tokens and linear attention on all before them (Zhang et al. 2024, eq. 6).
+
+    Args:
+        q: (B, T, H, d), scaled; k and v: (B, T, G, d). phi_q: (B, T, H, K) and phi_k: (B, T, G, K), their features.
+        share: (H), the factor of the window's exponentials beside the sums, or, with `gate`, the window's share of o.
+
+    Returns:
+        o (B, T, H, d).
+    """
+    B, T, H, _ = q.shape
+    o = np.empty(q.shape)
+    for b, t, h in np.ndindex(B, T, H):
+        g, first = h // (H // k.shape[2]), max(t - window + 1, 0)
+        scores = k[b, first : t + 1, g] @ q[b, t, h]
+        near = np.exp(scores - scores.max())
+        far = phi_k[b, :first, g] @ phi_q[b, t, h]
+        sums = near @ v[b, first : t + 1, g], far @ v[b, :first, g]
+        if not gate:
+            o[b, t, h] = (share[h] * sums[0] + sums[1]) / (share[h] * near.sum() + far.sum())
+        else:
+            g_h = share[h] if first else 1.0  # while nothing is far, nothing stands beside the window
+            o[b, t, h] = g_h * sums[0] / near.sum() + (1 - g_h) * sums[1] / guarded(far.sum(), guard)
     return o
 
 

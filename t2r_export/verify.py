@@ -28,7 +28,7 @@ from t2r_export.weights import assemble
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
-PREFIX_TOKENS = 5  # read before the comparison starts, so that every state is non-zero
+PREFIX_TOKENS = 5  # read at least before the comparison starts, so that every state is non-zero
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 START_TEXTS, START_TOKENS = 16, 4
 # Steps in one chain where a cache grows. Softmax attention past the length that it was trained on is ill-conditioned:
@@ -160,10 +160,11 @@ def _chained(
     worst_logits = worst_state = 0.0
     batch = decoder.signature.batch or 2
     done = same = 0
+    prefix = _prefix(model)
     chain = GROWING_CHAIN if any(g.spec.grows for g in groups) else steps
     while done < steps:
         states = _random_state(model, batch, generator)
-        length = _room(model, PREFIX_TOKENS, min(steps - done, chain))
+        length = _room(model, prefix, min(steps - done, chain))
         decoder.reset(batch=batch)
         decoder.set_state(pack(_arrays(model, states), groups))
         ids = _random_ids(model, (batch,), generator)
@@ -217,7 +218,7 @@ def _prefill_against_steps(
     """The eager parallel form over a text against the graph's single steps over it."""
     batch = decoder.signature.batch or 2
     states = _random_state(model, batch, generator)
-    ids = _random_ids(model, (batch, _room(model, PREFIX_TOKENS, PARALLEL_TOKENS)), generator)
+    ids = _random_ids(model, (batch, _room(model, _prefix(model), PARALLEL_TOKENS)), generator)
     decoder.reset(batch=batch)
     decoder.set_state(pack(_arrays(model, states), groups))
     logits = decoder.prefill(ids.numpy())
@@ -262,12 +263,19 @@ def _random_state(model: Transformer, batch: int, generator: torch.Generator) ->
 
     So all are non-zero, none is like another, and their size is one that the model can meet. The position is kept.
     """
-    ids = _random_ids(model, (batch, PREFIX_TOKENS), generator)
+    ids = _random_ids(model, (batch, _prefix(model)), generator)
     _, states = model.prefill(ids, model.init_state(batch))
     return {
         name: value * (0.5 + torch.rand(value.shape, generator=generator)) if value.is_floating_point() else value
         for name, value in states.items()
     }
+
+
+def _prefix(model: Transformer) -> int:
+    """Tokens read before a comparison: as many as the states with the longest memory need, up to half of what fits."""
+    wanted = max(block.mixer.horizon() for block in model.blocks)
+    end = model.config.max_positions
+    return max(PREFIX_TOKENS, wanted if end is None else min(wanted, end // 2))
 
 
 def _random_ids(model: Transformer, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

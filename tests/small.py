@@ -14,7 +14,15 @@ from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.export import ExportConfig, ExportReport, export
 from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
-from t2r_export.mixer_configs import GRUConfig, Guard, LinearConfig, LSTMConfig, SoftmaxConfig, WindowConfig
+from t2r_export.mixer_configs import (
+    GRUConfig,
+    Guard,
+    HybridConfig,
+    LinearConfig,
+    LSTMConfig,
+    SoftmaxConfig,
+    WindowConfig,
+)
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.verify import Report, verify
@@ -27,6 +35,7 @@ LINEAR = LinearConfig(feature_size=K, guard=Guard("clamp", 1e-2))
 DROPPED = LinearConfig(feature_size=K, positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
 SOFTMAX = SoftmaxConfig()
 WINDOW = WindowConfig(window=3, sinks=2)
+HYBRID = HybridConfig(window=4, feature_size=K, guard=Guard("clamp", 1e-2))
 GATED = (
     LinearConfig(K, update_rule="gated", gate="data"),
     LinearConfig(K, update_rule="gated", gate="fixed", moving_average=True),
@@ -82,6 +91,8 @@ CONFIGS = {
     "delta_rotary": dataclasses.replace(LLAMA, layers=DELTA),
     "window": dataclasses.replace(GPT2, layers=(WINDOW, WINDOW)),
     "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
+    "hybrid_sum": dataclasses.replace(LLAMA, layers=(HYBRID, HYBRID)),
+    "hybrid_gate": dataclasses.replace(GPT2, layers=(dataclasses.replace(HYBRID, merge="gate"), LINEAR)),
     "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     "gru": dataclasses.replace(RECURRENT, layers=(GRUConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     # all-attention: a memory in each layer, and nothing behind it

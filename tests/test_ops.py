@@ -129,6 +129,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "elu": (lambda ops, w, x: ops.elu(x[0]), [Y]),
     "exp": (lambda ops, w, x: ops.exp(x[0]), [Y]),
     "mean": (lambda ops, w, x: ops.mean(x[0]), [Y]),
+    "largest": (lambda ops, w, x: ops.largest(x[0]), [Y]),
     "silu": (lambda ops, w, x: ops.silu(x[0]), [Y]),
     "sigmoid": (lambda ops, w, x: ops.sigmoid(x[0]), [Y]),
     "tanh": (lambda ops, w, x: ops.tanh(x[0]), [Y]),

@@ -32,6 +32,7 @@ NAMES = {
 }
 OUTPUTS = {"logits", "start", "prefill"}
 ALL = set(NAMES) - {"batch", "fold"}
+LATE = {"logits", "states", "prefill", "prefill states"}  # not before a token has left the window
 
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
@@ -82,6 +83,8 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
     "a sink is never read": ("window_rotary", faults.unread("sink_v.1"), ALL),
     "the tokens are not counted": ("window_rotary", faults.unchanged("count.1"), {"states", "start", "start states"}),
     "absent tokens are seen": ("window", faults.constant(-3e4, 0), {"start"}),
+    "what left the window is forgotten": ("hybrid_sum", faults.unread("S.0"), LATE),
+    "what leaves the window is lost": ("hybrid_gate", faults.unchanged("S.0"), LATE),
     "sequences see each other": ("learned", faults.mix_batch, {"logits", "states", "batch"}),
 }
 

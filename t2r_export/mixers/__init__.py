@@ -5,6 +5,7 @@ from __future__ import annotations
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import MixerConfig
 from t2r_export.mixers.base import Mixer, State
+from t2r_export.mixers.hybrid import HybridMixer
 from t2r_export.mixers.linear import LinearMixer
 from t2r_export.mixers.recurrent import GRUMixer, LSTMMixer
 from t2r_export.mixers.softmax import SoftmaxMixer
@@ -19,6 +20,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "lstm": LSTMMixer,
     "gru": GRUMixer,
     "span": SpanMixer,
+    "hybrid": HybridMixer,
 }
 
 

@@ -41,6 +41,10 @@ class Mixer(nn.Module):
         """Name, dtype, shape and initial value of every state."""
         raise NotImplementedError
 
+    def horizon(self) -> int:
+        """Tokens after which all of every state can have been written, and whatever is in it can have been read."""
+        return 1
+
     def statistics(self, x: Tensor, state: State, rotary: Rotary | None) -> dict[str, Tensor]:
         """How well the features of a batch are, for the training log: scalars by name, none by default.
 

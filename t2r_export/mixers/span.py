@@ -160,6 +160,9 @@ class SpanMixer(Mixer):
         ]
         return [*buffers, StateSpec("count", "int32", (BATCH,))]
 
+    def horizon(self) -> int:
+        return self.config.span
+
     def fold_obstacle(self) -> str | None:
         return None
 

@@ -147,6 +147,9 @@ class WindowMixer(Mixer):
         specs = [StateSpec(name, "float32", (BATCH, G, size, d)) for name, size in sizes.items()]
         return [*specs, StateSpec("count", "int32", (BATCH,))]
 
+    def horizon(self) -> int:
+        return self._last + 1
+
     def fold_obstacle(self) -> str | None:
         return "softmax attention has no feature map to fold"
 
