@@ -1,8 +1,8 @@
-"""How many of the 729 inputs gpt-nano-sort still sorts once its attention is linear.
+"""How many of the 729 inputs gpt-nano-sort still sorts once its attention is another.
 
-    python benchmarks/gpt_nano_sort.py [--steps 300,1500] [--feature-sizes 8,16,32] [--work build/gpt-nano-sort]
+    python benchmarks/gpt_nano_sort.py [--steps 300,1500] [--mixers t2r-k16,elu] [--seeds 0,1,2]
 
-The checkpoint continues six digits of 0..2 by the same digits in order. For each feature size: convert all layers,
+The checkpoint continues six digits of 0..2 by the same digits in order. For each mixer and seed: convert all layers,
 finetune on the sequences themselves (the last 10 % held out), export, and let the graph sort all 729 in one batch.
 Prints a table and one JSON line.
 """
@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,29 @@ from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.finetune import finetune
 from t2r_export.finetune_config import FinetuneConfig, parse_plan
-from t2r_export.mixer_configs import LinearConfig
+from t2r_export.mixer_configs import mixer_from_dict
 from t2r_export.recipe import data_folder
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
 
 DIGITS = 6
+# a name -> the config of t2r convert; heads of 16 numbers
+MIXERS: dict[str, dict[str, Any]] = {
+    "t2r-k8": {"feature_size": 8},
+    "t2r-k16": {"feature_size": 16},
+    "t2r-k32": {"feature_size": 32},
+    "elu": {"feature_size": 16, "feature_map": "elu"},
+    "dpfp": {"feature_size": 64, "feature_map": "dpfp"},
+    "hedgehog": {"feature_size": 32, "feature_map": "hedgehog"},
+    "favor": {"feature_size": 32, "feature_map": "favor"},
+    "rfa": {"feature_size": 32, "feature_map": "rfa"},
+    "gated-fixed": {"feature_size": 16, "update_rule": "gated", "gate": "fixed"},
+    "gated-data": {"feature_size": 16, "update_rule": "gated", "gate": "data"},
+    "delta": {"feature_size": 16, "update_rule": "delta", "normalizer": "rms_norm"},
+    "gated-delta": {"feature_size": 16, "update_rule": "gated_delta", "gate": "data", "normalizer": "rms_norm"},
+    "window-6-2": {"kind": "window", "window": 6, "sinks": 2},
+}
+NOTHING_NEW = ("elu", "dpfp", "favor", "window")  # mixers that attention transfer has nothing to teach
 
 
 def sequences() -> np.ndarray:
@@ -48,23 +66,30 @@ def sorted_inputs(graph: Path) -> int:
     return int((np.stack(answers, axis=1) == rows[:, DIGITS:]).all(axis=1).sum())
 
 
-def run(feature_size: int, steps: str, work: Path) -> dict[str, object]:
+def run(name: str, seed: int, steps: str, work: Path) -> dict[str, object]:
     source = data_folder() / "checkpoints" / "gpt-nano-sort"
-    swapped, tuned, graph = (work / f"k{feature_size}.{end}" for end in ("converted.pt", "pt", "onnx"))
+    swapped, tuned, graph = (work / f"{name}.{seed}.{end}" for end in ("converted.pt", "pt", "onnx"))
     data = work / "sequences.npy"
     np.save(data, sequences())
     loaded = checkpoint.load(source)
-    checkpoint.save(swapped, convert(loaded.model, LinearConfig(feature_size)), None, loaded.provenance)
+    mixer = mixer_from_dict({"kind": "linear", **MIXERS[name]})
+    checkpoint.save(swapped, convert(loaded.model, mixer, seed=seed), None, loaded.provenance)
     export(checkpoint.load(swapped), graph)
     untrained = sorted_inputs(graph)
-    plan = parse_plan("transfer,distill", steps, "1e-2,3e-3")
+    if name.startswith(NOTHING_NEW):
+        plan = parse_plan("distill", str(sum(int(part) for part in steps.split(","))), "3e-3")
+    else:
+        plan = parse_plan("transfer,distill", steps, "1e-2,3e-3")
     report = finetune(
-        FinetuneConfig(swapped, tuned, (data,), plan, source, length=2 * DIGITS - 1, batch=64, device="cpu")
+        FinetuneConfig(
+            swapped, tuned, (data,), plan, source, length=2 * DIGITS - 1, batch=64, seed=seed, device="cpu", hidden=5.0
+        )
     )
     student = checkpoint.load(tuned)
     export(student, graph)
     return {
-        "feature_size": feature_size,
+        "mixer": name,
+        "seed": seed,
         "sorted_before_finetuning": untrained,
         "sorted": sorted_inputs(graph),
         "tokens": report.tokens,
@@ -76,13 +101,15 @@ def run(feature_size: int, steps: str, work: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", default="300,1500", help="of the stages transfer and distill")
-    parser.add_argument("--feature-sizes", default="8,16,32")
+    parser.add_argument("--mixers", default=",".join(MIXERS))
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--work", type=Path, default=Path("build/gpt-nano-sort"))
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    results = [run(int(size), options.steps, options.work) for size in options.feature_sizes.split(",")]
-    for row in results:
-        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    results = []
+    for name, seed in itertools.product(options.mixers.split(","), options.seeds.split(",")):
+        results.append(run(name, int(seed), options.steps, options.work))
+        print("  ".join(f"{key} {value}" for key, value in results[-1].items()), flush=True)
     print(json.dumps(results))
 
 
