@@ -61,11 +61,13 @@ def compile_graph(
     with folder_beside(out) as folder:
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
-        graph = open_graph(source, provider, None, provider_options, allow_fallback, config, prefill=False)
-        if graph.signature.prefill is not None:
-            raise UserError(
-                "a graph by itself to compile", "one with a graph for prompts beside it", "export without --prefill"
-            )
+        graph = open_graph(source, provider, None, provider_options, allow_fallback, config, prefill=False, loop=False)
+        for other, name in (("for prompts", graph.signature.prefill), ("that writes", graph.signature.loop)):
+            if name is not None:
+                option = "--prefill" if name == graph.signature.prefill else "--loop"
+                raise UserError(
+                    "a graph by itself to compile", f"one with a graph {other} beside it", f"export without {option}"
+                )
         count = programs(made) if made.exists() else 0
         if not count:
             raise UserError(f"a program from {provider}", "none", "see docs/providers.md on what it takes")

@@ -22,6 +22,7 @@ from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import GraphOps, Value, value_info
 from t2r_export.graph_file import EXTERNAL_BYTES, companion, shape, write_graph
 from t2r_export.layout import Group, group, low_name, with_low
+from t2r_export.loop import check_states, wrap
 from t2r_export.model import Transformer
 from t2r_export.ops import NoParallelForm
 from t2r_export.ort_format import folder_beside, write_ort
@@ -47,6 +48,7 @@ class ExportConfig:
     top_k: int | None = None  # the graph also gives this many of the largest logits
     prefill: bool = False  # a second graph, for prompts, beside the first
     float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
+    loop: bool = False  # another graph, which writes by itself, beside the first
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -69,6 +71,12 @@ class ExportConfig:
                 f"one token at a time with target {self.target}: every dimension is a number there",
                 "a graph for prompts of any length",
                 "leave out --prefill, or choose another --target",
+            )
+        if self.loop and target.static:
+            raise UserError(
+                f"one step at a time with target {self.target}: accelerators take no loops",
+                "a graph that writes",
+                "leave out --loop, or choose another --target",
             )
         if self.prefill and self.float16_safe:
             raise UserError("one of --prefill and --float16-safe", "both", "leave out one of them")
@@ -103,9 +111,9 @@ def export(
     """Write the single-step graph of `checkpoint` to `path`: float32, in the form of the config's target.
 
     If the config asks for it and every layer has a form for it, a graph for prompts lies beside it, of the same states
-    and the same file of weights. Weights past `external_bytes` always go to a file beside the graph. Nothing stands at
-    `path` until all of it is whole. A name that ends in .ort gets ONNX Runtime's own format, and what
-    t2r_export.ort_format writes beside it.
+    and the same file of weights; and one that writes by itself, likewise. Weights past `external_bytes` always go to a
+    file beside the graph. Nothing stands at `path` until all of it is whole. A name that ends in .ort gets ONNX
+    Runtime's own format, and what t2r_export.ort_format writes beside it.
 
     Raises:
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
@@ -120,6 +128,9 @@ def export(
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
         )
     groups = group(model.state_spec(), config.state_layout)
+    if config.loop:
+        _only_onnx(kind, "loop")
+        check_states([g.spec for g in groups], config.batch)
     if target.static:
         _only_constant(groups, config.target)
     batch = BATCH if config.batch is None else config.batch
@@ -127,26 +138,34 @@ def export(
     if config.float16_safe:
         groups = with_low(groups, ops.low_after)
     signature = _signature(checkpoint, model.config, groups, folds, config)
-    others, no_prefill = {}, None
+    others: dict[str, onnx.ModelProto] = {}
+    no_prefill = None
+    if config.loop:
+        others["loop"] = wrap(graph, signature, _declarations(ops))
+        helper.set_model_props(others["loop"], signature.of_loop().to_metadata())
     if config.prefill:
-        _only_onnx(kind)
+        _only_onnx(kind, "prefill")
         no_prefill = model.parallel_obstacle()
         try:
             if no_prefill is None:
                 prompts, same = build_graph(model, groups, batch, target, config.top_k, TOKENS)
                 assert same.weights == ops.weights
                 helper.set_model_props(prompts, signature.of_prefill().to_metadata())
-                others = {companion(path, prompts): prompts}
-                signature = dataclasses.replace(signature, prefill=next(iter(others)).name)
+                others["prefill"] = prompts
         except NoParallelForm as error:
             no_prefill = str(error)
+    places = {kind: companion(path, other, kind) for kind, other in others.items()}
+    names = {kind: place.name for kind, place in places.items()}
+    signature = dataclasses.replace(signature, prefill=names.get("prefill"), loop=names.get("loop"))
     helper.set_model_props(graph, signature.to_metadata())
     if kind == "ort":
         with folder_beside(path) as folder:
             write_graph(graph, ops.weights, folder / "graph.onnx", external_bytes)
             files = write_ort(folder / "graph.onnx", path, target.ort_style)
     else:
-        files = write_graph(graph, ops.weights, path, external_bytes, others)
+        files = write_graph(
+            graph, ops.weights, path, external_bytes, {places[kind]: other for kind, other in others.items()}
+        )
     parameters = sum(p.numel() for p in model.parameters())
     return ExportReport(files, parameters, len(ops.nodes), signature, folds, no_prefill)
 
@@ -165,12 +184,11 @@ def graph_format(path: Path, wanted: str | None = None) -> str:
     return named
 
 
-def _only_onnx(kind: str) -> None:
+def _only_onnx(kind: str, option: str) -> None:
     if kind != "onnx":
+        other = {"prefill": "a graph for prompts", "loop": "a graph that writes"}[option]
         raise UserError(
-            "an .onnx, whose weights a graph for prompts can share",
-            f"an .{kind}",
-            "leave out --prefill, or write an .onnx",
+            f"an .onnx, whose weights {other} can share", f"an .{kind}", f"leave out --{option}, or write an .onnx"
         )
 
 
@@ -247,13 +265,12 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
 
     The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
     """
-    weights = [Value(name, "float32", shape(w)) for name, w in ops.weights.items()]
     opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
     names = {v.name for v in outputs}
     graph = helper.make_graph(
         ops.nodes,
         "t2r_step",
-        [value_info(v) for v in [*inputs, *weights]],
+        [*map(value_info, inputs), *_declarations(ops)],
         [value_info(v) for v in outputs],
         initializer=list(ops.constants.values()),
         value_info=[value_info(v) for v in ops.declared if v.name not in names],
@@ -264,6 +281,11 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     del model.graph.input[len(inputs) :]
     return model
+
+
+def _declarations(ops: GraphOps) -> list[onnx.ValueInfoProto]:
+    """Of the weights that a graph refers to and does not hold."""
+    return [value_info(Value(name, "float32", shape(weight))) for name, weight in ops.weights.items()]
 
 
 def _signature(
@@ -288,4 +310,5 @@ def _signature(
         top_k=options.top_k,
         tokens=1,
         prefill=None,
+        loop=None,
     )

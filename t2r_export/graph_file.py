@@ -24,7 +24,7 @@ from t2r_runtime.files import replacing
 
 EXTERNAL_BYTES = 1_500_000_000
 DIGEST = 12  # hex digits in the weights' file name
-COMPANION = ".prefill.onnx"
+COMPANIONS = {"prefill": ".prefill.onnx", "loop": ".loop.onnx"}  # what other graphs' names end in
 Weight = Tensor | tuple[Tensor, ...]  # several are stored one below the other, as one tensor
 _SMALL = 1024  # bytes; what is less stays in the graph
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
@@ -86,15 +86,18 @@ def share_weights(models: Sequence[onnx.ModelProto], path: Path) -> Path:
     return data
 
 
-def companion(path: Path, graph: onnx.ModelProto) -> Path:
-    """The path of another graph that belongs to the one at `path`, named for its content as a weights' file is."""
+def companion(path: Path, graph: onnx.ModelProto, kind: str) -> Path:
+    """The path of another graph, of a kind of COMPANIONS, that belongs to the one at `path`.
+
+    It is named for its content, as a weights' file is.
+    """
     digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:DIGEST]
-    return path.with_name(f"{path.name}.{digest}{COMPANION}")
+    return path.with_name(f"{path.name}.{digest}{COMPANIONS[kind]}")
 
 
 def without_older(path: Path, files: list[Path]) -> list[Path]:
     """`files`, once the companions and weights' files of graphs that stood at `path` before are gone."""
-    for ending in (".data", COMPANION):
+    for ending in (".data", *COMPANIONS.values()):
         for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * DIGEST}{ending}"):
             if old not in files:
                 old.unlink()

@@ -22,6 +22,7 @@ from t2r_export.checkpoint import Checkpoint
 from t2r_export.compile import CONTEXT
 from t2r_export.export import ExportConfig, ExportReport, export, graph_format
 from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, companion, share_weights, without_older
+from t2r_export.loop import wrap
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.quality import Quality, Ruined, measure, read_tokens
 from t2r_export.quantizers import Scheme, scheme
@@ -66,6 +67,7 @@ def quantize(
 ) -> QuantizeReport:
     """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
 
+    A graph that writes beside `source` is made anew from the quantized one, with which it shares a file of weights.
     A graph for prompts beside `source` is quantized in the same way, and both share one file of weights; but it is left
     out by the schemes that round all tokens of a run together, whose numbers would depend on how a prompt is cut.
 
@@ -91,23 +93,26 @@ def quantize(
     made = _quantized(model, chosen, config, calibration)
     after, no_prefill = _weight_bytes(made), _no_prefill(signature, config.scheme, chosen)
     prompts = None if no_prefill else signature.prefill
-    signature = replace(signature, quantization=config.scheme, prefill=None)
+    writes = signature.loop is not None
+    signature = replace(signature, quantization=config.scheme, prefill=None, loop=None)
     stood = set(out.parent.glob(f"{glob.escape(out.name)}.*"))
-    other, data = None, None
-    if prompts is None:
-        _describe(made, signature, config)
-        data = _data_file(made, out, external_bytes)
-        files = [out] if data is None else [out, data]
-    else:
+    others: dict[str, onnx.ModelProto] = {}
+    if prompts is not None:
         prompt_graph, _ = _read(existing_file(source.with_name(prompts), "the graph for prompts"))
-        other = _quantized(prompt_graph, chosen, config, None)
-        _describe(other, signature.of_prefill(), config)
-        files = [out, share_weights([made, other], out)]
-        files.append(companion(out, other))
-        _describe(made, replace(signature, prefill=files[-1].name), config)
+        others["prefill"] = _quantized(prompt_graph, chosen, config, None)
+        _describe(others["prefill"], signature.of_prefill(), config)
+    if writes:
+        others["loop"] = wrap(made, signature)
+        _describe(others["loop"], signature.of_loop(), config)
+    data = None if others else _data_file(made, out, external_bytes)
+    shared = [share_weights([made, *others.values()], out)] if others else []
+    places = {kind: companion(out, other, kind) for kind, other in others.items()}
+    files = [out, *([data] if data else shared), *places.values()]
+    names = {kind: place.name for kind, place in places.items()}
+    _describe(made, replace(signature, prefill=names.get("prefill"), loop=names.get("loop")), config)
     try:
-        if other is not None:
-            with replacing(files[-1]) as part:
+        for kind, other in others.items():
+            with replacing(places[kind]) as part:
                 _write(other, part, None)
         with replacing(out) as part:
             _write(made, part, data)
@@ -147,12 +152,11 @@ def _as_ort(source: Path, out: Path, config: QuantizeConfig, check: Path | None)
             raise Ruined(out, ruined.quality) from None
         metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
         signature = Signature.from_metadata(metadata)
-        if signature.prefill is not None:
-            raise UserError(
-                "an .onnx, whose weights a graph for prompts can share",
-                f"{out}",
-                "export without --prefill for an .ort",
-            )
+        for option, other in (("prefill", "a graph for prompts"), ("loop", "a graph that writes")):
+            if getattr(signature, option) is not None:
+                raise UserError(
+                    f"an .onnx, whose weights {other} can share", f"{out}", f"export without --{option} for an .ort"
+                )
         return replace(report, files=write_ort(graph, out, find(signature.target).ort_style))
 
 

@@ -25,11 +25,12 @@ from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.tolerances import Tolerance, tolerance
 from t2r_export.weights import assemble
-from t2r_runtime import Decoder
+from t2r_runtime import Decoder, Sampler
 from t2r_runtime.errors import UserError
 
 PREFIX_TOKENS = 5  # read at least before the comparison starts, so that every state is non-zero
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
+LOOP_TOKENS = 64
 START_TEXTS, START_TOKENS = 16, 4
 # Steps in one chain where a cache grows. Softmax attention past the length that it was trained on is ill-conditioned:
 # at position 1,000 the eager float32 model of a checkpoint trained on 512 was itself 2e-4 off the float64 one.
@@ -125,6 +126,8 @@ def verify(
     _chained(report, unfolded, decoder, groups, bound, steps, generator, progress)
     _from_the_start(report, unfolded, decoder, groups, bound, generator)
     _prefill_against_steps(report, unfolded, decoder, groups, bound, generator)
+    if decoder.writes(Sampler()):
+        _loop_against_steps(report, unfolded, decoder, groups, bound, generator)
     if signature.batch is None:
         _batch_against_single(report, unfolded, decoder, bound, generator)
     errors = [f.error for f in folds if f.error is not None]
@@ -227,6 +230,31 @@ def _prefill_against_steps(
     report.checks.append(Check("prefill against steps, logits", error, bound.logits))
     error = state_error(unpack(decoder.state(), groups), _arrays(model, after))
     report.checks.append(Check("prefill against steps, states", error, bound.state))
+
+
+def _loop_against_steps(
+    report: Report,
+    model: Transformer,
+    decoder: Decoder,
+    groups: list[Group],
+    bound: Tolerance,
+    generator: torch.Generator,
+) -> None:
+    """What the graph that writes chooses against what its step graph does, with and without chance."""
+    start = pack(_numpy(_random_state(model, 1, generator)), groups)
+    count = _room(model, PREFIX_TOKENS, LOOP_TOKENS)
+    differing, worst = 0, 0.0
+    for temperature in (0, 1):
+        written, after = [], []
+        for callback in (None, lambda token: None):  # whoever wants to see each token gets it from the steps
+            decoder.reset(batch=1)
+            decoder.set_state(start, PREFIX_TOKENS)
+            written.append(decoder.generate([0], count, temperature, seed=1, stop_tokens=(), callback=callback))
+            after.append(decoder.state())
+        differing += sum(a != b for a, b in zip(*written, strict=True))
+        worst = _worse(worst, state_error(*after))
+    report.checks.append(Check("loop against steps, other tokens", differing, 0))
+    report.checks.append(Check("loop against steps, states", worst, bound.state))
 
 
 def _batch_against_single(

@@ -85,14 +85,16 @@ def test_nodes_that_are_not_compiled(paths: Saved, compiler: str) -> None:
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
 
-def test_a_graph_for_prompts_is_not_left_behind(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    small.graph(paths[0], prefill=True)
-    monkeypatch.setattr(module, "open_graph", lambda path, *_, prefill: open_graph(path, prefill=prefill))
+@pytest.mark.parametrize("option, what", [("prefill", "for prompts"), ("loop", "that writes")])
+def test_no_other_graph_is_left_behind(
+    option: str, what: str, paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.graph(paths[0], **{option: True})
+    monkeypatch.setattr(module, "open_graph", lambda path, *_, **others: open_graph(path, **others))
     with pytest.raises(UserError) as caught:
         compile_graph(*paths, compiler)
     assert str(caught.value) == (
-        "expected a graph by itself to compile; received one with a graph for prompts beside it; "
-        "export without --prefill"
+        f"expected a graph by itself to compile; received one with a graph {what} beside it; export without --{option}"
     )
     assert not paths[1].exists()
 
@@ -100,7 +102,7 @@ def test_a_graph_for_prompts_is_not_left_behind(paths: Saved, compiler: str, mon
 def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def writes(path: Path, provider: str, *rest: Any, prefill: bool = True) -> Any:
+    def writes(path: Path, provider: str, *rest: Any, prefill: bool = True, loop: bool = True) -> Any:
         seen.append((path.name, rest))
         if len(rest) == 4:  # the compilation
             with_program(path, Path(rest[3]["ep.context_file_path"]))

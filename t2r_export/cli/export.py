@@ -31,6 +31,7 @@ from t2r_export.cli.reports import export_text, state_bytes
 @click.option("--float16-safe", is_flag=True, help="Right on accelerators that compute in float16: two states for one.")
 @click.option("--top-k", type=int, metavar="N", help="Let the graph choose the N largest logits: 1 for greedy text.")
 @click.option("--prefill", is_flag=True, help="A second graph beside OUT that reads prompts many tokens at once.")
+@click.option("--loop", is_flag=True, help="Another graph beside OUT that writes a whole text in one run.")
 @click.option("--quantize", "scheme", metavar="S", help="Quantize too: fp16, int8, int8-static, w8 or w4.")
 @quantizing.options
 @json_option
@@ -44,6 +45,7 @@ def command(
     kind: str | None,
     top_k: int | None,
     prefill: bool,
+    loop: bool,
     float16_safe: bool,
     scheme: str | None,
     check: Path | None,
@@ -57,7 +59,8 @@ def command(
 
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
-    config, quantized = ExportConfig(batch, state_layout, past_end, target, kind, top_k, prefill, float16_safe), None
+    config = ExportConfig(batch, state_layout, past_end, target, kind, top_k, prefill, float16_safe, loop)
+    quantized = None
     if scheme is None:
         quantizing.refuse_without_scheme(check, **given)
         report = export(checkpoint.load(model), out, config)

@@ -1,10 +1,12 @@
 """`t2r generate`: continue a text with an exported graph.
 
-stdout holds the new text and nothing else; the prompt goes to stderr, so that a terminal shows the whole.
+stdout holds the new text and nothing else; the prompt goes to stderr, so that a terminal shows the whole. Where a graph
+that writes by itself lies beside GRAPH and nobody watches, it writes the text, in one run; the text is the same.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +67,11 @@ def command(
     started = time.perf_counter()
     written: list[int] = []
     if max_tokens:
-        written = decoder.generate(read, max_tokens, temperature, top_k, top_p, seed, callback=printer.token)
+        watched = not as_json and (decoder.signature.loop is None or sys.stdout.isatty())
+        callback = printer.token if watched else None
+        written = decoder.generate(read, max_tokens, temperature, top_k, top_p, seed, callback=callback)
+        for token in () if watched else written:
+            printer.token(token)
     else:
         decoder.prefill(read)
     seconds = time.perf_counter() - started

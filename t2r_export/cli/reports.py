@@ -26,6 +26,8 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         lines.append("prompts: many tokens at once, by a graph of its own")
     elif report.no_prefill is not None:
         lines.append(f"prompts: one token at a time: {report.no_prefill}")
+    if report.signature.loop is not None:
+        lines.append("writing: a whole text in one run, by a graph of its own")
     for status in dict.fromkeys(fold.status for fold in report.folds):
         lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
     return "\n".join(lines)

@@ -58,6 +58,7 @@ def signature(kind: str = "constant", **changes: Any) -> Signature:
         top_k=None,
         tokens=1,
         prefill=None,
+        loop=None,
     )
     return dataclasses.replace(plain, **changes)
 

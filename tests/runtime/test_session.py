@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from runtime import graphs
 from t2r_runtime import Decoder, UserError
-from t2r_runtime.session import _options, one_line, printable
+from t2r_runtime.errors import printable
+from t2r_runtime.session import _options, one_line
 
 
 def refused(path: Path, **options: object) -> str:

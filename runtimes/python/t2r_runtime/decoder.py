@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime import generate, snapshot
+from t2r_runtime import generate, loop, snapshot
 from t2r_runtime.errors import UserError
 from t2r_runtime.sampling import Sampler
 from t2r_runtime.session import open_graph
@@ -31,6 +31,8 @@ class Decoder:
             it they are an error that names them.
         prefill: read prompts with the graph for prompts, where the step graph names one. It reads many tokens at once,
             and takes memory for a session of its own.
+        loop: let the graph that writes by itself, where the step graph names one and the provider is cpu, do what
+            `generate` is asked for without a callback. It is opened then, and takes memory for a session of its own.
 
     Raises:
         UserError: see t2r_runtime.session.open_graph.
@@ -46,8 +48,9 @@ class Decoder:
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
         prefill: bool = True,
+        loop: bool = True,
     ) -> None:
-        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, prefill=prefill)
+        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, prefill=prefill, loop=loop)
         self._states = States(self._graph, self.signature.batch or 1)
         self._position = 0
 
@@ -226,6 +229,7 @@ class Decoder:
             seed: the same seed gives the same tokens; None is a new one each time.
             stop_tokens: a token that ends the text; None is the graph's eos_tokens, () is none.
             callback: called with each token as it is chosen. Returning False (and nothing else) ends the text there.
+                Without one, a graph that writes by itself does all in one run; the tokens are the same.
 
         Returns:
             The new tokens; one that ended the text is the last of them. The decoder has read all but the last, so
@@ -234,12 +238,42 @@ class Decoder:
         Raises:
             UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
         """
+        if callback is None:
+            sampler = Sampler(temperature, top_k, top_p, seed)
+            written = generate.at_once(self, self._tokens(ids), max_tokens, sampler, stop_tokens)
+            if written is not None:
+                return written
         tokens = []
         for token in self.stream(ids, max_tokens, temperature, top_k, top_p, seed, stop_tokens):
             tokens.append(token)
             if callback is not None and callback(token) is False:
                 break
         return tokens
+
+    def writes(self, sampler: Sampler) -> bool:
+        """Whether there is a graph that writes by itself, and it can choose as this sampler does."""
+        return self._graph.loop is not None and loop.able(sampler)
+
+    def write_text(self, token: int, sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> list[int]:
+        """Read `token` and write in one run of the graph that does so, as `generate` does in many.
+
+        Args:
+            token, max_tokens, stop_tokens: checked by the caller, who has asked `writes`.
+
+        Returns:
+            The new tokens, all but the last of which have been read.
+
+        Raises:
+            UserError: logits that are not finite.
+        """
+        assert self._graph.loop is not None
+        feeds = loop.feeds(sampler, max_tokens, stop_tokens)
+        written = self._states.write_text(self._graph.loop(), token, feeds).tolist()
+        self._position += len(written)
+        sampler.draws += len(written)
+        if written and written[-1] < 0:
+            raise UserError("finite logits", f"others after {self._position} tokens", "check the graph with t2r verify")
+        return list(written)
 
     def _read(self, ids: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """Read a prompt; the outputs `wanted` after its last token, as views."""

@@ -42,3 +42,9 @@ class CheckFailed(T2RError):
     """A check ran to its end and the answer is no (exit code 1)."""
 
     exit_code = 1
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """Text from a stranger's file, fit for a terminal."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -26,6 +26,26 @@ def stream(
     Raises:
         UserError: at once, before the first token is read.
     """
+    return _tokens(decoder, ids, max_tokens, sampler, _checked(decoder, ids, max_tokens, stop_tokens))
+
+
+def at_once(
+    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop_tokens: Iterable[int] | None
+) -> list[int] | None:
+    """`stream` in one run of a graph that writes; None, and nothing is read, where there is none that can."""
+    stop = _checked(decoder, ids, max_tokens, stop_tokens)
+    if not decoder.writes(sampler):
+        return None
+    *prompt, last = ids.reshape(-1)
+    if prompt:
+        decoder.prefill(prompt)
+    return decoder.write_text(int(last), sampler, max_tokens, stop)
+
+
+def _checked(
+    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, stop_tokens: Iterable[int] | None
+) -> frozenset[int]:
+    """The stop tokens, when everything else is found to be in order."""
     signature = decoder.signature
     if type(max_tokens) is not int or max_tokens < 1:
         raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another")
@@ -48,7 +68,7 @@ def stream(
             f"{max_tokens} after {decoder.position + ids.size} tokens",
             "ask for fewer, shorten the prompt, or export with --past-end clamp",
         )
-    return _tokens(decoder, ids, max_tokens, sampler, stop)
+    return stop
 
 
 def _tokens(

@@ -1,27 +1,31 @@
 """From logits to a token: temperature, then top-k, then top-p (nucleus, Holtzman et al. 2020), then a draw.
 
 Arithmetic is float64 and starts from the largest logit, so that neither a small temperature nor large logits overflow.
+A draw is the largest of scores and Gumbel noise, which a graph can make too (t2r_runtime.noise): the same seed gives
+the same text whether a program or a graph writes it.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError
+from t2r_runtime.noise import WORD, gumbel, word
 
 
 class Sampler:
-    """Chooses tokens by fixed rules and one stream of random numbers.
+    """Chooses tokens by fixed rules and the noise of one seed.
 
     Args:
         temperature: divides the logits; 0 is greedy (the largest logit, of equals the lowest token), without chance.
         top_k: only the k largest logits; 0 is no limit. Of equals at the edge, the lowest tokens stay.
         top_p: only the most probable tokens that together reach p; 1 is no limit. The first always stays.
-        seed: for numpy's default generator; None is a new one each time.
+        seed: of the noise; None is a new one each time.
 
     Raises:
         UserError: a value out of range.
@@ -33,7 +37,8 @@ class Sampler:
         _require(_is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
         _require(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
-        self._random = np.random.default_rng(seed)
+        self.seed = secrets.randbelow(WORD) if seed is None else word(seed)  # 32 bits
+        self.draws = 0  # how often a token was chosen
 
     @property
     def limit(self) -> int:
@@ -52,42 +57,40 @@ class Sampler:
         """
         if tokens is not None:
             order = np.argsort(tokens)
-            return int(tokens[order[self.pick(logits[order])]])
+            logits, tokens = logits[order], tokens[order]
         best = int(np.argmax(logits))  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")
-        if self.temperature == 0 or self.top_k == 1:
-            return best
-        tokens, weights = self._allowed(logits, best)
-        reached = np.cumsum(weights)
-        drawn = int(np.searchsorted(reached, self._random.random() * reached[-1], side="right"))
-        # the product can round up to the whole sum: then take the last token that has any weight
-        return int(tokens[min(drawn, int(np.searchsorted(reached, reached[-1])))])
+        self.draws += 1
+        if self.temperature > 0 and self.top_k != 1:
+            places, scores = self._allowed(logits, best)
+            noise = gumbel(self.seed, self.draws - 1, places if tokens is None else tokens[places])
+            best = int(places[np.argmax(scores + noise)])
+        return best if tokens is None else int(tokens[best])
 
-    def _allowed(self, logits: NDArray[np.floating[Any]], best: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """The tokens that may be chosen and their weights, not normalised.
+    def _allowed(self, logits: NDArray[np.floating[Any]], best: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The places of those that may be chosen, rising, and their scores: logarithms of their weights.
 
-        Tokens are ranked by the logits themselves: scores and weights that differ little become equal by rounding.
+        They are ranked by the logits themselves: scores and weights that differ little become equal by rounding.
         """
         scores = logits.astype(np.float64) - float(logits[best])  # at most 0
         with np.errstate(over="ignore"):  # a tiny temperature: -inf is the right limit
             scores /= self.temperature
-        tokens = np.arange(scores.size)
+        places = np.arange(scores.size)
         if 0 < self.top_k < scores.size:
             edge = np.partition(logits, -self.top_k)[-self.top_k]
             above = np.flatnonzero(logits > edge)
             ties = np.flatnonzero(logits == edge)[: self.top_k - above.size]
-            tokens = np.sort(np.concatenate([above, ties]))
-        weights = np.exp(scores[tokens])
+            places = np.sort(np.concatenate([above, ties]))
         if self.top_p < 1:
+            weights = np.exp(scores[places])
             # those below this weight add up to less than 1 - p: left out before the sort, which takes longest
             large = weights >= (1 - self.top_p) * weights.mean()
-            total, tokens, weights = weights.sum(), tokens[large], weights[large]
-            order = np.argsort(-logits[tokens], kind="stable")
+            total, places, weights = weights.sum(), places[large], weights[large]
+            order = np.argsort(-logits[places], kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
-            kept = np.sort(order[before < self.top_p * total])
-            tokens, weights = tokens[kept], weights[kept]
-        return tokens, weights
+            places = np.sort(places[order[before < self.top_p * total]])
+        return places, scores[places]
 
 
 def _is_number(value: object) -> bool:

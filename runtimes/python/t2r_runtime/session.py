@@ -7,9 +7,10 @@ its initial value, and a node without a provider would run on the CPU, both sile
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime import providers
-from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.interface import Form, check_interface
+from t2r_runtime.loop import feeds
+from t2r_runtime.sampling import Sampler
+from t2r_runtime.signature import INPUT_IDS, Signature, StateSpec
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
-
 TYPES = {
+    "tensor(double)": "float64",
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
     "tensor(int32)": "int32",
@@ -44,6 +47,7 @@ class Graph:
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
     prefill: ort.InferenceSession | None = None  # reads many tokens at once, from the same states to the same states
+    loop: Callable[[], ort.InferenceSession] | None = None  # writes by itself; opened when it is first used
 
 
 def open_graph(
@@ -54,8 +58,9 @@ def open_graph(
     allow_fallback: bool = False,
     config: Mapping[str, str] | None = None,
     prefill: bool = True,
+    loop: bool = True,
 ) -> Graph:
-    """Open `path` and check that it is a step graph of this contract; and the graph for prompts beside it, if any.
+    """Open `path` and check that it is a step graph of this contract; and the graphs beside it that it names.
 
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
@@ -66,6 +71,7 @@ def open_graph(
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
         prefill: open the graph for prompts too. On WebGPU it is left out, where the memory of states is one session's.
+        loop: have the graph that writes too, on the CPU; others leave its choice of a token to the CPU.
 
     Raises:
         UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
@@ -79,7 +85,8 @@ def open_graph(
         existing_file(path, "an ONNX file"), provider, _options(threads, config or {}), extra, allow_fallback
     )
     if signature.tokens != 1:
-        raise UserError("a step graph", "one that reads many tokens at once", "open the graph that names it instead")
+        does = "reads many tokens at once" if signature.tokens is None else "writes by itself"
+        raise UserError("a step graph", f"one that {does}", "open the graph that names it instead")
     many = None
     if prefill and signature.prefill is not None and chosen.device != "webgpu":
         options = _options(threads, config or {})
@@ -88,27 +95,37 @@ def open_graph(
             options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.force_spinning_stop", "1")  # its threads are not in the steps' way
         extra.pop("enable_cuda_graph", None)  # prompts differ in length
-        many = _open_prefill(Path(path), signature, provider, options, extra, allow_fallback)
-    return Graph(session, signature, chosen.device, providers.counted(taken), captured, many)
+        place = _beside(Path(path), signature.prefill, "the graph for prompts", "prefill")
+        many = _open_other(place, Path(path), signature.of_prefill(), provider, options, extra, allow_fallback)
+    writer = None
+    if loop and signature.loop is not None and provider == "cpu":
+        place = _beside(Path(path), signature.loop, "the graph that writes", "loop")
+        options = _options(threads, config or {})
+        rest = (Path(path), signature.of_loop(), provider, options, extra, allow_fallback)
+        writer = functools.cache(functools.partial(_open_other, place, *rest))
+    return Graph(session, signature, chosen.device, providers.counted(taken), captured, many, writer)
 
 
-def _open_prefill(
+def _beside(step: Path, name: str, what: str, option: str) -> Path:
+    """The path of another graph that the step graph at `step` names."""
+    path = step.with_name(name)
+    if not path.is_file():
+        raise UserError(f"{what} {path.name} beside {step.name}", "none", f"put it there, or use {option}=False")
+    return path
+
+
+def _open_other(
+    path: Path,
     step: Path,
-    signature: Signature,
+    expected: Signature,
     provider: str,
     options: ort.SessionOptions,
     extra: Mapping[str, str],
     allow_fallback: bool,
 ) -> ort.InferenceSession:
-    """The graph for prompts that the step graph at `step` names."""
-    assert signature.prefill is not None
-    path = step.with_name(signature.prefill)
-    if not path.is_file():
-        raise UserError(
-            f"the graph for prompts {path.name} beside {step.name}", "none", "put it there, or use prefill=False"
-        )
+    """The graph at `path`, which the step graph at `step` names."""
     session, other, _ = _open(path, provider, options, extra, allow_fallback)
-    if other != signature.of_prefill():
+    if other != expected:
         raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
     return session
 
@@ -181,54 +198,6 @@ def one_line(error: Exception, limit: int = 300) -> str:
     return printable(" ".join(text.split()), limit)
 
 
-def printable(text: str, limit: int = 300) -> str:
-    """Text from a stranger's file, fit for a terminal."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
-    """Refuse a graph whose inputs and outputs are not exactly those of `signature`.
-
-    Args:
-        inputs, outputs: name → (dtype, dimensions); a dimension that is not a number is free.
-
-    Raises:
-        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
-    """
-    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.tokens == 1 else (BATCH, TOKENS))}
-    wanted_out: dict[str, Form] = {LOGITS: ("float32", (BATCH, signature.vocab_size))}
-    wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
-    if signature.top_k is not None:
-        few = (BATCH, signature.top_k)
-        wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
-    wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.states}
-    problems = [
-        f"{label} {', '.join(sorted(names))}"
-        for label, names in (
-            ("missing inputs", wanted_in.keys() - inputs.keys()),
-            ("unexpected inputs", inputs.keys() - wanted_in.keys()),
-            ("missing outputs", wanted_out.keys() - outputs.keys()),
-            ("unexpected outputs", outputs.keys() - wanted_out.keys()),
-        )
-        if names
-    ]
-    if not problems:
-        pairs = [(name, form, inputs[name]) for name, form in wanted_in.items()]
-        pairs += [(name, form, outputs[name]) for name, form in wanted_out.items()]
-        problems = [
-            f"{name} {_show(got)} for {_show(form)}"
-            for name, form, got in pairs
-            if not _agrees(form, got, signature.batch)
-        ]
-    if problems:
-        raise UserError(
-            "the inputs and outputs that the graph's metadata lists",
-            printable("; ".join(problems)),
-            "export the model again",
-        )
-
-
 def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:
     import onnxruntime as ort
 
@@ -247,7 +216,10 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
 
 
 def _first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
-    """Inputs of one step that reads token 0 at the start of a text."""
+    """Inputs of one run that reads token 0 at the start of a text."""
+    if signature.tokens == 0:
+        states = {spec.past: np.full(spec.dims(1), spec.initial, spec.dtype) for spec in signature.states}
+        return {INPUT_IDS: np.zeros(1, np.int64), **feeds(Sampler(temperature=0), 1, ()), **states}
     batch = signature.batch or 1
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
     return {INPUT_IDS: np.zeros(batch if signature.tokens == 1 else (batch, 2), np.int64), **states}
@@ -304,8 +276,9 @@ def _malformed(signature: Signature) -> list[str]:
         "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
         "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
-        "tokens": signature.tokens is None or (type(signature.tokens) is int and signature.tokens == 1),
+        "tokens": signature.tokens is None or (type(signature.tokens) is int and signature.tokens in (0, 1)),
         "prefill": signature.prefill is None or _is_file_name(signature.prefill),
+        "loop": signature.loop is None or _is_file_name(signature.loop),
         "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
     }
     problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
@@ -321,16 +294,3 @@ def _is_file_name(name: Any) -> bool:
 
 def _form(node: ort.NodeArg) -> Form:
     return TYPES.get(node.type, node.type), tuple(node.shape or ())
-
-
-def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:
-    def fits(want: int | str | None, have: int | str | None) -> bool:
-        if want == BATCH and batch is not None:
-            want = batch
-        return have == want if isinstance(want, int) else not isinstance(have, int)
-
-    return wanted[0] == got[0] and len(wanted[1]) == len(got[1]) and all(map(fits, wanted[1], got[1]))
-
-
-def _show(form: Form) -> str:
-    return f"{form[0]} ({', '.join('?' if d is None else str(d) for d in form[1])})"

@@ -16,7 +16,7 @@ from t2r_runtime.errors import UserError
 
 CONTRACT_VERSION = 2
 # what a graph of an earlier version leaves unsaid
-EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"top_k": None, "tokens": 1, "prefill": None}}
+EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"top_k": None, "tokens": 1, "prefill": None, "loop": None}}
 INPUT_IDS = "input_ids"  # int64 (B,): one token a sequence; (B, N) where the graph reads N of them at once
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
@@ -98,12 +98,17 @@ class Signature:
     producer: str  # package and version that wrote the graph
     tokenizer: str | None  # the text of a tokenizer.json
     top_k: int | None  # how many of the largest logits the graph gives apart; None: it has no such outputs
-    tokens: int | None  # of each sequence that one run reads: 1, or None for any number
+    tokens: int | None  # of each sequence that one run reads: 1, None for any number, or 0 for what it writes itself
     prefill: str | None  # name of a graph beside this one that reads any number of tokens at once, with the same states
+    loop: str | None  # and of one that chooses tokens and reads them by itself
 
     def of_prefill(self) -> Signature:
         """The signature that the graph named `prefill` must have. Its tokenizer stands in the step graph."""
-        return replace(self, tokens=None, prefill=None, tokenizer=None)
+        return replace(self, tokens=None, prefill=None, loop=None, tokenizer=None)
+
+    def of_loop(self) -> Signature:
+        """The signature that the graph named `loop` must have. Its states have a batch of 1."""
+        return replace(self, tokens=0, top_k=None, prefill=None, loop=None, tokenizer=None)
 
     def to_metadata(self) -> dict[str, str]:
         """Keys and JSON texts for the graph's metadata_props."""

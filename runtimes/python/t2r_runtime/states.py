@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import UserError
-from t2r_runtime.session import Graph, one_line, printable
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.loop import WRITTEN
+from t2r_runtime.session import Graph, one_line
 from t2r_runtime.signature import (
     BATCH,
     GROWING,
@@ -122,6 +123,20 @@ class States:
         fed.update_inplace(np.ascontiguousarray(ids))
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
 
+    def write_text(self, session: ort.InferenceSession, token: int, feeds: Mapping[str, Array]) -> NDArray[np.int64]:
+        """Let the loop `session` read the token and go on from the states of one sequence → what it wrote (N,)."""
+        self._ids.update_inplace(np.array([token]))
+        binding = session.io_binding()
+        self._bind_inputs(binding, self._turn, self._ids)
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output(WRITTEN)
+        for spec in self._constant:
+            binding.bind_ortvalue_output(spec.present, self._buffers[1 - self._turn][spec.name])
+        self._call(session, binding)
+        self._turn = 1 - self._turn
+        return np.array(binding.get_outputs()[0].numpy())
+
     def _run(
         self, session: ort.InferenceSession, binding: ort.IOBinding, tokens: int, wanted: tuple[str, ...]
     ) -> list[Array]:
@@ -133,14 +148,20 @@ class States:
             binding.bind_ortvalue_input(spec.past, cache)
             binding.bind_ortvalue_output(spec.present, grown[spec.name])
         try:
-            session.run_with_iobinding(binding, self._run_options(wanted) if session is self._session else None)
-        except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the graph to run a step", one_line(error), "export the model again") from error
+            self._call(session, binding, self._run_options(wanted) if session is self._session else None)
         finally:
             self._let_go(binding)
         self._caches = grown
         self._turn = 1 - self._turn
         return [np.asarray(self._results[name].numpy()) for name in wanted]
+
+    def _call(
+        self, session: ort.InferenceSession, binding: ort.IOBinding, options: ort.RunOptions | None = None
+    ) -> None:
+        try:
+            session.run_with_iobinding(binding, options)
+        except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+            raise UserError("the graph to run a step", one_line(error), "export the model again") from error
 
     def _bind(
         self,
