@@ -241,7 +241,7 @@ def _loop_against_steps(
     generator: torch.Generator,
 ) -> None:
     """What the graph that writes chooses against what its step graph does, with and without chance."""
-    start = pack(_numpy(_random_state(model, 1, generator)), groups)
+    start = pack(_arrays(model, _random_state(model, 1, generator)), groups)
     count = _room(model, PREFIX_TOKENS, LOOP_TOKENS)
     differing, worst = 0, 0.0
     for temperature in (0, 1):

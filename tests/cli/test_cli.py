@@ -181,6 +181,26 @@ def test_export_for_prompts(name: str, said: str, count: int, folder: Path, tmp_
     assert ("prompts: one token at a time: int8 rounds" in out) == (count == 3)
 
 
+def test_export_and_generate_with_a_loop(
+    folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = tmp_path / "g.onnx"
+    out, _ = run(capsys, "export", folder / "t2r.pt", graph, "--loop", "--quantize", "w8")
+    assert "writing: a whole text in one run, by a graph of its own\n" in out
+    assert len(list(tmp_path.iterdir())) == 3
+    arguments = ["generate", graph, "--prompt", "one day", "--max-tokens", 9, "--seed", 4]
+    runs: list[int] = []
+    right = Decoder.write_text
+    monkeypatch.setattr(Decoder, "write_text", lambda *given: runs.append(1) or right(*given))
+    piped = run(capsys, *arguments)[0]
+    assert runs == [1] and len(piped) == 9
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert run(capsys, *arguments)[0] == piped
+    assert runs == [1], "token by token, for whoever watches"
+    assert json.loads(run(capsys, *arguments, "--json")[0])["text"] == piped
+    assert runs == [1, 1]
+
+
 def test_verify_passes(folder: Path, capsys: Output) -> None:
     arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 40]
     out, err = run(capsys, *arguments)

@@ -8,6 +8,7 @@ onnxruntime and tokenizers are imported when the first graph or tokenizer is ope
 the contract's names (the exporter, `--help`) does not pay for them.
 """
 
+from t2r_runtime.batch import Batch
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import CheckFailed, T2RError, UserError
 from t2r_runtime.providers import PROVIDERS
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CONTRACT_VERSION",
     "PROVIDERS",
+    "Batch",
     "CheckFailed",
     "Decoder",
     "Sampler",

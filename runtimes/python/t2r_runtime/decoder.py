@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class Decoder:
         Raises:
             UserError: ids of another form or range, or a step past the model's last position.
         """
-        tokens = self._tokens(ids)
+        tokens = generate.token_ids(ids, self.signature)
         if tokens.shape != (self.batch,) and not (tokens.shape == () and self.batch == 1):
             raise UserError(f"ids of the shape ({self.batch},)", f"{tokens.shape}", "give one token a sequence")
         self._room_for(1)
@@ -157,6 +158,18 @@ class Decoder:
             raise UserError("a graph that chooses the largest logits", "one without", "export with --top-k")
         logits, tokens = self._read(ids, TOP_ALONE)
         return logits.copy(), tokens.copy()
+
+    def fork(self) -> Decoder:
+        """Another decoder of the same opened graph: states of its own, at the start of a text, and the same weights.
+
+        Raises:
+            UserError: under CUDA graphs, which replay the addresses of one decoder's states.
+        """
+        if self._graph.captured:
+            raise UserError("one decoder a graph under CUDA graphs", "another", "leave enable_cuda_graph out")
+        other = copy.copy(self)
+        other._states, other._position = States(self._graph, self.signature.batch or 1), 0
+        return other
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of all states, name → array of the shape and dtype in `signature.states`."""
@@ -205,7 +218,7 @@ class Decoder:
     ) -> Iterator[int]:
         """`generate`, one token at a time; what it refuses, it refuses at once."""
         sampler = Sampler(temperature, top_k, top_p, seed)
-        return generate.stream(self, self._tokens(ids), max_tokens, sampler, stop_tokens)
+        return generate.stream(self, generate.token_ids(ids, self.signature), max_tokens, sampler, stop_tokens)
 
     def generate(
         self,
@@ -240,7 +253,7 @@ class Decoder:
         """
         if callback is None:
             sampler = Sampler(temperature, top_k, top_p, seed)
-            written = generate.at_once(self, self._tokens(ids), max_tokens, sampler, stop_tokens)
+            written = generate.at_once(self, generate.token_ids(ids, self.signature), max_tokens, sampler, stop_tokens)
             if written is not None:
                 return written
         tokens = []
@@ -277,7 +290,7 @@ class Decoder:
 
     def _read(self, ids: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """Read a prompt; the outputs `wanted` after its last token, as views."""
-        tokens = self._tokens(ids)
+        tokens = generate.token_ids(ids, self.signature)
         if tokens.ndim == 1 and self.batch == 1:
             tokens = tokens[np.newaxis]
         if tokens.ndim != 2 or tokens.shape[0] != self.batch:
@@ -290,22 +303,6 @@ class Decoder:
             results = self._states.prefill(part, wanted)
             self._position += part.shape[1]
         return results
-
-    def _tokens(self, ids: ArrayLike) -> NDArray[np.int64]:
-        """Ids as int64. Range is checked because the graph's Gather takes -1 for the last token, silently."""
-        array = np.asarray(ids)
-        vocabulary = self.signature.vocab_size
-        if array.size == 0:
-            bos = self.signature.bos_token
-            start = "any token" if bos is None else f"the BOS token, {bos}"
-            raise UserError("at least one token", "none", f"start from {start}")
-        if array.dtype.kind not in "iu":
-            raise UserError("ids that are whole numbers", f"{array.dtype}", "encode the text first")
-        if array.min() < 0 or array.max() >= vocabulary:
-            raise UserError(
-                f"ids in 0 … {vocabulary - 1}", f"{array.min()} … {array.max()}", "use the tokenizer of this model"
-            )
-        return array.astype(np.int64, copy=False)
 
     def _room_for(self, tokens: int) -> None:
         limit = self.signature.max_positions

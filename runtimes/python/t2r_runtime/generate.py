@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.errors import UserError
 from t2r_runtime.sampling import Sampler
+from t2r_runtime.signature import Signature
 
 if TYPE_CHECKING:
     from t2r_runtime.decoder import Decoder
@@ -26,14 +27,14 @@ def stream(
     Raises:
         UserError: at once, before the first token is read.
     """
-    return _tokens(decoder, ids, max_tokens, sampler, _checked(decoder, ids, max_tokens, stop_tokens))
+    return _tokens(decoder, ids, max_tokens, sampler, checked(decoder, ids, max_tokens, stop_tokens))
 
 
 def at_once(
     decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop_tokens: Iterable[int] | None
 ) -> list[int] | None:
     """`stream` in one run of a graph that writes; None, and nothing is read, where there is none that can."""
-    stop = _checked(decoder, ids, max_tokens, stop_tokens)
+    stop = checked(decoder, ids, max_tokens, stop_tokens)
     if not decoder.writes(sampler):
         return None
     *prompt, last = ids.reshape(-1)
@@ -42,7 +43,7 @@ def at_once(
     return decoder.write_text(int(last), sampler, max_tokens, stop)
 
 
-def _checked(
+def checked(
     decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, stop_tokens: Iterable[int] | None
 ) -> frozenset[int]:
     """The stop tokens, when everything else is found to be in order."""
@@ -85,3 +86,24 @@ def _tokens(
         if token in stop or left == 0:
             return
         ids = np.array([token])
+
+
+def token_ids(ids: ArrayLike, signature: Signature) -> NDArray[np.int64]:
+    """Ids as int64. Range is checked because a graph's Gather takes -1 for the last token, silently.
+
+    Raises:
+        UserError: none at all, or others than the model's.
+    """
+    array = np.asarray(ids)
+    vocabulary = signature.vocab_size
+    if array.size == 0:
+        bos = signature.bos_token
+        start = "any token" if bos is None else f"the BOS token, {bos}"
+        raise UserError("at least one token", "none", f"start from {start}")
+    if array.dtype.kind not in "iu":
+        raise UserError("ids that are whole numbers", f"{array.dtype}", "encode the text first")
+    if array.min() < 0 or array.max() >= vocabulary:
+        raise UserError(
+            f"ids in 0 … {vocabulary - 1}", f"{array.min()} … {array.max()}", "use the tokenizer of this model"
+        )
+    return array.astype(np.int64, copy=False)

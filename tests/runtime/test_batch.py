@@ -1,0 +1,222 @@
+"""Texts that come and go side by side are what each is alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime import graphs
+from runtime.conftest import Open
+from t2r_runtime import Batch, Decoder, UserError
+
+RULES: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 2, "seed": 1},
+    {"temperature": 3, "top_k": 4, "seed": 2},
+    {"temperature": 3, "top_p": 0.8, "seed": 3},
+)
+prompts = st.lists(st.integers(0, graphs.VOCABULARY - 1), min_size=1, max_size=6)
+asked = st.fixed_dictionaries(
+    {
+        "ids": prompts,
+        "max_tokens": st.integers(1, 7),
+        "rules": st.sampled_from(RULES),
+        "stop_tokens": st.sampled_from([(), (2, 5), None]),
+    }
+)
+
+
+def alone(decoder: Decoder, wanted: dict[str, Any]) -> list[int]:
+    decoder.reset()
+    return decoder.generate(wanted["ids"], wanted["max_tokens"], **wanted["rules"], stop_tokens=wanted["stop_tokens"])
+
+
+def add(batch: Batch, wanted: dict[str, Any]) -> int:
+    return batch.add(wanted["ids"], wanted["max_tokens"], **wanted["rules"], stop_tokens=wanted["stop_tokens"])
+
+
+def states_alone(decoder: Decoder, read: list[int]) -> dict[str, np.ndarray]:
+    decoder.reset()
+    if read:
+        decoder.prefill(read)
+    return decoder.state()
+
+
+def assert_close(received: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert received.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(received[name], value, rtol=1e-5, atol=1e-6)
+        assert received[name].dtype == value.dtype
+
+
+@settings(max_examples=60)
+@given(kind=st.sampled_from(["constant", "silent"]), data=st.data())
+def test_any_order_of_coming_and_going(opened: Open, kind: str, data: st.DataObject) -> None:
+    decoder = opened(kind)
+    batch = Batch(decoder)
+    wanted: dict[int, dict[str, Any]] = {}
+    expected: dict[int, list[int]] = {}
+    written: dict[int, list[int]] = {}
+    for action in data.draw(st.lists(st.sampled_from(["add", "step", "step", "remove"]), max_size=20)):
+        if action == "add":
+            request = data.draw(asked)
+            handle = add(batch, request)
+            assert handle == len(wanted)
+            wanted[handle], expected[handle], written[handle] = request, alone(decoder, request), []
+        elif action == "remove" and batch.texts:
+            handle = data.draw(st.sampled_from(batch.texts))
+            states = batch.remove(handle)
+            assert_close(states, states_alone(decoder, [*wanted[handle]["ids"], *written[handle]][:-1]))
+        else:
+            going = batch.texts
+            tokens = batch.step()
+            assert tuple(tokens) == going
+            for handle, token in tokens.items():
+                written[handle].append(token)
+                assert written[handle] == expected[handle][: len(written[handle])]
+                assert (handle in batch.texts) == (len(written[handle]) < len(expected[handle]))
+    left = batch.texts
+    for _ in range(7):
+        for handle, token in batch.step().items():
+            written[handle].append(token)
+    assert batch.texts == ()
+    assert all(written[handle] == expected[handle] for handle in left)
+
+
+def test_a_removed_text_goes_on_alone(opened: Open) -> None:
+    decoder, batch = opened(), Batch(opened())
+    whole = decoder.generate([3, 1, 4], 9, 0, stop_tokens=())
+    first, other = (batch.add(ids, 9, 0, stop_tokens=()) for ids in ([3, 1, 4], [1, 5]))
+    written = [batch.step()[first] for _ in range(4)]
+    decoder.set_state(batch.remove(first))
+    assert written + decoder.generate(written[-1:], 5, 0, stop_tokens=()) == whole
+    assert batch.texts == (other,)
+
+
+def test_rows_move_only_when_texts_come_or_go(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch(opened())
+    for ids in ([1], [2, 3]):
+        batch.add(ids, 5, 0, stop_tokens=())
+    moved: list[int] = []
+    right = Decoder.set_state
+    monkeypatch.setattr(
+        Decoder, "set_state", lambda self, states: moved.append(len(states["z.0"])) or right(self, states)
+    )
+    for _ in range(3):
+        batch.step()
+    batch.remove(0)
+    batch.step()
+    assert moved == [2, 1]
+
+
+def test_the_decoder_keeps_its_own_text(opened: Open) -> None:
+    decoder = opened()
+    decoder.prefill([4, 2])
+    before = decoder.state()
+    batch = Batch(decoder)
+    batch.add([1, 2, 3], 4, 0)
+    batch.step()
+    assert_close(decoder.state(), before)
+    assert decoder.position == 2
+
+
+def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only if they are for every text."""
+    requests = [{"ids": [n], "max_tokens": 4, "rules": RULES[n], "stop_tokens": ()} for n in (0, 2)]
+    expected = [alone(opened(), request) for request in requests]
+    read: list[str] = []
+    for name in ("top", "prefill"):
+        right = getattr(Decoder, name)
+        monkeypatch.setattr(
+            Decoder, name, lambda self, ids, right=right, name=name: read.append(name) or right(self, ids)
+        )
+    batch = Batch(opened(top_k=4))
+    for request in requests:
+        add(batch, request)
+    tokens = [batch.step() for _ in range(3)]
+    assert read == ["top"] * 3
+    batch.add([3], 1, 1.0)
+    tokens.append(batch.step())
+    assert read == ["top"] * 3 + ["prefill"]
+    assert [[step[handle] for step in tokens] for handle in (0, 1)] == expected
+
+
+def test_positions_that_end(opened: Open) -> None:
+    """Each text has its own, and what is refused leaves the batch as it was."""
+    decoder, batch = opened("table"), Batch(opened("table"))
+    early = batch.add([1, 2, 3, 4, 5], 5, 0, stop_tokens=())  # 9 positions: the last token is not read
+    whole = decoder.generate([1, 2, 3, 4, 5], 5, 0, stop_tokens=())
+    written = [batch.step()[early] for _ in range(3)]
+    late = batch.add([1], 9, 0, stop_tokens=())
+    with pytest.raises(UserError, match="expected max_tokens of at most 9: this model's positions end at 9; received"):
+        batch.add([1], 10, 0)
+    assert batch.texts == (early, late)
+    later = [batch.step() for _ in range(9)]
+    assert written + [step[early] for step in later if early in step] == whole
+    decoder.reset()
+    assert [step[late] for step in later] == decoder.generate([1], 9, 0, stop_tokens=())
+
+
+def test_one_text_whose_logits_are_not_finite(opened: Open) -> None:
+    batch = Batch(opened())
+    for ids in ([1, 2], [3, 4]):
+        batch.add(ids, 3, 0, stop_tokens=())
+    batch._new[0]["S.0"][:] = np.nan
+    expected = opened().generate([3, 4], 3, 0, stop_tokens=())
+    assert batch.step() == {0: -1, 1: expected[0]}
+    assert [batch.step(), batch.step(), batch.step()] == [{1: expected[1]}, {1: expected[2]}, {}]
+
+
+@pytest.mark.parametrize(
+    "kind, changes, message",
+    [
+        (
+            "both",
+            {},
+            "expected states of constant size, for texts of different lengths side by side; received a graph whose "
+            "cache.1 grow with every token; convert all layers of the model",
+        ),
+        ("constant", {"batch": 2}, "expected a graph of any batch; received one of 2; export it without --batch"),
+    ],
+)
+def test_graphs_without_batches(kind: str, changes: dict[str, Any], message: str, opened: Open) -> None:
+    with pytest.raises(UserError) as caught:
+        Batch(opened(kind, **changes))
+    assert str(caught.value) == message
+
+
+def test_what_is_refused(opened: Open) -> None:
+    batch = Batch(opened())
+    for ids, options, message in (
+        ([], {}, "expected at least one token; received none; start from the BOS token, 1"),
+        ([99], {}, r"expected ids in 0 … 10; received 99 … 99; use the tokenizer of this model"),
+        ([[1], [2]], {}, r"expected a prompt of the shape \(T,\); received \(2, 1\); give one row of tokens"),
+        ([1], {"temperature": -1}, "a temperature of 0 or more; received -1"),
+        ([1], {"max_tokens": 0}, "expected max_tokens of at least 1; received 0; choose another"),
+        ([1], {"stop_tokens": [11]}, r"expected stop tokens in 0 … 10; received 11"),
+    ):
+        with pytest.raises(UserError, match=message):
+            batch.add(ids, **{"max_tokens": 3, **options})  # type: ignore[arg-type]
+    assert batch.texts == ()
+    assert batch.step() == {}
+    handle = batch.add([1], 3)
+    with pytest.raises(UserError) as caught:
+        batch.remove(7)
+    assert str(caught.value) == "expected the handle of a text that goes on: 0; received 7; see Batch.texts"
+    batch.remove(handle)
+    with pytest.raises(UserError, match="that goes on: none; received 0"):
+        batch.remove(handle)
+
+
+def test_no_other_decoder_under_cuda_graphs(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = opened()
+    object.__setattr__(decoder._graph, "captured", True)
+    with pytest.raises(UserError) as caught:
+        Batch(decoder)
+    assert str(caught.value) == (
+        "expected one decoder a graph under CUDA graphs; received another; leave enable_cuda_graph out"
+    )
