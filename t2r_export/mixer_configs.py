@@ -71,6 +71,14 @@ class SoftmaxConfig(MixerConfig):
 
     kind: ClassVar[str] = "softmax"
 
+    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+
+    def __post_init__(self) -> None:
+        amount("memory", self.memory)
+
+    def summary(self) -> str:
+        return f"memory of {self.memory}" if self.memory else ""
+
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person
 FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
@@ -228,13 +236,16 @@ class WindowConfig(MixerConfig):
 
     window: int = option("Last tokens that a query sees, itself among them, W.")
     sinks: int = option("First tokens of the text that every query sees beside them.", 4)
+    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
 
     def __post_init__(self) -> None:
         size("window", self.window)
         amount("sinks", self.sinks)
+        amount("memory", self.memory)
 
     def summary(self) -> str:
-        return f"the last {self.window} tokens and the first {self.sinks}"
+        memory = f", memory of {self.memory}" if self.memory else ""
+        return f"the last {self.window} tokens and the first {self.sinks}{memory}"
 
 
 @dataclass(frozen=True)

@@ -146,13 +146,22 @@ def parallel(phi_q: Array, phi_k: Array, v: Array, guard: Guard) -> Array:
     return o
 
 
-def windowed(q: Array, k: Array, v: Array, window: int, sinks: int, frequencies: Array | None = None) -> Array:
+def windowed(
+    q: Array,
+    k: Array,
+    v: Array,
+    window: int,
+    sinks: int,
+    frequencies: Array | None = None,
+    memory: tuple[Array, Array] | None = None,
+) -> Array:
     """Softmax attention over the first `sinks` tokens and the last `window` ones, the present one among them.
 
     Args:
         q: (B, T, H, d), scaled. k and v: (B, T, G, d). G divides H. From the first token of the text.
         frequencies: (d/2), of rotary positions; None without. The distance of a token in the window is the true one;
             that of a sink is at most what its place in a full buffer of `sinks` + `window` tokens says.
+        memory: keys and values (G, N, d) that every query sees beside the tokens, at no distance.
 
     Returns:
         o (B, T, H, d).
@@ -167,8 +176,11 @@ def windowed(q: Array, k: Array, v: Array, window: int, sinks: int, frequencies:
         keys = [k[b, i, g] for i in distances]
         if frequencies is not None:
             keys = [turned(key, -n * frequencies) for key, n in zip(keys, distances.values(), strict=True)]
+        values = [v[b, i, g] for i in distances]
+        if memory is not None:
+            keys, values = [*keys, *memory[0][g]], [*values, *memory[1][g]]
         weights = np.exp([q[b, t, h] @ key for key in keys])
-        o[b, t, h] = weights / weights.sum() @ v[b, list(distances), g]
+        o[b, t, h] = weights / weights.sum() @ np.array(values)
     return o
 
 

@@ -96,6 +96,8 @@ CONFIGS = {
     "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     "gru": dataclasses.replace(RECURRENT, layers=(GRUConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     # all-attention: a memory in each layer, and nothing behind it
+    "memory_softmax": dataclasses.replace(LLAMA, layers=(SoftmaxConfig(memory=3), LINEAR)),
+    "memory_window": dataclasses.replace(GPT2, layers=(WindowConfig(3, 2, memory=4),)),
     "memory": dataclasses.replace(
         LLAMA,
         layers=(LinearConfig(K, memory=4), LinearConfig(K, positions="drop", normalizer="none", memory=3)),

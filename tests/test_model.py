@@ -43,7 +43,8 @@ def test_split_anywhere(name: str, at: int) -> None:
     logits, after = made.prefill(ids, start)
     first, between = made.prefill(ids[:, :at], start)
     second, end = made.prefill(ids[:, at:], between)
-    torch.testing.assert_close(torch.cat([first, second], 1), logits, rtol=1e-10, atol=1e-10)
+    tolerance = 1e-6 if name == "window_rotary" else 1e-10  # its turns are tables of float32
+    torch.testing.assert_close(torch.cat([first, second], 1), logits, rtol=tolerance, atol=tolerance)
     small.assert_states(end, after, 1e-10)
 
 

@@ -11,10 +11,10 @@ import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.output import json_option, show, size
-from t2r_export.mixer_configs import MIXER_CONFIGS, Guard, LinearConfig, SoftmaxConfig, mixer_from_dict
+from t2r_export.mixer_configs import MIXER_CONFIGS, Guard, LinearConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
-KINDS = [kind for kind in MIXER_CONFIGS if kind != SoftmaxConfig.kind]  # what a layer can become
+KINDS = list(MIXER_CONFIGS)  # what a layer can become: of softmax, one with a memory
 TYPES = {"int": int, "float": float, "str": str}
 
 

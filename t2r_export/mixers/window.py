@@ -22,6 +22,7 @@ from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import WindowConfig
 from t2r_export.mixers.banded import MASKED, absent, band_scores, chunk_length, from_rows, key_bands, push, query_rows
 from t2r_export.mixers.base import Mixer, State
+from t2r_export.mixers.memory import Memory
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, RotaryPositions, rotate
 from t2r_runtime.signature import BATCH, StateSpec
@@ -43,6 +44,7 @@ class WindowMixer(Mixer):
         self.k = nn.Linear(model.width, model.kv_heads * d, bias=model.qkv_bias)
         self.v = nn.Linear(model.width, model.kv_heads * d, bias=model.qkv_bias)
         self.o = nn.Linear(model.heads * d, model.width, bias=model.output_bias)
+        self.memory = Memory(model.kv_heads, config.memory, d, d, 0, False) if config.memory else None
         self.turn = RotaryPositions(model) if model.position == "rotary" else None
         # computed, not loaded: real numbers even where a model is laid out on the meta device
         slots, ages = torch.arange(s, device="cpu").float(), torch.arange(W, device="cpu").float()
@@ -66,13 +68,16 @@ class WindowMixer(Mixer):
         if s:
             after |= {f"sink_{name}": _kept(state[f"sink_{name}"], {"k": k, "v": v}[name], count) for name in "kv"}
         C = chunk_length(W, T)
-        scores = band_scores(q, after["k"], count, W, C, s, self.turn)
+        scores = [band_scores(q, after["k"], count, W, C, s, self.turn)]
+        values = [key_bands(after["v"], W, C)]
         if s:
-            scores = torch.cat([self._sink_scores(q, after["sink_k"], seen, C), scores], -1)
-        weights = scores.softmax(-1)
-        y = weights[..., s:] @ key_bands(after["v"], W, C)
-        if s:
-            y = y + weights[..., :s] @ after["sink_v"].to(v.dtype).unsqueeze(2)
+            scores.append(self._sink_scores(q, after["sink_k"], seen, C))
+            values.append(after["sink_v"].to(v.dtype).unsqueeze(2))
+        if self.memory is not None:  # no place in the text: the query meets it unturned
+            scores.append(query_rows(q, G, C) @ self.memory.k.mT.unsqueeze(1))
+            values.append(self.memory.v.unsqueeze(1))
+        weights = torch.cat(scores, -1).softmax(-1).split([part.shape[-1] for part in scores], -1)
+        y = torch.stack([w.to(v.dtype) @ part for w, part in zip(weights, values, strict=True)]).sum(0)
         after |= {name: after[name][:, :, -W:] for name in ("k", "v")}
         y = from_rows(y, T, C).flatten(2)
         return self.o(y.to(x.dtype)), {**{n: after[n] for n in state if n != "count"}, "count": count + T}
@@ -91,7 +96,7 @@ class WindowMixer(Mixer):
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         G, d, s = self.kv_heads, self.head_size, self.config.sinks
-        R, W = self.heads // G, self.config.window
+        R = self.heads // G
         q, k, v = ops.linears(x, [[self.q], [self.k], [self.v]])
         q = ops.reshape(ops.mul(q, d**-0.5), (-1, G, R, d))
         k, v = ops.reshape(k, (-1, G, 1, d)), ops.reshape(v, (-1, G, 1, d))
@@ -106,12 +111,17 @@ class WindowMixer(Mixer):
             after |= self._step_sinks(state, k, v, seen, ops)
             scores = ops.concat([self._step_sink_scores(q, after["sink_k"], state["count"], ops), scores])
         scores = ops.add(scores, ops.mul(absent(ops.parameter(self.needed), seen, ops), MASKED))
+        values = [after["sink_v"], after["v"]] if s else [after["v"]]
+        if self.memory is not None:
+            key, value = ops.parameter(self.memory.k), ops.parameter(self.memory.v)
+            scores = ops.concat([ops.matmul(q, ops.transpose(key, (0, 2, 1))), scores])
+            values = [value, *values]
         weights = ops.softmax(scores)
-        if s:
-            first, weights = ops.split(weights, [s, W])
-            y = ops.add(ops.matmul(first, after["sink_v"]), ops.matmul(weights, after["v"]))
-        else:
-            y = ops.matmul(weights, after["v"])
+        sizes = [part.shape[-2] for part in values]
+        shares = ops.split(weights, sizes) if len(sizes) > 1 else [weights]
+        y = ops.matmul(shares[0], values[0])
+        for share, part in zip(shares[1:], values[1:], strict=True):
+            y = ops.add(y, ops.matmul(share, part))
         y = ops.reshape(y, (-1, self.heads * d))
         return ops.linear(y, self.o.weight, self.o.bias), {**after, "count": ops.add(state["count"], 1)}
 

@@ -138,7 +138,10 @@ def test_convert_to_a_feature_map(
     [
         (["--feature-size", "0"], "t2r: expected feature_size to be a whole number from 1 to "),
         (["--mixer", "window", "--window", "0"], "t2r: expected window to be a whole number from 1 to "),
-        (["--mixer", "window"], "t2r: expected a window layer's config to have the keys sinks, window; received"),
+        (
+            ["--mixer", "window"],
+            "t2r: expected a window layer's config to have the keys memory, sinks, window; ",
+        ),
         (
             ["--feature-map", "elu", "--feature-size", "3"],
             "t2r: expected feature_size to be the head size, 4, with the feature map elu; received 3; correct ",

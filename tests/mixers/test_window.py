@@ -28,9 +28,9 @@ models = pytest.mark.parametrize("model", MODELS)
 sizes = st.tuples(st.integers(1, 7), st.integers(0, 5))
 
 
-def mixer(model: ModelConfig, window: int, sinks: int) -> WindowMixer:
+def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> WindowMixer:
     """A float64 mixer of random weights."""
-    made = build_mixer(model, WindowConfig(window, sinks)).double()
+    made = build_mixer(model, WindowConfig(window, sinks, memory)).double()
     assert isinstance(made, WindowMixer)
     generator = torch.Generator().manual_seed(0)
     for weight in made.parameters():
@@ -69,7 +69,8 @@ def by_steps(made: WindowMixer, x: Tensor, state: State) -> tuple[Tensor, State]
 def by_definition(made: WindowMixer, model: ModelConfig, x: Tensor) -> Tensor:
     q, k, v = (layer(x).unflatten(-1, (-1, V)).numpy() for layer in (made.q, made.k, made.v))
     frequencies = None if model.rotary is None else rotary_frequencies(model.rotary, V).double().numpy()
-    o = reference.windowed(q / np.sqrt(V), k, v, made.config.window, made.config.sinks, frequencies)
+    memory = None if made.memory is None else (made.memory.k.numpy(), made.memory.v.numpy())
+    o = reference.windowed(q / np.sqrt(V), k, v, made.config.window, made.config.sinks, frequencies, memory)
     return made.o(torch.from_numpy(o).flatten(2))
 
 
@@ -83,6 +84,19 @@ def test_forward_and_step_are_the_definition(model: str, window: int, sinks: int
     expected = by_definition(made, MODELS[model], x)
     for y in (made(x, start(made), None)[0], by_steps(made, x, start(made))[0]):
         torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+
+
+@torch.no_grad()
+@models
+@pytest.mark.parametrize("sinks", [0, 2])
+def test_a_memory_is_seen_by_every_token(model: str, sinks: int) -> None:
+    made, x = mixer(MODELS[model], 3, sinks, memory=5), text(23)
+    expected = by_definition(made, MODELS[model], x)
+    for y in (made(x, start(made), None)[0], by_steps(made, x, start(made))[0]):
+        torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+    for weight in made.memory.parameters():  # type: ignore[union-attr]
+        weight.data += 1.0
+        assert (made(x, start(made), None)[0] - expected).abs().max() > 1e-3
 
 
 @torch.no_grad()
@@ -186,10 +200,11 @@ def test_every_weight_learns() -> None:
         ((0, 4), "expected window to be a whole number from 1 to 1048576; received 0; correct window"),
         ((3, -1), "expected sinks to be a whole number from 0 to 1048576; received -1; correct sinks"),
         ((3, True), "expected sinks to be a whole number from 0 to 1048576; received True; correct sinks"),
+        ((3, 2, -1), "expected memory to be a whole number from 0 to 1048576; received -1; correct memory"),
         ((3, 1.0), "expected sinks to be a whole number from 0 to 1048576; received 1.0; correct sinks"),
     ],
 )
-def test_impossible_sizes(values: tuple[int, int], message: str) -> None:
+def test_impossible_sizes(values: tuple[int, ...], message: str) -> None:
     with pytest.raises(UserError) as caught:
         WindowConfig(*values)
     assert str(caught.value) == message
