@@ -36,8 +36,11 @@ def gumbel(seed: int, draw: int, tokens: NDArray[np.int64]) -> NDArray[np.float6
         float64 (N,), from -3.13 to 22.9: a token e^26 times less probable than another is never drawn before it.
     """
     key = _mix_one((_mix_one((seed + GOLDEN) % WORD) + draw) % WORD)
-    uniform = (mix((tokens + key).astype(np.uint32)) + 0.5) / WORD
-    return np.asarray(-np.log(-np.log(uniform)))
+    noise = (mix((tokens + key).astype(np.uint32)) + 0.5) / WORD  # uniform
+    for _ in range(2):  # in place: new memory would take longer than the logarithm of a whole vocabulary
+        np.log(noise, out=noise)
+        np.negative(noise, out=noise)
+    return noise
 
 
 def mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:

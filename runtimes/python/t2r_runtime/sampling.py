@@ -73,7 +73,8 @@ class Sampler:
 
         They are ranked by the logits themselves: scores and weights that differ little become equal by rounding.
         """
-        scores = logits.astype(np.float64) - float(logits[best])  # at most 0
+        scores = logits.astype(np.float64)
+        scores -= float(logits[best])  # at most 0
         with np.errstate(over="ignore"):  # a tiny temperature: -inf is the right limit
             scores /= self.temperature
         places = np.arange(scores.size)
@@ -90,7 +91,7 @@ class Sampler:
             order = np.argsort(-logits[places], kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
             places = np.sort(places[order[before < self.top_p * total]])
-        return places, scores[places]
+        return places, scores if places.size == scores.size else scores[places]
 
 
 def _is_number(value: object) -> bool:
