@@ -1,0 +1,63 @@
+"""Texts side by side in exported graphs: each at its own position, as it is alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import small
+from t2r_export.quantize import quantize
+from t2r_export.quantizers.base import QuantizeConfig
+from t2r_runtime import Batch, Decoder
+from t2r_runtime.errors import UserError
+
+PROMPTS = ([1, 5, 16], [3], [2, 2, 9, 4, 11, 7], [8, 0])
+NAMES = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "window_rotary", "lstm", "mixed")
+COUNT = 8
+
+
+def staggered(decoder: Decoder) -> list[list[int]]:
+    """What a batch writes when a text comes with each step, and the first goes before its time."""
+    batch, written = Batch(decoder), [[] for _ in PROMPTS]  # type: list[list[int]]
+    for number, prompt in enumerate(PROMPTS):
+        rules: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 1.5, "seed": number}
+        batch.add(prompt, COUNT, **rules, stop_tokens=())
+        for handle, token in batch.step().items():
+            written[handle].append(token)
+    batch.remove(0)
+    while batch.texts:
+        for handle, token in batch.step().items():
+            written[handle].append(token)
+    return written
+
+
+def alone(decoder: Decoder, number: int) -> list[int]:
+    decoder.reset()
+    rules: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 1.5, "seed": number}
+    return decoder.generate(PROMPTS[number], COUNT if number else len(PROMPTS), **rules, stop_tokens=())
+
+
+@pytest.mark.parametrize("options", [{}, {"target": "fused", "state_layout": "packed"}, {"prefill": True, "top_k": 17}])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_what_it_is_alone(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    if name in ("mixed", "window_rotary"):
+        options = {**options, "state_layout": "layers"}  # states of several shapes
+    small.graph(tmp_path / "g.onnx", name, **options)
+    decoder = Decoder(tmp_path / "g.onnx", threads=1)
+    assert staggered(decoder) == [alone(decoder, number) for number in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("scheme", ["fp16", "w8", "w4"])
+def test_quantized(scheme: str, tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "rotary_drop", target="fused")
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    decoder = Decoder(tmp_path / "q.onnx", threads=1)
+    assert staggered(decoder) == [alone(decoder, number) for number in range(len(PROMPTS))]
+
+
+def test_layers_that_stayed_softmax(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "hybrid")
+    with pytest.raises(UserError, match=r"side by side; received a graph whose k.1, v.1 grow"):
+        Batch(Decoder(tmp_path / "g.onnx", threads=1))
