@@ -22,7 +22,8 @@ class Tolerance:
 # Measured on stories260K with T2R layers and on the storyteller, on the CPU, random states and starts of texts (logits,
 # state, greedy): fp16 0.25, 0.0064, 99.9 %; int8 2.4, 0.21, 94 %; int8-static 3.1, 0.27, 87 %; w8 1.3, 0.07, 95 %;
 # w4 5.0, 0.31, 71 %. Coarse, since a guarded denominator near zero makes much of a little: what a scheme costs on text
-# is the business of t2r_export.quality. A scheme rounds far more than a provider's arithmetic, so all share its bounds.
+# is the business of t2r_export.quality. A scheme rounds far more than a provider's arithmetic, so all share its bounds;
+# the parity suite holds every provider to them in the schemes that it takes, but cuda, which nobody has run.
 SCHEMES = {
     "fp16": Tolerance(logits=1.0, state=0.03, greedy=0.98),
     "int8": Tolerance(logits=7.0, state=0.7, greedy=0.85),
@@ -34,8 +35,9 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, state=1e-5),
     ("cuda", "none"): Tolerance(logits=1e-4, state=1e-5),  # the cpu's: nobody has run it yet
     ("openvino", "none"): Tolerance(logits=1e-4, state=1e-5),
-    ("webgpu", "none"): Tolerance(logits=1e-1, state=3e-2, greedy=0.95),  # rotary: as exact as the driver's sine
-    ("qnn", "none"): Tolerance(logits=1.5, state=1.0, greedy=0.9),  # float16, rotary; 2e-2 without
+    ("webgpu", "none"): Tolerance(logits=1e-4, state=1e-5),
+    # float16: trained models are within 0.1 and 0.005, untrained ones with small denominators within 0.7 and 0.7
+    ("qnn", "none"): Tolerance(logits=1.5, state=1.0, greedy=0.9),
     ("xnnpack", "none"): Tolerance(logits=1e-4, state=1e-5),
     ("dnnl", "none"): Tolerance(logits=1e-4, state=1e-5),
     **{
