@@ -61,6 +61,14 @@ class Stage(nn.Module):
     def measure(self, windows: Tensor) -> None:
         """Look once at a batch (B, T+1) before training starts, for constants of the loss."""
 
+    def penalty(self) -> Tensor:
+        """What the student's mixers add to the loss of a stage that trains all weights: a scalar."""
+        return torch.stack([block.mixer.penalty().to(self.device) for block in self.student.blocks]).sum()
+
+    @property
+    def device(self) -> torch.device:
+        return self.student.embedding.weight.device
+
     def forward(self, windows: Tensor) -> Tensor:
         """windows (B, T+1) int64 -> the loss, a float32 scalar: a mean over tokens."""
         raise NotImplementedError
@@ -84,8 +92,8 @@ class Transfer(Stage):
         if not self.new:
             raise UserError(
                 "a student whose mixers have parameters that its teacher's lack",
-                "the same mixers in both",
-                "convert the model first, or leave transfer out",
+                "mixers that have nothing new to learn",
+                "convert the model first, or leave transfer out: align and distill train what is there",
             )
         super().__init__(student, teacher, weights)
         self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
@@ -204,7 +212,7 @@ class Distill(Stage):
             loss = loss + self.weights.hidden * (torch.stack(errors) / self.variance).mean()
         if self.weights.cross_entropy:
             loss = loss + self.weights.cross_entropy * next_token_loss(logits, windows)
-        return loss
+        return loss + self.penalty()
 
 
 class Task(Stage):
@@ -214,7 +222,7 @@ class Task(Stage):
     takes_lora = True
 
     def forward(self, windows: Tensor) -> Tensor:
-        return next_token_loss(self.student(windows[:, :-1]), windows)
+        return next_token_loss(self.student(windows[:, :-1]), windows) + self.penalty()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from t2r_export import finetune_config
 from t2r_export.convert import convert
 from t2r_export.evaluate import evaluate
 from t2r_export.losses import Divergence
-from t2r_export.mixer_configs import LinearConfig
+from t2r_export.mixer_configs import LinearConfig, SpanConfig
 from t2r_export.model import Transformer
 from t2r_export.stages import STAGES, Align, Distill, LossWeights, Task, Transfer, logits_of, read
 from t2r_runtime.errors import UserError
@@ -188,3 +188,17 @@ def test_divergence_of_bfloat16_is_computed_in_float32() -> None:
     assert q.grad is not None
     assert q.grad.dtype == torch.bfloat16
     torch.testing.assert_close(loss, Divergence.apply(q.float(), p.float()))
+
+
+def test_spans_shorten_because_the_loss_holds_them() -> None:
+    teacher = small.model(texts.TEACHER)
+    student = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.5))
+    rows = windows()
+    for stage in (Distill(student, teacher), Task(student, None)):
+        plain = sum(float(block.mixer.penalty().detach()) for block in student.blocks)
+        assert plain > 0
+        assert float(stage.penalty().detach()) == pytest.approx(plain)
+        stage(rows).backward()
+    without = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.0))
+    losses = [float(Task(model, None)(rows).detach()) for model in (student, without)]
+    assert losses[0] - losses[1] == pytest.approx(plain, rel=1e-4)
