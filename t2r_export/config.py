@@ -121,6 +121,10 @@ class ModelConfig:
         for mixer in self.layers:
             mixer.check(self)
 
+    def __deepcopy__(self, _: dict[int, Any]) -> ModelConfig:
+        """Itself, which nothing changes: every mixer has it, and a copy of one would copy the configs of all layers."""
+        return self
+
     def feed_forward(self, layer: int) -> FeedForwardConfig:
         """What a layer's feed-forward is."""
         return self.feed_forwards[layer] if self.feed_forwards else DENSE

@@ -8,7 +8,7 @@ it knows a model by its `step` and its `state_spec` alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import GraphOps, Value, value_info
-from t2r_export.graph_file import EXTERNAL_BYTES, companion, shape, write_graph
+from t2r_export.graph_file import EXTERNAL_BYTES, Weight, companion, shape, write_graph
 from t2r_export.layout import Group, group, low_name, with_low
 from t2r_export.loop import check_states, wrap
 from t2r_export.model import Transformer
@@ -102,6 +102,16 @@ class ExportReport:
     no_prefill: str | None = None  # why there is no graph for prompts, where one was asked for
 
 
+@dataclass(frozen=True)
+class Built:
+    """Graphs of a model, and beside them the weights that they do not hold."""
+
+    graph: onnx.ModelProto
+    weights: Mapping[str, Weight]
+    others: Mapping[str, onnx.ModelProto]  # by their kind, of graph_file.COMPANIONS
+    report: ExportReport  # of no files yet
+
+
 def export(
     checkpoint: Checkpoint,
     path: str | Path,
@@ -119,6 +129,19 @@ def export(
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
     """
     config, path = config or ExportConfig(), Path(path)
+    built = build(checkpoint, path, config)
+    if graph_format(path, config.format) == "ort":
+        with folder_beside(path) as folder:
+            write_graph(built.graph, built.weights, folder / "graph.onnx", external_bytes)
+            files = write_ort(folder / "graph.onnx", path, find(config.target).ort_style)
+    else:
+        others = {companion(path, other, kind): other for kind, other in built.others.items()}
+        files = write_graph(built.graph, built.weights, path, external_bytes, others)
+    return dataclasses.replace(built.report, files=files)
+
+
+def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
+    """What `export` writes to `path`, with its metadata; raises what `export` raises."""
     kind = graph_format(path, config.format)
     model, folds = fold(checkpoint.model)
     model.positions.past_end = config.past_end
@@ -154,20 +177,12 @@ def export(
                 others["prefill"] = prompts
         except NoParallelForm as error:
             no_prefill = str(error)
-    places = {kind: companion(path, other, kind) for kind, other in others.items()}
-    names = {kind: place.name for kind, place in places.items()}
+    names = {name: companion(path, other, name).name for name, other in others.items()}
     signature = dataclasses.replace(signature, prefill=names.get("prefill"), loop=names.get("loop"))
     helper.set_model_props(graph, signature.to_metadata())
-    if kind == "ort":
-        with folder_beside(path) as folder:
-            write_graph(graph, ops.weights, folder / "graph.onnx", external_bytes)
-            files = write_ort(folder / "graph.onnx", path, target.ort_style)
-    else:
-        files = write_graph(
-            graph, ops.weights, path, external_bytes, {places[kind]: other for kind, other in others.items()}
-        )
     parameters = sum(p.numel() for p in model.parameters())
-    return ExportReport(files, parameters, len(ops.nodes), signature, folds, no_prefill)
+    report = ExportReport([], parameters, len(ops.nodes), signature, folds, no_prefill)
+    return Built(graph, ops.weights, others, report)
 
 
 def graph_format(path: Path, wanted: str | None = None) -> str:

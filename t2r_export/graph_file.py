@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from torch import Tensor
 
 from t2r_runtime.files import replacing
@@ -63,6 +63,16 @@ def write_graph(
         with replacing(place) as part, open(part, "wb") as file:
             _write_message(file, graph, [(proto.SerializeToString(), None) for proto in initializers])
     return without_older(path, [path, data, *others])
+
+
+def write_whole(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model that holds its weights, one at a time; `model` is without them then."""
+    messages: list[tuple[bytes, Weight | None]] = [
+        (tensor.SerializeToString(), None) for tensor in model.graph.initializer
+    ]
+    del model.graph.initializer[:]
+    with open(path, "wb") as file:
+        _write_message(file, model, messages)
 
 
 def share_weights(models: Sequence[onnx.ModelProto], path: Path) -> Path:
@@ -111,8 +121,33 @@ def shape(weight: Weight) -> tuple[int, ...]:
 
 
 def array(weight: Weight) -> np.ndarray:
-    """The weight as it is stored, in memory."""
-    return np.concatenate([np.frombuffer(part, "<f4") for part in _bytes(weight)]).reshape(shape(weight))
+    """The weight as it is stored, in memory; no copy of one that is stored as it is."""
+    parts = [np.frombuffer(part, "<f4") for part in _bytes(weight)]
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(shape(weight))
+
+
+def refer_to_weights(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+    """Give `model` initializers that name their weight and hold no numbers, for `values` and `fill`."""
+    for name, weight in weights.items():
+        tensor = model.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=name)
+
+
+def values(tensor: TensorProto, weights: Mapping[str, Weight]) -> np.ndarray:
+    """The numbers of an initializer: those inside it, or those of the weight that it names."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return numpy_helper.to_array(tensor)
+    return array(weights[tensor.external_data[0].value])
+
+
+def fill(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+    """Put the numbers of the weights that initializers name into them."""
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.raw_data = values(tensor, weights).tobytes()
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
 
 
 def _parts(weight: Weight) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ import glob
 import hashlib
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +21,18 @@ from onnx import helper
 
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.compile import CONTEXT
-from t2r_export.export import ExportConfig, ExportReport, export, graph_format
-from t2r_export.graph_file import DIGEST, EXTERNAL_BYTES, companion, share_weights, without_older
+from t2r_export.export import Built, ExportConfig, ExportReport, build, export, graph_format
+from t2r_export.graph_file import (
+    DIGEST,
+    EXTERNAL_BYTES,
+    Weight,
+    companion,
+    fill,
+    refer_to_weights,
+    share_weights,
+    without_older,
+    write_whole,
+)
 from t2r_export.loop import wrap
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.quality import Quality, Ruined, measure, read_tokens
@@ -58,6 +69,17 @@ class QuantizeReport:
     no_prefill: str | None = None  # why the graph for prompts was left out, where the source has one
 
 
+@dataclass(frozen=True)
+class _Source:
+    """A float32 step graph, the one for its prompts, and the weights that their initializers name."""
+
+    model: onnx.ModelProto
+    signature: Signature
+    prompts: Callable[[], onnx.ModelProto | None]  # read when its turn comes
+    weights: Mapping[str, Weight]
+    path: Path | None  # where it can be run, if anywhere
+
+
 def quantize(
     source: str | Path,
     out: str | Path,
@@ -84,22 +106,66 @@ def quantize(
     """
     source, out = existing_file(source, "a graph"), Path(out)
     if graph_format(out) == "ort":
-        return _as_ort(source, out, config, check)
-    chosen = scheme(config.scheme)
-    _options_fit(chosen, config)
+        return _as_ort(out, lambda graph: quantize(source, graph, config, check))
+    _options_fit(scheme(config.scheme), config)
     model, signature = _read(source)
-    calibration = _calibration(source, signature, chosen, config)
-    before = _weight_bytes(model)
-    made = _quantized(model, chosen, config, calibration)
+
+    def prompts() -> onnx.ModelProto | None:
+        if signature.prefill is None:
+            return None
+        return _read(existing_file(source.with_name(signature.prefill), "the graph for prompts"))[0]
+
+    return _quantize(_Source(model, signature, prompts, {}, source), out, config, check, external_bytes)
+
+
+def export_quantized(
+    checkpoint: Checkpoint,
+    out: str | Path,
+    options: ExportConfig,
+    config: QuantizeConfig,
+    check: Path | None = None,
+) -> tuple[ExportReport, QuantizeReport]:
+    """Export and quantize in one go. A float32 graph is written only where a text is read with it, and is gone then."""
+    out, chosen = Path(out), scheme(config.scheme)
+    _options_fit(chosen, config)  # before the export's work
+    options, kind = replace(options, format=None), graph_format(out, options.format)
+    if chosen.calibrated or check is not None:
+        with folder_beside(out) as folder:
+            exported = export(checkpoint, folder / "float32.onnx", options)
+            quantized = quantize(exported.files[0], out, config, check)
+    else:
+        built = build(checkpoint, out.with_suffix(".onnx"), options)
+        exported = built.report
+        if kind == "ort":
+            quantized = _as_ort(out, lambda graph: _quantize(_of(built), graph, config))
+        else:
+            quantized = _quantize(_of(built), out, config)
+    return replace(exported, files=quantized.files), quantized
+
+
+def _of(built: Built) -> _Source:
+    refer_to_weights(built.graph, built.weights)
+    prompts = built.others.get("prefill")
+    if prompts is not None:
+        refer_to_weights(prompts, built.weights)
+    return _Source(built.graph, built.report.signature, lambda: prompts, built.weights, None)
+
+
+def _quantize(
+    source: _Source, out: Path, config: QuantizeConfig, check: Path | None = None, external_bytes: int = EXTERNAL_BYTES
+) -> QuantizeReport:
+    chosen, signature = scheme(config.scheme), source.signature
+    calibration = _calibration(source.path, signature, chosen, config)
+    before = _weight_bytes(source.model)
+    made = _quantized(source.model, source.weights, config, calibration)
     after, no_prefill = _weight_bytes(made), _no_prefill(signature, config.scheme, chosen)
-    prompts = None if no_prefill else signature.prefill
+    prompts = None if no_prefill else source.prompts()
     writes = signature.loop is not None
     signature = replace(signature, quantization=config.scheme, prefill=None, loop=None)
     stood = set(out.parent.glob(f"{glob.escape(out.name)}.*"))
     others: dict[str, onnx.ModelProto] = {}
     if prompts is not None:
-        prompt_graph, _ = _read(existing_file(source.with_name(prompts), "the graph for prompts"))
-        others["prefill"] = _quantized(prompt_graph, chosen, config, None)
+        others["prefill"] = _quantized(prompts, source.weights, config, None)
         _describe(others["prefill"], signature.of_prefill(), config)
     if writes:
         others["loop"] = wrap(made, signature)
@@ -116,7 +182,10 @@ def quantize(
                 _write(other, part, None)
         with replacing(out) as part:
             _write(made, part, data)
-            quality = None if check is None else measure(source, part, config.scheme, chosen.loss, check)
+            quality = None
+            if check is not None:
+                assert source.path is not None
+                quality = measure(source.path, part, config.scheme, chosen.loss, check)
             if quality is not None and not quality.passed:
                 raise Ruined(out, quality)
     except BaseException:
@@ -127,27 +196,12 @@ def quantize(
     return QuantizeReport(without_older(out, files), config.scheme, before, after, quality, no_prefill)
 
 
-def export_quantized(
-    checkpoint: Checkpoint,
-    out: str | Path,
-    options: ExportConfig,
-    config: QuantizeConfig,
-    check: Path | None = None,
-) -> tuple[ExportReport, QuantizeReport]:
-    """Export and quantize in one go; the float32 graph is gone afterwards."""
-    _options_fit(scheme(config.scheme), config)  # before the export's work
-    graph_format(Path(out), options.format)
-    with folder_beside(Path(out)) as folder:
-        exported = export(checkpoint, folder / "float32.onnx", replace(options, format=None))
-        quantized = quantize(exported.files[0], out, config, check)
-    return replace(exported, files=quantized.files), quantized
-
-
-def _as_ort(source: Path, out: Path, config: QuantizeConfig, check: Path | None) -> QuantizeReport:
+def _as_ort(out: Path, make: Callable[[Path], QuantizeReport]) -> QuantizeReport:
+    """What `make` writes as an .onnx, converted to `out`."""
     with folder_beside(out) as folder:
         graph = folder / "graph.onnx"
         try:
-            report = quantize(source, graph, config, check)
+            report = make(graph)
         except Ruined as ruined:
             raise Ruined(out, ruined.quality) from None
         metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
@@ -187,10 +241,13 @@ def _read(source: Path) -> tuple[onnx.ModelProto, Signature]:
     return model, signature
 
 
-def _calibration(source: Path, signature: Signature, chosen: Scheme, config: QuantizeConfig) -> Calibration | None:
+def _calibration(
+    source: Path | None, signature: Signature, chosen: Scheme, config: QuantizeConfig
+) -> Calibration | None:
     if not chosen.calibrated:
         return None
     assert config.calibrate is not None
+    assert source is not None
     Decoder(source)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
     return Calibration(
         source, calibration_tokens(config.calibrate, signature), config.calibrate_steps or CALIBRATE_STEPS
@@ -214,12 +271,16 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
 
 
 def _quantized(
-    model: onnx.ModelProto, chosen: Scheme, config: QuantizeConfig, calibration: Calibration | None
+    model: onnx.ModelProto, weights: Mapping[str, Weight], config: QuantizeConfig, calibration: Calibration | None
 ) -> onnx.ModelProto:
+    chosen = scheme(config.scheme)
+    if not chosen.block_wise:
+        fill(model, weights)
     kept = (model.producer_name, model.producer_version, model.ir_version)
     opset = {o.domain: o.version for o in model.opset_import}
     with quiet():
-        made = chosen.quantizer(model, config, calibration)
+        made = chosen.quantizer(model, config, calibration, weights)
+    fill(made, weights)
     made.producer_name, made.producer_version, made.ir_version = kept
     assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
     return made
@@ -249,7 +310,7 @@ def _data_file(model: onnx.ModelProto, out: Path, external_bytes: int) -> Path |
 
 def _write(model: onnx.ModelProto, path: Path, data: Path | None) -> None:
     if data is None:
-        path.write_bytes(model.SerializeToString())
+        write_whole(model, path)
     else:
         data.unlink(missing_ok=True)  # onnx appends
         onnx.save_model(model, path, save_as_external_data=True, location=data.name, convert_attribute=False)

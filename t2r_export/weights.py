@@ -6,10 +6,12 @@ shapes and no numbers, compared with the tensors that are there, and takes those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from t2r_export.config import ModelConfig
 from t2r_export.model import Transformer
@@ -25,12 +27,29 @@ LISTED = 5  # names that a message spells out before it only counts
 def outline(config: ModelConfig) -> Transformer:
     """The model with shapes and without numbers (its position frequencies are computed: they are not weights)."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NoInitialValues():
             return Transformer(config)
     except RuntimeError as error:  # torch counts bytes in 64 bits
         raise UserError(
             "sizes that some memory could hold", str(error)[:200], "correct the sizes in the config"
         ) from error
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Lets torch.nn.init leave tensors without numbers as they are.
+
+    Nothing else would come of it, but torch loads its compiler for that: a second or two of every start.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == torch.nn.init.__name__:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -1,23 +1,25 @@
 """The quantization schemes: one explicit table. A new scheme is a function in a file here and a line in `SCHEMES`.
 
-Every scheme is a function (model, config, calibration) -> model: it takes a float32 step graph with its weights inside
-and gives back one with the same inputs and outputs, names and dtypes; the rounding is ONNX Runtime's own.
+Every scheme is a function (model, config, calibration, weights) -> model: it takes a float32 step graph and gives back
+one with the same inputs and outputs, names and dtypes; the rounding is ONNX Runtime's own. The weights are inside the
+graph, but for those that the initializers of a block-wise scheme's graph name (see graph_file.refer_to_weights).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import onnx
 
+from t2r_export.graph_file import Weight
 from t2r_export.quantizers.base import Calibration, QuantizeConfig
 from t2r_export.quantizers.blocks import blocks
 from t2r_export.quantizers.float16 import float16
 from t2r_export.quantizers.integers import dynamic, static
 from t2r_runtime.errors import UserError
 
-Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None], onnx.ModelProto]
+Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, Mapping[str, Weight]], onnx.ModelProto]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Scheme:
     quantizer: Quantizer
     loss: float  # share by which nats/token may grow on a text; docs/quantization.md has what was measured
     calibrated: bool = False  # needs a text
-    block_wise: bool = False  # takes a block size and an accuracy level
+    block_wise: bool = False  # takes a block size and an accuracy level, and its weights one at a time
     row_wise: bool = False  # rounds each token by itself, so that many at once give what one after the other gives
 
 

@@ -6,37 +6,54 @@ both unless told otherwise, and the embedding too: docs/quantization.md has what
 
 from __future__ import annotations
 
-import onnx
+from collections.abc import Mapping
 
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnxruntime.capi import _pybind_state as runtime
+
+from t2r_export.graph_file import Weight, fill, values
 from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, three_axes
 from t2r_export.quantizers.base import (
+    NO_WEIGHTS,
     Calibration,
     QuantizeConfig,
-    gemm_to_matmul,
+    alone,
     head,
+    initializers,
     own_table,
     projections,
+    put_in_place,
     quantize_embedding,
+    replace_initializers,
 )
 
 BITS = {"w8": 8, "w4": 4}
 HEAD_BITS = 8
 BLOCK_SIZE = 32
 ACCURACY_LEVEL = 4
+MICROSOFT = "com.microsoft"
 
 
-def blocks(model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None = None) -> onnx.ModelProto:
-    """`model` with the weights of its projections in blocks."""
-    gemm_to_matmul(model)
+def blocks(
+    model: onnx.ModelProto,
+    config: QuantizeConfig,
+    _: Calibration | None = None,
+    weights: Mapping[str, Weight] = NO_WEIGHTS,
+) -> onnx.ModelProto:
+    """`model` with the weights of its projections in blocks.
+
+    Args:
+        weights: what initializers may name instead of holding it; each is read once, and none is copied whole.
+    """
     names, last = projections(model), head(model)
     bits_of = dict.fromkeys(names, BITS[config.scheme]) | {last: config.head_bits or HEAD_BITS}
-    table = own_table(model).name
+    _block_wise_projections(model, config, bits_of, weights)
     if config.embedding_bits == 4:
-        model = _block_wise(model, config, 4, [table], "Gather")
+        _block_wise_table(model, config, weights)
     else:
-        quantize_embedding(model)
-    for bits in sorted(set(bits_of.values())):
-        model = _block_wise(model, config, bits, [name for name in names if bits_of[name] == bits], "MatMul")
+        quantize_embedding(model, weights)
     if is_for_accelerators(model):
         three_axes(model)
         if config.embedding_bits != 4:
@@ -44,21 +61,88 @@ def blocks(model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None
     return model
 
 
-def _block_wise(
-    model: onnx.ModelProto, config: QuantizeConfig, bits: int, names: list[str], operator: str
-) -> onnx.ModelProto:
-    """`model` with the weights of the nodes `names`, all of one operator, in blocks."""
+def _block_wise_projections(
+    model: onnx.ModelProto, config: QuantizeConfig, bits_of: Mapping[str, int], weights: Mapping[str, Weight]
+) -> None:
+    """Put a MatMulNBits, and an Add of the bias, for each of the projections."""
+    kept, nodes = initializers(model), []
+    for node in model.graph.node:
+        if node.name not in bits_of:
+            nodes.append(node)
+            continue
+        x, name, *bias = node.input
+        matrix = values(kept[name], weights)
+        if node.op_type == "Gemm":  # (out, in), where a MatMul has (in, out)
+            name, matrix = f"{name}.transposed", matrix.T
+        bits = bits_of[node.name]
+        parts = _parts(name, bits, config)
+        if not kept.keys() >= set(parts):
+            arrays = in_blocks(matrix, bits, config.block_size or BLOCK_SIZE, config.asymmetric)
+            kept |= {part: numpy_helper.from_array(array, part) for part, array in zip(parts, arrays, strict=True)}
+        product = f"{node.name}.product" if bias else node.output[0]
+        made = helper.make_node("MatMulNBits", [x, *parts], [product], f"{node.name}_Q{bits}", domain=MICROSOFT)
+        made.attribute.extend(_attributes(matrix, bits, config))
+        nodes.append(made)
+        if bias:
+            nodes.append(helper.make_node("Add", [product, *bias], node.output, f"{node.name}.add"))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    replace_initializers(model, kept)
+    if MICROSOFT not in {opset.domain for opset in model.opset_import}:
+        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+
+
+def _parts(name: str, bits: int, config: QuantizeConfig) -> list[str]:
+    return [f"{name}_Q{bits}", f"{name}_scales", *([f"{name}_zero_points"] if config.asymmetric else [])]
+
+
+def _attributes(matrix: np.ndarray, bits: int, config: QuantizeConfig) -> list[onnx.AttributeProto]:
+    sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": config.block_size or BLOCK_SIZE}
+    level = _accuracy_level(config)
+    if level:  # 0 is the operator's own, which some providers want unsaid
+        sizes["accuracy_level"] = level
+    return [helper.make_attribute(key, size) for key, size in sorted(sizes.items())]
+
+
+def _accuracy_level(config: QuantizeConfig) -> int:
+    return ACCURACY_LEVEL if config.accuracy_level is None else config.accuracy_level
+
+
+def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> list[np.ndarray]:
+    """A matrix (in, out) float32 rounded by ONNX Runtime in blocks of `size` along `in`, as MatMulNBits reads it.
+
+    The function below its MatMulNBitsQuantizer, called for one matrix: the quantizer passes each through several
+    messages, and what it imports takes as long as half of the rounding.
+
+    Returns:
+        numbers (out, blocks, bytes) uint8, scales (out, blocks) float32 and, if `asymmetric`, zero points
+        (out, bytes) uint8.
+    """
+    rows, columns = matrix.shape
+    blocks = -(-rows // size)
+    matrix = np.ascontiguousarray(np.pad(matrix, ((0, blocks * size - rows), (0, 0))) if rows % size else matrix)
+    numbers = np.zeros((columns, blocks, size * bits // 8), np.uint8)
+    scales = np.zeros((columns, blocks), np.float32)
+    zero_points = np.zeros((columns, -(-blocks * bits // 8)), np.uint8)
+    rounding = {4: runtime.quantize_matmul_4bits, 8: runtime.quantize_matmul_8bits}[bits]
+    rounding(numbers, matrix, scales, zero_points, size, columns, rows, not asymmetric)
+    return [numbers, scales, zero_points] if asymmetric else [numbers, scales]
+
+
+def _block_wise_table(model: onnx.ModelProto, config: QuantizeConfig, weights: Mapping[str, Weight]) -> None:
+    """Put the table of tokens in blocks of four bits, as ONNX Runtime's quantizer does in a model of it alone."""
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
     how = DefaultWeightOnlyQuantConfig(
         block_size=config.block_size or BLOCK_SIZE,
         is_symmetric=not config.asymmetric,
-        accuracy_level=ACCURACY_LEVEL if config.accuracy_level is None else config.accuracy_level,
-        op_types_to_quantize=(operator,),
-        bits=bits,
+        accuracy_level=_accuracy_level(config),
+        op_types_to_quantize=("Gather",),
     )
-    others = [node.name for node in model.graph.node if node.name not in names]
-    quantizer = MatMulNBitsQuantizer(model, nodes_to_exclude=others, algo_config=how)
+    gather = own_table(model)
+    table = alone(model, gather)
+    fill(table, weights)
+    quantizer = MatMulNBitsQuantizer(table, algo_config=how)
     quantizer.process()
-    result: onnx.ModelProto = quantizer.model.model
-    return result
+    made = quantizer.model.model.graph
+    put_in_place(model, gather, made.node, initializers(model) | {tensor.name: tensor for tensor in made.initializer})

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import onnx
 
-from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers, replace_initializers
+from t2r_export.quantizers.base import initializers, replace_initializers
 from t2r_runtime.signature import INPUT_IDS, PAST, POSITION
 
 
-def float16(model: onnx.ModelProto, _: QuantizeConfig, __: Calibration | None = None) -> onnx.ModelProto:
+def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
     """`model` with half precision weights; inputs and outputs keep their dtypes."""
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers.float16 import convert_float_to_float16

@@ -23,7 +23,7 @@ from t2r_export.quantizers.base import (
 from t2r_export.quantizers.calibration import RecurrentReader
 
 
-def dynamic(model: onnx.ModelProto, _: QuantizeConfig, __: Calibration | None = None) -> onnx.ModelProto:
+def dynamic(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
     """`model` with int8 weights, one scale a column, and activations that are quantized as they come."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -43,7 +43,9 @@ def dynamic(model: onnx.ModelProto, _: QuantizeConfig, __: Calibration | None = 
         return onnx.load(out)
 
 
-def static(model: onnx.ModelProto, config: QuantizeConfig, calibration: Calibration | None) -> onnx.ModelProto:
+def static(
+    model: onnx.ModelProto, config: QuantizeConfig, calibration: Calibration | None, *_: object
+) -> onnx.ModelProto:
     """`model` with int8 weights, and activations quantized by what they were on the calibration text."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
