@@ -35,7 +35,7 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("cpu", "none"): Tolerance(logits=1e-4, state=1e-5),
     ("cuda", "none"): Tolerance(logits=1e-4, state=1e-5),  # the cpu's: nobody has run it yet
     ("openvino", "none"): Tolerance(logits=1e-4, state=1e-5),
-    ("webgpu", "none"): Tolerance(logits=1e-4, state=1e-5),
+    ("webgpu", "none"): Tolerance(logits=5e-4, state=1e-4),  # a growing cache: 4.6e-5, 1.4e-5; else 1.3e-5, 8e-7
     # float16: trained models are within 0.1 and 0.005, untrained ones with small denominators within 0.7 and 0.7
     ("qnn", "none"): Tolerance(logits=1.5, state=1.0, greedy=0.9),
     ("xnnpack", "none"): Tolerance(logits=1e-4, state=1e-5),
