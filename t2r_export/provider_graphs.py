@@ -14,9 +14,7 @@ class ProviderGraph:
     config: ExportConfig
     growing: bool = True  # takes the growing cache of a softmax layer
     activation_bits: int = 8  # of int8-static
-    schemes: tuple[
-        str, ...
-    ] = ()  # of quantization, that the parity suite runs there; docs/providers.md says why no others
+    schemes: tuple[str, ...] = ()  # that the parity suite runs there; docs/providers.md says why no others
 
 
 NPU = ProviderGraph(ExportConfig(batch=1, target="npu"), growing=False)
