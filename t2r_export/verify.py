@@ -172,20 +172,31 @@ def _chained(
         decoder.set_state(pack(_arrays(model, states), groups))
         ids = _random_ids(model, (batch,), generator)
         for step in range(done, done + length):
-            expected, states = model.step(ids, states)
-            logits = decoder.step(ids.numpy())
-            worst_logits = _worse(worst_logits, float(np.abs(logits - expected.numpy()).max()))
+            expected, states, logits, errors = _step(model, decoder, groups, ids, states)
+            worst_logits, worst_state = _worse(worst_logits, errors[0]), _worse(worst_state, errors[1])
             agree = logits.argmax(-1) == expected.numpy().argmax(-1)
             same += int(agree.sum())
             if report.first_greedy_difference is None and not agree.all():
                 report.first_greedy_difference = step
-            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _arrays(model, states)))
             ids = torch.multinomial(expected.softmax(-1), 1, generator=generator)[:, 0]
             progress(step + 1)
         done += length
     report.greedy_agreement = same / (steps * batch)
     report.checks.append(Check("logits, absolute", worst_logits, bound.logits))
     report.checks.append(Check("states, relative", worst_state, bound.state))
+
+
+def _step(
+    model: Transformer, decoder: Decoder, groups: list[Group], ids: Tensor, states: State
+) -> tuple[Tensor, State, np.ndarray, tuple[float, float]]:
+    """One token on both sides: the model's logits and states, the graph's logits, and the errors of both."""
+    expected, states = model.step(ids, states)
+    logits = decoder.step(ids.numpy())
+    errors = (
+        float(np.abs(logits - expected.numpy()).max()),
+        state_error(unpack(decoder.state(), groups), _arrays(model, states)),
+    )
+    return expected, states, logits, errors
 
 
 def _from_the_start(
@@ -203,9 +214,8 @@ def _from_the_start(
         decoder.reset(batch=batch)
         states = model.init_state(batch)
         for ids in _random_ids(model, (_room(model, 0, START_TOKENS), batch), generator):
-            expected, states = model.step(ids, states)
-            worst_logits = _worse(worst_logits, float(np.abs(decoder.step(ids.numpy()) - expected.numpy()).max()))
-            worst_state = _worse(worst_state, state_error(unpack(decoder.state(), groups), _arrays(model, states)))
+            _, states, _, errors = _step(model, decoder, groups, ids, states)
+            worst_logits, worst_state = _worse(worst_logits, errors[0]), _worse(worst_state, errors[1])
     report.checks.append(Check("from the start, logits", worst_logits, bound.logits))
     report.checks.append(Check("from the start, states", worst_state, bound.state))
 
