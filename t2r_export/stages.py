@@ -14,6 +14,7 @@ class here and a line in `STAGES`, here and in `finetune_config`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,6 +58,12 @@ class Stage(nn.Module):
         """The student's parameters that this stage changes, by name."""
         every = dict(self.student.named_parameters())
         return lora.trainable(self.student) if lora.attached(every) else every
+
+    def seen(self, windows: Tensor) -> Iterator[list[Layer]]:
+        """What the teacher's blocks do with each window of a batch (B, T+1), one at a time."""
+        assert self.teacher is not None
+        for window in windows.split(1):
+            yield read(self.teacher, window[:, :-1])
 
     def measure(self, windows: Tensor) -> None:
         """Look once at a batch (B, T+1) before training starts, for constants of the loss."""
@@ -104,9 +111,7 @@ class Transfer(Stage):
 
     @torch.no_grad()
     def measure(self, windows: Tensor) -> None:
-        assert self.teacher is not None
-        seen = (read(self.teacher, window[:, :-1]) for window in windows.split(1))
-        self.variance.copy_(variance([layers[number].mixed for number in self.new] for layers in seen))
+        self.variance.copy_(variance([layers[number].mixed for number in self.new] for layers in self.seen(windows)))
 
     def forward(self, windows: Tensor) -> Tensor:
         assert self.teacher is not None
@@ -154,9 +159,9 @@ class Align(Stage):
 
     @torch.no_grad()
     def measure(self, windows: Tensor) -> None:
-        assert self.teacher is not None
-        seen = (read(self.teacher, window[:, :-1]) for window in windows.split(1))
-        self.variance.copy_(variance([layers[n].output - layers[n].input for n in self.new] for layers in seen))
+        self.variance.copy_(
+            variance([layers[n].output - layers[n].input for n in self.new] for layers in self.seen(windows))
+        )
 
     def forward(self, windows: Tensor) -> Tensor:
         assert self.teacher is not None
@@ -194,9 +199,7 @@ class Distill(Stage):
     @torch.no_grad()
     def measure(self, windows: Tensor) -> None:
         if self.weights.hidden:
-            assert self.teacher is not None
-            seen = (read(self.teacher, window[:, :-1]) for window in windows.split(1))
-            self.variance.copy_(variance([layer.output for layer in layers] for layers in seen))
+            self.variance.copy_(variance([layer.output for layer in layers] for layers in self.seen(windows)))
 
     def forward(self, windows: Tensor) -> Tensor:
         assert self.teacher is not None
