@@ -204,13 +204,26 @@ def spanned(q: Array, k: Array, v: Array, masks: Array) -> Array:
 
 
 def merged(
-    q: Array, k: Array, v: Array, phi_q: Array, phi_k: Array, window: int, share: Array, gate: bool, guard: Guard
+    q: Array,
+    k: Array,
+    v: Array,
+    phi_q: Array,
+    phi_k: Array,
+    window: int,
+    share: Array,
+    gate: bool,
+    guard: Guard,
+    sinks: int = 0,
+    log_gate: Array | None = None,
 ) -> Array:
     """Softmax on the last `window` tokens and linear attention on all before them (Zhang et al. 2024, eq. 6).
 
     Args:
         q: (B, T, H, d), scaled; k and v: (B, T, G, d). phi_q: (B, T, H, K) and phi_k: (B, T, G, K), their features.
         share: (H), the factor of the window's exponentials beside the sums, or, with `gate`, the window's share of o.
+        sinks: first tokens of the text that stand with the window, and never with the sums.
+        log_gate: (B, T, G), log of the share of the sums that token t leaves, before the one that it pushes out of the
+            window is added.
 
     Returns:
         o (B, T, H, d).
@@ -218,15 +231,19 @@ def merged(
     B, T, H, _ = q.shape
     o = np.empty(q.shape)
     for b, t, h in np.ndindex(B, T, H):
-        g, first = h // (H // k.shape[2]), max(t - window + 1, 0)
-        scores = k[b, first : t + 1, g] @ q[b, t, h]
+        g = h // (H // k.shape[2])
+        left = range(sinks, t - window + 1)  # the window; token i at the step i + window
+        seen = [i for i in range(t + 1) if i not in left]
+        scores = k[b, seen, g] @ q[b, t, h]
         near = np.exp(scores - scores.max())
-        far = phi_k[b, :first, g] @ phi_q[b, t, h]
-        sums = near @ v[b, first : t + 1, g], far @ v[b, :first, g]
+        far = phi_k[b, left, g] @ phi_q[b, t, h]
+        if log_gate is not None:
+            far = far * np.exp([log_gate[b, i + window + 1 : t + 1, g].sum() for i in left])
+        sums = near @ v[b, seen, g], far @ v[b, left, g]
         if not gate:
             o[b, t, h] = (share[h] * sums[0] + sums[1]) / (share[h] * near.sum() + far.sum())
         else:
-            g_h = share[h] if first else 1.0  # while nothing is far, nothing stands beside the window
+            g_h = share[h] if left else 1.0  # while nothing is far, nothing stands beside the window
             o[b, t, h] = g_h * sums[0] / near.sum() + (1 - g_h) * sums[1] / guarded(far.sum(), guard)
     return o
 

@@ -93,6 +93,9 @@ CONFIGS = {
     "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
     "hybrid_sum": dataclasses.replace(LLAMA, layers=(HYBRID, HYBRID)),
     "hybrid_gate": dataclasses.replace(GPT2, layers=(dataclasses.replace(HYBRID, merge="gate"), LINEAR)),
+    "hybrid_gated": dataclasses.replace(
+        LLAMA, layers=(HybridConfig(3, K, update_rule="gated", gate="data", sinks=2), LINEAR)
+    ),
     "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     "gru": dataclasses.replace(RECURRENT, layers=(GRUConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
     # all-attention: a memory in each layer, and nothing behind it

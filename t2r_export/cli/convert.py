@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,29 @@ TYPES = {"int": int, "float": float, "str": str}
 
 def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for every field that a mixer's config calls one. What is not given stays None."""
-    fields: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
+    fields: dict[str, dict[str, dataclasses.Field[Any]]] = {}  # by the option's name and the mixer's kind
     for kind in KINDS:
         for field in dataclasses.fields(MIXER_CONFIGS[kind]):
             if "help" in field.metadata:
-                fields.setdefault(field.name, (field, []))[1].append(kind)
-    for name, (field, kinds) in reversed(fields.items()):
-        needed = field.default is dataclasses.MISSING
-        said = f"{field.metadata['help']}  [{', '.join(kinds)}; {'needed' if needed else f'default: {field.default}'}]"
+                fields.setdefault(field.name, {})[kind] = field
+    for name, kinds in reversed(fields.items()):
+        field = next(iter(kinds.values()))
+        said = f"{field.metadata['help']}  [{', '.join(kinds)}; {_defaults(kinds)}]"
         choices = field.metadata["choices"]
         value: Any = click.Choice(choices) if choices else TYPES.get(str(field.type))
         form: dict[str, Any] = {"is_flag": True} if field.type == "bool" else {"type": value}
         command = click.option(f"--{name.replace('_', '-')}", name, default=None, help=said, **form)(command)
     return command
+
+
+def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
+    """What holds where an option is not given: one word where all kinds agree."""
+    said = {
+        kind: "needed" if field.default is dataclasses.MISSING else f"default: {field.default}"
+        for kind, field in kinds.items()
+    }
+    words = set(said.values())
+    return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in said.items())
 
 
 @click.command("convert")

@@ -95,6 +95,39 @@ def band_scores(
     return scores + bias.repeat(1, 1, R, 1).unsqueeze(1)
 
 
+def sink_scores(q: Tensor, sinks: Tensor, seen: Tensor, chunk: int) -> Tensor:
+    """Scores of each chunk's queries for the first tokens of the text, `MASKED` where those are yet to come.
+
+    q (B, T, H, d), scaled; sinks (B, G, s, d), after the text; seen (B, T), tokens before each query. Turned, where
+    the model turns. Returns (B, G, N, R·chunk, s), rows as in `query_rows`.
+    """
+    G = sinks.shape[1]
+    scores = query_rows(q, G, chunk) @ sinks.to(q.dtype).mT.unsqueeze(2)
+    slots = torch.arange(sinks.shape[2], device=q.device)
+    bias = ((slots > seen.unsqueeze(-1)) * MASKED).to(q.dtype)  # (B, T, s)
+    bias = query_rows(bias.unsqueeze(2), 1, chunk)  # (B, 1, N, chunk, s)
+    return scores + bias.repeat(1, 1, 1, q.shape[2] // G, 1)
+
+
+def sinks_after(sinks: Tensor, new: Tensor, count: Tensor) -> Tensor:
+    """The sinks (B, G, s, d) after the tokens `new` (B, G, T, d), of which the first is number `count` (B)."""
+    T = new.shape[2]
+    index = torch.arange(sinks.shape[2], device=new.device) - count[:, None]  # (B, s): of each sink in `new`
+    inside = ((index >= 0) & (index < T))[:, None, :, None]
+    picked = new.gather(2, index.clamp(0, T - 1)[:, None, :, None].expand_as(sinks))
+    return torch.where(inside, picked, sinks.to(new.dtype))
+
+
+def step_sinks(sinks: Any, new: Any, slots: Tensor, seen: Any, ops: TorchOps = TORCH) -> Any:
+    """`sinks_after` one token, `new` (B, G, 1, d), which takes the slot of its own number if there is one.
+
+    slots: (s, 1), their numbers. seen: (B, 1, 1, 1), tokens before this one. Both float32.
+    """
+    distance = ops.sub(ops.parameter(slots), seen)
+    here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, 1)
+    return ops.add(ops.mul(sinks, ops.sub(1.0, here)), ops.mul(new, here))
+
+
 def band_distance(window: int, chunk: int, device: torch.device) -> Tensor:
     """How far behind the query of each row of a band (chunk) its columns are: (chunk, chunk + window - 1)."""
     place = torch.arange(chunk + window - 1, device=device)

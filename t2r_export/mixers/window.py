@@ -20,7 +20,19 @@ from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import WindowConfig
-from t2r_export.mixers.banded import MASKED, absent, band_scores, chunk_length, from_rows, key_bands, push, query_rows
+from t2r_export.mixers.banded import (
+    MASKED,
+    absent,
+    band_scores,
+    chunk_length,
+    from_rows,
+    key_bands,
+    push,
+    query_rows,
+    sink_scores,
+    sinks_after,
+    step_sinks,
+)
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.memory import Memory
 from t2r_export.ops import TORCH, TorchOps
@@ -66,7 +78,8 @@ class WindowMixer(Mixer):
         seen = count[:, None] + torch.arange(T, device=x.device, dtype=count.dtype)  # (B, T): before each token
         after = {"k": torch.cat([state["k"].to(k.dtype), k], 2), "v": torch.cat([state["v"].to(v.dtype), v], 2)}
         if s:
-            after |= {f"sink_{name}": _kept(state[f"sink_{name}"], {"k": k, "v": v}[name], count) for name in "kv"}
+            new = {"sink_k": k, "sink_v": v}
+            after |= {name: sinks_after(state[name], part, count) for name, part in new.items()}
         C = chunk_length(W, T)
         scores = [band_scores(q, after["k"], count, W, C, s, self.turn)]
         values = [key_bands(after["v"], W, C)]
@@ -84,15 +97,12 @@ class WindowMixer(Mixer):
 
     def _sink_scores(self, q: Tensor, sinks: Tensor, seen: Tensor, C: int) -> Tensor:
         """Scores (B, G, N, R·C, s) of each chunk's queries, masked; `seen` (B, T) tokens stand before each."""
-        slots = torch.arange(sinks.shape[2], device=q.device)
         if self.turn is not None:
             q = rotate(q, self.turn.rotary(seen.clamp(max=self._last)))
+            slots = torch.arange(sinks.shape[2], device=q.device)
             cos, sin = (part.squeeze(-2) for part in self.turn.rotary(slots))
             sinks = rotate(sinks, (cos, sin))
-        scores = query_rows(q, self.kv_heads, C) @ sinks.to(q.dtype).mT.unsqueeze(2)
-        bias = ((slots > seen.unsqueeze(-1)) * MASKED).to(q.dtype)  # (B, T, s)
-        bias = query_rows(bias.unsqueeze(2), 1, C)  # (B, 1, N, C, s)
-        return scores + bias.repeat(1, 1, 1, self.heads // self.kv_heads, 1)
+        return sink_scores(q, sinks, seen, C)
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
         G, d, s = self.kv_heads, self.head_size, self.config.sinks
@@ -108,7 +118,8 @@ class WindowMixer(Mixer):
             keys = rotate(keys, (cos, sin), ops)
         scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (B, G, R, W)
         if s:
-            after |= self._step_sinks(state, k, v, seen, ops)
+            new = {"sink_k": k, "sink_v": v}
+            after |= {name: step_sinks(state[name], x, self.slots, seen, ops) for name, x in new.items()}
             scores = ops.concat([self._step_sink_scores(q, after["sink_k"], state["count"], ops), scores])
         scores = ops.add(scores, ops.mul(absent(ops.parameter(self.needed), seen, ops), MASKED))
         values = [after["sink_v"], after["v"]] if s else [after["v"]]
@@ -124,16 +135,6 @@ class WindowMixer(Mixer):
             y = ops.add(y, ops.matmul(share, part))
         y = ops.reshape(y, (-1, self.heads * d))
         return ops.linear(y, self.o.weight, self.o.bias), {**after, "count": ops.add(state["count"], 1)}
-
-    def _step_sinks(self, state: State, k: Any, v: Any, seen: Any, ops: TorchOps) -> State:
-        """The sinks after this token, which takes the slot of its own number if there is one."""
-        distance = ops.sub(ops.parameter(self.slots), seen)
-        here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, 1)
-        kept = ops.sub(1.0, here)
-        return {
-            "sink_k": ops.add(ops.mul(state["sink_k"], kept), ops.mul(k, here)),
-            "sink_v": ops.add(ops.mul(state["sink_v"], kept), ops.mul(v, here)),
-        }
 
     def _step_sink_scores(self, q: Any, sinks: Any, count: Any, ops: TorchOps) -> Any:
         """Scores (B, G, R, s), turned where the model turns."""
@@ -162,12 +163,3 @@ class WindowMixer(Mixer):
 
     def fold_obstacle(self) -> str | None:
         return "softmax attention has no feature map to fold"
-
-
-def _kept(sinks: Tensor, new: Tensor, count: Tensor) -> Tensor:
-    """The sinks (B, G, s, d) after the tokens `new` (B, G, T, d), of which the first is number `count` (B)."""
-    T = new.shape[2]
-    index = torch.arange(sinks.shape[2], device=new.device) - count[:, None]  # (B, s): of each sink in `new`
-    inside = ((index >= 0) & (index < T))[:, None, :, None]
-    picked = new.gather(2, index.clamp(0, T - 1)[:, None, :, None].expand_as(sinks))
-    return torch.where(inside, picked, sinks.to(new.dtype))

@@ -28,12 +28,20 @@ MODELS = {"learned": GPT2, "rotary": LLAMA}
 GUARD = Guard("add", 0.3)  # large: a wrong guard cannot hide
 merges = pytest.mark.parametrize("merge", HybridConfig.MERGES)
 models = pytest.mark.parametrize("model", MODELS)
+# what the sums do at each step, and how many first tokens never enter them
+KINDS = {
+    "linear": {},
+    "sinks": {"sinks": 2},
+    "data": {"update_rule": "gated", "gate": "data"},
+    "fixed_sinks": {"update_rule": "gated", "gate": "fixed", "sinks": 1},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
 MAPS = {"relu": K, "elu": V, "hedgehog": 6, "favor": 5, "rfa": 4, "dpfp": 8}
 
 
-def mixer(model: str, merge: str, window: int, feature_map: str = "relu") -> HybridMixer:
+def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: str = "linear") -> HybridMixer:
     """A float64 mixer of random weights."""
-    config = HybridConfig(window, MAPS[feature_map], feature_map, merge, GUARD)
+    config = HybridConfig(window, MAPS[feature_map], feature_map, merge, GUARD, **KINDS[kind])
     made = build_mixer(MODELS[model], config).double()
     assert isinstance(made, HybridMixer)
     generator = torch.Generator().manual_seed(0)
@@ -81,19 +89,26 @@ def by_definition(made: HybridMixer, model: ModelConfig, x: Tensor, rotary: Rota
     gate = made.config.merge == "gate"
     share = made.merge.sigmoid() if gate else made.merge.exp()
     arrays = (a.numpy() for a in (q / np.sqrt(V), k, v, phi_q, phi_k))
-    o = reference.merged(*arrays, made.config.window, share.numpy(), gate, made.config.guard)
+    config, log_gate = made.config, None
+    if config.gate == "data":
+        log_gate = -np.log1p(np.exp(-(x.numpy() @ made.gates.weight.numpy().T + made.gates.offset.numpy())))
+    if config.gate == "fixed":
+        log_gate = np.log(1 - 2.0 ** (-5 - np.arange(G))) * np.ones((*x.shape[:2], 1))
+    o = reference.merged(*arrays, config.window, share.numpy(), gate, config.guard, config.sinks, log_gate)
     return made.o(torch.from_numpy(o).flatten(2))
 
 
 @torch.no_grad()
 @merges
 @models
+@kinds
 @pytest.mark.parametrize("window, length", [(4, 40), (1, 7), (20, 50), (30, 12)])
-def test_forward_and_step_are_the_definition(model: str, merge: str, window: int, length: int) -> None:
-    made, x, rotary = mixer(model, merge, window), text(length), turns(model, length)
+def test_forward_and_step_are_the_definition(model: str, merge: str, kind: str, window: int, length: int) -> None:
+    made, x, rotary = mixer(model, merge, window, kind=kind), text(length), turns(model, length)
     expected = by_definition(made, MODELS[model], x, rotary)
+    tolerance = 1e-6 if made.config.gate == "fixed" else 1e-10  # float32 constants
     for y in (made(x, state(made), rotary)[0], by_steps(made, x, state(made), rotary)[0]):
-        torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
 
 
 @torch.no_grad()
@@ -112,16 +127,17 @@ def test_every_feature_map(feature_map: str) -> None:
 @given(
     st.sampled_from(list(MODELS)),
     st.sampled_from(HybridConfig.MERGES),
+    st.sampled_from(list(KINDS)),
     st.integers(1, 7),
     st.integers(2, 40),
     st.lists(st.integers(0, 20), min_size=1, max_size=3),
     st.data(),
 )
 def test_every_form_is_one_function(
-    model: str, merge: str, window: int, length: int, counts: list[int], data: st.DataObject
+    model: str, merge: str, kind: str, window: int, length: int, counts: list[int], data: st.DataObject
 ) -> None:
     """Parallel, split anywhere, step by step, from random states."""
-    made, x, rotary = mixer(model, merge, window), text(length, len(counts)), turns(model, length)
+    made, x, rotary = mixer(model, merge, window, kind=kind), text(length, len(counts)), turns(model, length)
     start, at = state(made, counts), data.draw(st.integers(1, length - 1))
     parts = [None, None] if rotary is None else [tuple(r[:, :at] for r in rotary), tuple(r[:, at:] for r in rotary)]
     y, after = made(x, start, rotary)
@@ -138,13 +154,17 @@ def test_every_form_is_one_function(
 @torch.no_grad()
 @merges
 @models
-def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str) -> None:
+@kinds
+def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, kind: str) -> None:
     teacher = small.model(dataclasses.replace(MODELS[model], layers=(small.SOFTMAX,) * 2)).double()
-    student, ids = convert(teacher, HybridConfig(9, K, merge=merge)), small.ids(length=12)
-    torch.testing.assert_close(student(ids)[:, :9], teacher(ids)[:, :9], rtol=1e-10, atol=1e-10)
-    assert (student(ids) - teacher(ids))[:, 9:].abs().max() > 1e-4
+    student, ids = convert(teacher, HybridConfig(9, K, merge=merge, **KINDS[kind])), small.ids(length=14)
+    same = 9 + student.config.layers[0].sinks  # type: ignore[attr-defined]
+    torch.testing.assert_close(student(ids)[:, :same], teacher(ids)[:, :same], rtol=1e-10, atol=1e-10)
+    assert (student(ids) - teacher(ids))[:, same:].abs().max() > 1e-4
     new = student.state_dict().keys() - teacher.state_dict().keys()
-    assert {name.split(".")[3] for name in new} == {"phi_q", "phi_k", "merge"}
+    assert {name.split(".")[3] for name in new} == {"phi_q", "phi_k", "merge"} | (
+        {"gates"} if kind == "data" else set()
+    )
 
 
 @torch.no_grad()
@@ -156,6 +176,54 @@ def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
     features = made.phi_k(k[:, :, :5], False).view(B, G, 5, K)
     torch.testing.assert_close(after["z"], features.sum(2))
     torch.testing.assert_close(after["S"], features.mT @ v[:, :, :5])
+
+
+@torch.no_grad()
+def test_sinks_never_enter_the_sums() -> None:
+    made, x = mixer("learned", "sum", 3, kind="sinks"), text(8)
+    _, after = made(x, state(made), None)
+    k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
+    assert torch.equal(after["sink_k"], k[:, :, :2])
+    assert torch.equal(after["sink_v"], v[:, :, :2])
+    assert list(after) == ["k", "v", "sink_k", "sink_v", "S", "z", "count"]
+    features = made.phi_k(k[:, :, 2:5], False).view(B, G, 3, K)
+    torch.testing.assert_close(after["z"], features.sum(2))
+    torch.testing.assert_close(after["S"], features.mT @ v[:, :, 2:5])
+
+
+@torch.no_grad()
+def test_the_present_token_decays_what_is_far() -> None:
+    made, x = mixer("learned", "sum", 3, kind="data"), text(6)
+    _, after = made(x, state(made), None)
+    k = made.k(x).view(B, 6, G, V).transpose(1, 2)
+    features = made.phi_k(k[:, :, :3], False).view(B, G, 3, K)  # of the tokens that leave at the steps 3, 4 and 5
+    kept = made.gates.logits(x).sigmoid()[..., None]  # type: ignore[union-attr]
+    expected = (features[:, :, 0] * kept[:, 4] + features[:, :, 1]) * kept[:, 5] + features[:, :, 2]
+    torch.testing.assert_close(after["z"], expected)
+
+
+@torch.no_grad()
+def test_a_gated_hybrid_starts_near_the_one_without() -> None:
+    torch.manual_seed(0)
+    plain = build_mixer(GPT2, HybridConfig(3, K)).double()
+    gated = build_mixer(GPT2, HybridConfig(3, K, update_rule="gated", gate="data")).double()
+    gated.load_state_dict(plain.state_dict(), strict=False)
+    x = text(20)
+    (y, _), (expected, _) = gated(x, state(gated), None), plain(x, state(plain), None)
+    assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@merges
+@models
+@pytest.mark.parametrize("target", ["portable", "fused", "npu"])
+@pytest.mark.parametrize("kind", ["data", "fixed_sinks"])
+def test_the_graph_of_gates_and_sinks_is_the_model(
+    model: str, merge: str, target: str, kind: str, tmp_path: Path
+) -> None:
+    layers = (HybridConfig(5, K, merge=merge, **KINDS[kind]),) * 2
+    config = dataclasses.replace(MODELS[model], layers=layers)
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", config, target=target, batch=2)
+    assert small.proof(checkpoint, tmp_path / "g.onnx", steps=60).passed
 
 
 @merges
@@ -177,12 +245,20 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
 
 
 @merges
-def test_every_weight_learns(merge: str) -> None:
-    made = mixer("rotary", merge, 3)
+@kinds
+def test_every_weight_learns(merge: str, kind: str) -> None:
+    made = mixer("rotary", merge, 3, kind=kind)
     made(text(9), state(made), turns("rotary", 9))[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name
+
+
+def test_gates_and_sinks_are_in_the_summary() -> None:
+    assert HybridConfig(4, K, **KINDS["fixed_sinks"]).summary() == (
+        "the last 4 tokens and the first 1, 5 relu features of those before, merged by sum, update rule gated, "
+        "gate fixed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,6 +268,22 @@ def test_every_weight_learns(merge: str) -> None:
         (
             lambda: HybridConfig(4, K, merge="mean"),
             "expected merge to be one of sum, gate; received 'mean'; choose one",
+        ),
+        (
+            lambda: HybridConfig(4, K, sinks=-1),
+            "expected sinks to be a whole number from 0 to 1048576; received -1; correct sinks",
+        ),
+        (
+            lambda: HybridConfig(4, K, update_rule="delta"),
+            "expected update_rule to be one of linear, gated; received 'delta'; choose one of those for update_rule",
+        ),
+        (
+            lambda: HybridConfig(4, K, update_rule="gated"),
+            "expected a gate of fixed, data for the update rule gated; received gate none; choose one of those",
+        ),
+        (
+            lambda: HybridConfig(4, K, gate="data"),
+            "expected a gate of none for the update rule linear; received gate data; choose one of those",
         ),
         (lambda: HybridConfig(4, 0), "expected feature_size to be a whole number from 1 to 1048576; received 0; corr"),
         (lambda: HybridConfig(4, K, "tanh"), "expected feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog"),
