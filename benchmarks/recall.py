@@ -14,7 +14,7 @@ Each model is two blocks of one mixer, trained from random weights on fresh sequ
 to the embedding; the score is the share of right answers, 1 in 8 by chance. A mixer's `grows` says which of its sizes
 (or of the model's) makes the state larger; the largest state that fits is taken. Softmax attention, whose state is as
 long as the text, stands beside them for comparison. Where a size has no line, the model would be too large (an LSTM's
-weights grow as the square of its state).
+weights grow as the square of its state), or its smallest state is (a hybrid's, of one token and two features).
 
 A run that is in the work folder's runs.jsonl is not made again. Writes recall.csv there, and recall.svg (extra `plot`).
 """
@@ -90,7 +90,23 @@ ENTRIES = {
         {"kind": "linear", "feature_map": "elu", "update_rule": "delta", "normalizer": "rms_norm"},
         {"feature_size": 1, "head_size": 1},
     ),
+    "linear gated": Entry(
+        {"kind": "linear", "update_rule": "gated", "gate": "data"}, {"feature_size": 1, "head_size": 1}
+    ),
+    "linear gated delta": Entry(
+        {
+            "kind": "linear",
+            "feature_map": "elu",
+            "update_rule": "gated_delta",
+            "gate": "data",
+            "normalizer": "rms_norm",
+        },
+        {"feature_size": 1, "head_size": 1},
+    ),
+    # a token of the window is as many numbers as two features
+    "hybrid": Entry({"kind": "hybrid"}, {"window": 1, "feature_size": 2}),
     "lstm": Entry({"kind": "lstm"}, {"width": 2}),
+    "gru": Entry({"kind": "gru"}, {"width": 2}),
 }
 
 
@@ -220,7 +236,8 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         for number, name in enumerate(ENTRIES):
             found = [line for line in lines if (line["task"], line["mixer"]) == (task, name)]
             columns = [[line[key] for line in found] for key in ("bytes", "accuracy", "lowest", "highest")]
-            axes.plot(columns[0], columns[1], marker="o", markersize=3, color=f"C{number}", label=name)
+            style = "-" if number < 10 else "--"  # there are ten colours
+            axes.plot(columns[0], columns[1], style, marker="o", markersize=3, color=f"C{number}", label=name)
             axes.fill_between(columns[0], columns[2], columns[3], color=f"C{number}", alpha=0.15)
         axes.set(xscale="log", xlabel="bytes of state", ylabel="right answers", title=task, ylim=(0, 1.02))
         axes.grid(alpha=0.3)
