@@ -6,18 +6,17 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from t2r_export import checkpoint
 from t2r_export.export import ExportReport, export
 from t2r_export.verify import Report, verify
-from t2r_runtime import Decoder, Text
+from t2r_runtime import Decoder, Sampling, Text
 from t2r_runtime.errors import CheckFailed, UserError
 
 MODEL = Path("models/storyteller/model.pt")
 STEPS = 500
 TOKENS = 240
-SAMPLING: dict[str, Any] = {"temperature": 0.4, "top_p": 0.95, "seed": 3}  # the same text every time
+SAMPLING = Sampling(temperature=0.4, top_p=0.95, seed=3)  # the same text every time
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def demo(model: Path = MODEL, prompt: str = "Once upon a time") -> Demo:
         ids = text.encode(prompt)
         stream = text.stream(ids)
         start = time.perf_counter()
-        pieces = [stream.feed(token) for token in decoder.stream(ids, TOKENS, **SAMPLING)]
+        pieces = [stream.feed(token) for token in decoder.stream(ids, TOKENS, SAMPLING)]
         seconds = time.perf_counter() - start
         written = prompt + "".join(pieces) + stream.end()
     rate = (len(ids) + len(pieces)) / seconds

@@ -25,7 +25,7 @@ from t2r_export.mixers import State
 from t2r_export.model import Transformer
 from t2r_export.tolerances import Tolerance, tolerance
 from t2r_export.weights import assemble
-from t2r_runtime import Decoder, Sampler
+from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
 
 PREFIX_TOKENS = 5  # read at least before the comparison starts, so that every state is non-zero
@@ -126,7 +126,7 @@ def verify(
     _chained(report, unfolded, decoder, groups, bound, steps, generator, progress)
     _from_the_start(report, unfolded, decoder, groups, bound, generator)
     _prefill_against_steps(report, unfolded, decoder, groups, bound, generator)
-    if decoder.writes(Sampler()):
+    if decoder.writes(Sampling()):
         _loop_against_steps(report, unfolded, decoder, groups, bound, generator)
     if signature.batch is None:
         _batch_against_single(report, unfolded, decoder, bound, generator)
@@ -255,11 +255,12 @@ def _loop_against_steps(
     count = _room(model, PREFIX_TOKENS, LOOP_TOKENS)
     differing, worst = 0, 0.0
     for temperature in (0, 1):
+        sampling = Sampling(temperature, seed=1, stop_tokens=())
         written, after = [], []
         for callback in (None, lambda token: None):  # whoever wants to see each token gets it from the steps
             decoder.reset(batch=1)
             decoder.set_state(start, PREFIX_TOKENS)
-            written.append(decoder.generate([0], count, temperature, seed=1, stop_tokens=(), callback=callback))
+            written.append(decoder.generate([0], count, sampling, callback))
             after.append(decoder.state())
         differing += sum(a != b for a, b in zip(*written, strict=True))
         worst = _worse(worst, state_error(*after))

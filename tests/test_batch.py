@@ -10,7 +10,7 @@ import pytest
 import small
 from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import QuantizeConfig
-from t2r_runtime import Batch, Decoder
+from t2r_runtime import Batch, Decoder, Sampling
 from t2r_runtime.errors import UserError
 
 PROMPTS = ([1, 5, 16], [3], [2, 2, 9, 4, 11, 7], [8, 0])
@@ -18,12 +18,16 @@ NAMES = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "window_rotary",
 COUNT = 8
 
 
+def sampling(number: int) -> Sampling:
+    """One text's of PROMPTS: every second is greedy."""
+    return Sampling(0 if number % 2 else 1.5, seed=number, stop_tokens=())
+
+
 def staggered(decoder: Decoder) -> list[list[int]]:
     """What a batch writes when a text comes with each step, and the first goes before its time."""
     batch, written = Batch(decoder), [[] for _ in PROMPTS]  # type: list[list[int]]
     for number, prompt in enumerate(PROMPTS):
-        rules: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 1.5, "seed": number}
-        batch.add(prompt, COUNT, **rules, stop_tokens=())
+        batch.add(prompt, COUNT, sampling(number))
         for handle, token in batch.step().items():
             written[handle].append(token)
     batch.remove(0)
@@ -35,8 +39,7 @@ def staggered(decoder: Decoder) -> list[list[int]]:
 
 def alone(decoder: Decoder, number: int) -> list[int]:
     decoder.reset()
-    rules: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 1.5, "seed": number}
-    return decoder.generate(PROMPTS[number], COUNT if number else len(PROMPTS), **rules, stop_tokens=())
+    return decoder.generate(PROMPTS[number], COUNT if number else len(PROMPTS), sampling(number))
 
 
 @pytest.mark.parametrize("options", [{}, {"target": "fused", "state_layout": "packed"}, {"prefill": True, "top_k": 17}])

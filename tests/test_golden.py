@@ -14,7 +14,7 @@ import pytest
 
 from t2r_export import golden
 from t2r_export.verify import verify
-from t2r_runtime import Decoder
+from t2r_runtime import Decoder, Sampling
 from t2r_runtime.signature import Signature
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"
@@ -91,7 +91,7 @@ def run(name: str, trace: Trace) -> None:
         assert np.abs(value - wanted).max() <= state_bound * np.abs(wanted).max(), key
     decoder.reset(batch=1)
     greedy = trace["greedy"]
-    tokens = decoder.generate(greedy["prompt"], len(greedy["tokens"]), temperature=0, stop_tokens=())
+    tokens = decoder.generate(greedy["prompt"], len(greedy["tokens"]), Sampling(temperature=0, stop_tokens=()))
     assert tokens == greedy["tokens"]
 
 

@@ -20,7 +20,7 @@ from t2r_export.export import ExportConfig, export
 from t2r_export.loop import wrap
 from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import QuantizeConfig
-from t2r_runtime import Decoder, Sampler
+from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.states import States
 
@@ -58,10 +58,12 @@ def start(name: str, path: Path) -> dict[str, np.ndarray]:
     return states
 
 
-def written(path: Path, states: dict[str, np.ndarray], loop: bool, **rules: Any) -> tuple[list[int], Decoder]:
+def written(
+    path: Path, states: dict[str, np.ndarray], loop: bool, count: int = COUNT, **rules: Any
+) -> tuple[list[int], Decoder]:
     decoder = Decoder(path, threads=1, loop=loop)
     decoder.set_state(states)
-    return decoder.generate([5, 1], **{"max_tokens": COUNT, "stop_tokens": (), **rules}), decoder
+    return decoder.generate([5, 1], count, Sampling(**{"stop_tokens": (), **rules})), decoder
 
 
 def assert_same(
@@ -129,7 +131,7 @@ def test_any_split(made: Path, data: st.DataObject) -> None:
     decoder = Decoder(made, threads=1)
 
     def run(counts: tuple[int, ...]) -> tuple[list[int], dict[str, np.ndarray], int]:
-        sampler, tokens = Sampler(**rules), [7]
+        sampler, tokens = Sampler(Sampling(**rules)), [7]
         decoder.set_state(start("rotary_drop", made))
         for count in counts:
             tokens += decoder.write_text(tokens[-1], sampler, count, ())
@@ -152,7 +154,7 @@ def test_stop_tokens_and_lengths(made: Path, monkeypatch: pytest.MonkeyPatch) ->
         text = assert_same(made, states, monkeypatch, **rules, stop_tokens=[stop, 16 - stop])
         end = min(whole.index(token) for token in {stop, 16 - stop} if token in whole)
         assert text == whole[: end + 1]
-    assert assert_same(made, states, monkeypatch, **rules, max_tokens=1) == whole[:1]
+    assert assert_same(made, states, monkeypatch, **rules, count=1) == whole[:1]
     ends = assert_same(made, states, monkeypatch, **rules, stop_tokens=None)  # the graph's own
     assert ends == whole[: whole.index(2) + 1] if 2 in whole else whole
 
@@ -162,7 +164,7 @@ def test_no_token_is_no_change(made: Path) -> None:
     states = start("rotary_drop", made)
     decoder.set_state(states)
     before = decoder.position
-    assert decoder.write_text(3, Sampler(seed=1), 0, ()) == []
+    assert decoder.write_text(3, Sampler(Sampling(seed=1)), 0, ()) == []
     assert decoder.position == before
     for name, value in decoder.state().items():
         np.testing.assert_array_equal(value, states[name])
@@ -171,11 +173,11 @@ def test_no_token_is_no_change(made: Path) -> None:
 def test_what_a_loop_cannot_choose_or_show(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(States, "write_text", None)  # not one goes through the loop
     decoder = Decoder(made, threads=1)
-    assert len(decoder.generate([1], 5, top_p=0.9, stop_tokens=())) == 5
+    assert len(decoder.generate([1], 5, Sampling(top_p=0.9, stop_tokens=()))) == 5
     seen: list[int] = []
-    assert decoder.generate([1], 5, stop_tokens=(), callback=seen.append) == seen
+    assert decoder.generate([1], 5, Sampling(stop_tokens=()), seen.append) == seen
     with pytest.raises(UserError) as caught:
-        decoder.write_text(1, Sampler(top_p=0.5), 3, ())
+        decoder.write_text(1, Sampler(Sampling(top_p=0.5)), 3, ())
     assert str(caught.value) == (
         "expected top_p of 1 in a loop; received 0.5; leave it out, or open the graph with loop=False"
     )
@@ -188,7 +190,7 @@ def test_logits_that_are_not_finite(made: Path) -> None:
             decoder = Decoder(made, threads=1)
             decoder.set_state({**states, "S.1": np.full_like(states["S.1"], bad)})
             with pytest.raises(UserError, match="expected finite logits; received others after 4 tokens; check the"):
-                decoder.generate([1], 5, temperature, stop_tokens=())
+                decoder.generate([1], 5, Sampling(temperature, stop_tokens=()))
 
 
 def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
     feeds |= {"input_ids": np.array([4]), "temperature": np.array(0.8), "stop_tokens": np.array([], np.int64)}
     tokens, *_ = session.run(None, feeds)
     assert session.get_outputs()[0].name == "tokens"
-    expected = Decoder(made, loop=False).generate([4], 9, 0.8, top_k=3, seed=11, stop_tokens=())
+    expected = Decoder(made, loop=False).generate([4], 9, Sampling(0.8, top_k=3, seed=11, stop_tokens=()))
     assert tokens.tolist() == expected
 
 
@@ -310,7 +312,7 @@ class TestOpening:
             f"expected the graph that writes {report.signature.loop} beside g.onnx; received none; "
             "put it there, or use loop=False"
         )
-        assert len(Decoder(tmp_path / "g.onnx", loop=False).generate([1], 3, stop_tokens=())) == 3
+        assert len(Decoder(tmp_path / "g.onnx", loop=False).generate([1], 3, Sampling(stop_tokens=()))) == 3
 
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", loop=True)

@@ -13,11 +13,12 @@ from t2r_export import checkpoint
 from t2r_export.convert import convert
 from t2r_export.export import ExportConfig, export
 from t2r_export.mixer_configs import LinearConfig
-from t2r_runtime import Decoder, Text
+from t2r_runtime import Decoder, Sampling, Text
 from t2r_runtime.errors import UserError
 
 DIGITS, LENGTH = 3, 6
 END = 11  # positions of gpt-nano-sort: six digits in, and of six out the last is never read
+GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +41,20 @@ def test_stories_teacher_continues_as_expected(stories: Path, teller: Path) -> N
     assert len(expected) == 200
     decoder = Decoder(teller, threads=1)
     assert expected[0] == decoder.signature.bos_token
-    assert decoder.generate(expected[:1], 199, temperature=0, stop_tokens=()) == expected[1:]
+    assert decoder.generate(expected[:1], 199, GREEDY) == expected[1:]
     # once more from a state saved on the way
     decoder.reset()
     decoder.prefill(expected[:99])
     states, position = decoder.state(), decoder.position
     decoder.reset()
     decoder.set_state(states, position)
-    assert decoder.generate([expected[99]], 100, temperature=0, stop_tokens=()) == expected[100:]
+    assert decoder.generate([expected[99]], 100, GREEDY) == expected[100:]
 
 
 def test_stories_teacher_tells_its_text(stories: Path, teller: Path) -> None:
     decoder = Decoder(teller, threads=1)
     text = Text.of(decoder.signature)
-    ids = decoder.generate(text.encode(""), 200, temperature=0, stop_tokens=())
+    ids = decoder.generate(text.encode(""), 200, GREEDY)
     expected = (stories / "expected_greedy_200.txt").read_text().strip()
     assert text.decode(ids).strip() == expected
     assert expected.startswith("Once upon a time")

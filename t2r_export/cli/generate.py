@@ -56,8 +56,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
-    from t2r_runtime import Text
+    from t2r_runtime import Sampling, Text
 
+    sampling = Sampling(temperature, top_k, top_p, seed)
     decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
     if load_state is not None:
         decoder.load_state(load_state)
@@ -69,7 +70,7 @@ def command(
     if max_tokens:
         watched = not as_json and (decoder.signature.loop is None or sys.stdout.isatty())
         callback = printer.token if watched else None
-        written = decoder.generate(read, max_tokens, temperature, top_k, top_p, seed, callback=callback)
+        written = decoder.generate(read, max_tokens, sampling, callback)
         for token in () if watched else written:
             printer.token(token)
     else:

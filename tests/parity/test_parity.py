@@ -22,6 +22,7 @@ from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import QuantizeConfig
 from t2r_export.verify import Report, verify
+from t2r_runtime import Sampling
 
 LINEAR = LinearConfig(feature_size=5)
 # OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
@@ -119,7 +120,7 @@ if WANTED.growing:
         export(checkpoint.load(folder), tmp_path / "teacher.onnx", WANTED.config)
         bos, *expected = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
         decoder = opened(tmp_path / "teacher.onnx")
-        assert decoder.generate([bos], len(expected), temperature=0, stop_tokens=()) == expected
+        assert decoder.generate([bos], len(expected), Sampling(temperature=0, stop_tokens=())) == expected
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from t2r_runtime.sampling import Sampling
 from t2r_runtime.signature import INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
@@ -29,6 +30,7 @@ S = StateSpec("S.0", "float32", ("B", G, K, V))
 Z = StateSpec("z.0", "float32", ("B", G, K))
 CACHE = StateSpec("cache.1", "float32", ("B", "T", D))
 POSITION = StateSpec("position", "int32", ("B",))
+GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
 def states(kind: str) -> tuple[StateSpec, ...]:

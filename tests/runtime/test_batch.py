@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,32 +12,28 @@ from hypothesis import strategies as st
 
 from runtime import graphs
 from runtime.conftest import Open
-from t2r_runtime import Batch, Decoder, UserError
+from runtime.graphs import GREEDY
+from t2r_runtime import Batch, Decoder, Sampling, UserError
 
-RULES: tuple[dict[str, Any], ...] = (
-    {"temperature": 0},
-    {"temperature": 2, "seed": 1},
-    {"temperature": 3, "top_k": 4, "seed": 2},
-    {"temperature": 3, "top_p": 0.8, "seed": 3},
+RULES = (
+    GREEDY,
+    Sampling(temperature=2, seed=1, stop_tokens=()),
+    Sampling(temperature=3, top_k=4, seed=2, stop_tokens=()),
+    Sampling(temperature=3, top_p=0.8, seed=3, stop_tokens=()),
 )
 prompts = st.lists(st.integers(0, graphs.VOCABULARY - 1), min_size=1, max_size=6)
 asked = st.fixed_dictionaries(
     {
         "ids": prompts,
         "max_tokens": st.integers(1, 7),
-        "rules": st.sampled_from(RULES),
-        "stop_tokens": st.sampled_from([(), (2, 5), None]),
+        "sampling": st.builds(replace, st.sampled_from(RULES), stop_tokens=st.sampled_from([(), (2, 5), None])),
     }
 )
 
 
 def alone(decoder: Decoder, wanted: dict[str, Any]) -> list[int]:
     decoder.reset()
-    return decoder.generate(wanted["ids"], wanted["max_tokens"], **wanted["rules"], stop_tokens=wanted["stop_tokens"])
-
-
-def add(batch: Batch, wanted: dict[str, Any]) -> int:
-    return batch.add(wanted["ids"], wanted["max_tokens"], **wanted["rules"], stop_tokens=wanted["stop_tokens"])
+    return decoder.generate(**wanted)
 
 
 def states_alone(decoder: Decoder, read: list[int]) -> dict[str, np.ndarray]:
@@ -64,7 +61,7 @@ def test_any_order_of_coming_and_going(opened: Open, kind: str, data: st.DataObj
     for action in data.draw(st.lists(st.sampled_from(["add", "step", "step", "remove"]), max_size=20)):
         if action == "add":
             request = data.draw(asked)
-            handle = add(batch, request)
+            handle = batch.add(**request)
             assert handle == len(wanted)
             wanted[handle], expected[handle], written[handle] = request, alone(decoder, request), []
         elif action == "remove" and batch.texts:
@@ -89,18 +86,18 @@ def test_any_order_of_coming_and_going(opened: Open, kind: str, data: st.DataObj
 
 def test_a_removed_text_goes_on_alone(opened: Open) -> None:
     decoder, batch = opened(), Batch(opened())
-    whole = decoder.generate([3, 1, 4], 9, 0, stop_tokens=())
-    first, other = (batch.add(ids, 9, 0, stop_tokens=()) for ids in ([3, 1, 4], [1, 5]))
+    whole = decoder.generate([3, 1, 4], 9, GREEDY)
+    first, other = (batch.add(ids, 9, GREEDY) for ids in ([3, 1, 4], [1, 5]))
     written = [batch.step()[first] for _ in range(4)]
     decoder.set_state(batch.remove(first))
-    assert written + decoder.generate(written[-1:], 5, 0, stop_tokens=()) == whole
+    assert written + decoder.generate(written[-1:], 5, GREEDY) == whole
     assert batch.texts == (other,)
 
 
 def test_rows_move_only_when_texts_come_or_go(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch(opened())
     for ids in ([1], [2, 3]):
-        batch.add(ids, 5, 0, stop_tokens=())
+        batch.add(ids, 5, GREEDY)
     moved: list[int] = []
     right = Decoder.set_state
     monkeypatch.setattr(
@@ -118,7 +115,7 @@ def test_the_decoder_keeps_its_own_text(opened: Open) -> None:
     decoder.prefill([4, 2])
     before = decoder.state()
     batch = Batch(decoder)
-    batch.add([1, 2, 3], 4, 0)
+    batch.add([1, 2, 3], 4, Sampling(temperature=0))
     batch.step()
     assert_close(decoder.state(), before)
     assert decoder.position == 2
@@ -126,7 +123,7 @@ def test_the_decoder_keeps_its_own_text(opened: Open) -> None:
 
 def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only if they are for every text."""
-    requests = [{"ids": [n], "max_tokens": 4, "rules": RULES[n], "stop_tokens": ()} for n in (0, 2)]
+    requests = [{"ids": [n], "max_tokens": 4, "sampling": RULES[n]} for n in (0, 2)]
     expected = [alone(opened(), request) for request in requests]
     read: list[str] = []
     for name in ("top", "prefill"):
@@ -136,10 +133,10 @@ def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.Monk
         )
     batch = Batch(opened(top_k=4))
     for request in requests:
-        add(batch, request)
+        batch.add(**request)
     tokens = [batch.step() for _ in range(3)]
     assert read == ["top"] * 3
-    batch.add([3], 1, 1.0)
+    batch.add([3], 1)
     tokens.append(batch.step())
     assert read == ["top"] * 3 + ["prefill"]
     assert [[step[handle] for step in tokens] for handle in (0, 1)] == expected
@@ -148,25 +145,25 @@ def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.Monk
 def test_positions_that_end(opened: Open) -> None:
     """Each text has its own, and what is refused leaves the batch as it was."""
     decoder, batch = opened("table"), Batch(opened("table"))
-    early = batch.add([1, 2, 3, 4, 5], 5, 0, stop_tokens=())  # 9 positions: the last token is not read
-    whole = decoder.generate([1, 2, 3, 4, 5], 5, 0, stop_tokens=())
+    early = batch.add([1, 2, 3, 4, 5], 5, GREEDY)  # 9 positions: the last token is not read
+    whole = decoder.generate([1, 2, 3, 4, 5], 5, GREEDY)
     written = [batch.step()[early] for _ in range(3)]
-    late = batch.add([1], 9, 0, stop_tokens=())
+    late = batch.add([1], 9, GREEDY)
     with pytest.raises(UserError, match="expected max_tokens of at most 9: this model's positions end at 9; received"):
-        batch.add([1], 10, 0)
+        batch.add([1], 10)
     assert batch.texts == (early, late)
     later = [batch.step() for _ in range(9)]
     assert written + [step[early] for step in later if early in step] == whole
     decoder.reset()
-    assert [step[late] for step in later] == decoder.generate([1], 9, 0, stop_tokens=())
+    assert [step[late] for step in later] == decoder.generate([1], 9, GREEDY)
 
 
 def test_one_text_whose_logits_are_not_finite(opened: Open) -> None:
     batch = Batch(opened())
     for ids in ([1, 2], [3, 4]):
-        batch.add(ids, 3, 0, stop_tokens=())
+        batch.add(ids, 3, GREEDY)
     batch._new[0]["S.0"][:] = np.nan
-    expected = opened().generate([3, 4], 3, 0, stop_tokens=())
+    expected = opened().generate([3, 4], 3, GREEDY)
     assert batch.step() == {0: -1, 1: expected[0]}
     assert [batch.step(), batch.step(), batch.step()] == [{1: expected[1]}, {1: expected[2]}, {}]
 
@@ -195,9 +192,8 @@ def test_what_is_refused(opened: Open) -> None:
         ([], {}, "expected at least one token; received none; start from the BOS token, 1"),
         ([99], {}, r"expected ids in 0 … 10; received 99 … 99; use the tokenizer of this model"),
         ([[1], [2]], {}, r"expected a prompt of the shape \(T,\); received \(2, 1\); give one row of tokens"),
-        ([1], {"temperature": -1}, "a temperature of 0 or more; received -1"),
         ([1], {"max_tokens": 0}, "expected max_tokens of at least 1; received 0; choose another"),
-        ([1], {"stop_tokens": [11]}, r"expected stop tokens in 0 … 10; received 11"),
+        ([1], {"sampling": Sampling(stop_tokens=[11])}, r"expected stop tokens in 0 … 10; received 11"),
     ):
         with pytest.raises(UserError, match=message):
             batch.add(ids, **{"max_tokens": 3, **options})  # type: ignore[arg-type]

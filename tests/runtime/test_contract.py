@@ -43,7 +43,7 @@ def test_the_loop_writes_what_the_decoder_writes(kind: str, opened: Open, tmp_pa
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) == 1
     exec(blocks[0], names)
-    assert names["tokens"] == [3, 1, 4, *opened(kind).generate([3, 1, 4], 9, temperature=0, stop_tokens=())]
+    assert names["tokens"] == [3, 1, 4, *opened(kind).generate([3, 1, 4], 9, graphs.GREEDY)]
 
 
 def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

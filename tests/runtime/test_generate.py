@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from runtime import graphs
 from runtime.conftest import Open
-from t2r_runtime import Decoder, UserError
+from runtime.graphs import GREEDY
+from t2r_runtime import Decoder, Sampling, UserError
 
 kinds = pytest.mark.parametrize("kind", ["constant", "growing", "both"])
+
+
+def drawn(**rules: Any) -> Sampling:
+    """A text of one seed, that nothing ends."""
+    return Sampling(seed=1, stop_tokens=(), **rules)
 
 
 def greedy_by_hand(kind: str, prompt: list[int], count: int) -> list[int]:
@@ -26,56 +34,54 @@ def greedy_by_hand(kind: str, prompt: list[int], count: int) -> list[int]:
 def test_greedy_is_the_largest_logit_each_time(kind: str, opened: Open) -> None:
     decoder = opened(kind)
     expected = greedy_by_hand(kind, [3, 1, 4], 12)
-    assert decoder.generate([3, 1, 4], 12, temperature=0, stop_tokens=()) == expected
+    assert decoder.generate([3, 1, 4], 12, GREEDY) == expected
     assert decoder.position == 3 + 11  # the last token is not read
 
 
 @kinds
 def test_two_halves_are_the_whole(kind: str, opened: Open) -> None:
-    whole = opened(kind).generate([3, 1], 10, temperature=0, stop_tokens=())
+    whole = opened(kind).generate([3, 1], 10, GREEDY)
     decoder = opened(kind)
-    half = decoder.generate([3, 1], 4, temperature=0, stop_tokens=())
-    assert half + decoder.generate(half[-1:], 6, temperature=0, stop_tokens=()) == whole
+    half = decoder.generate([3, 1], 4, GREEDY)
+    assert half + decoder.generate(half[-1:], 6, GREEDY) == whole
 
 
-RULES = [{"temperature": 0}, {"temperature": 2, "top_k": 2}, {"temperature": 2, "top_k": 3, "top_p": 0.8}]
+RULES = [GREEDY, drawn(temperature=2, top_k=2), drawn(temperature=2, top_k=3, top_p=0.8)]
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_the_graphs_choice_is_the_same_text(
-    rules: dict[str, float], opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = opened().generate([3, 1], 20, seed=1, stop_tokens=(), **rules)  # type: ignore[arg-type]
+def test_the_graphs_choice_is_the_same_text(rules: Sampling, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = opened().generate([3, 1], 20, rules)
     decoder = opened(top_k=3)
     monkeypatch.setattr(decoder, "prefill", None)  # all logits are never asked for
-    assert decoder.generate([3, 1], 20, seed=1, stop_tokens=(), **rules) == expected  # type: ignore[arg-type]
+    assert decoder.generate([3, 1], 20, rules) == expected
 
 
-@pytest.mark.parametrize("rules", [{"temperature": 2}, {"temperature": 2, "top_k": 4}])
-def test_where_few_logits_are_not_enough(rules: dict[str, float], opened: Open) -> None:
-    expected = opened().generate([3, 1], 20, seed=1, stop_tokens=(), **rules)  # type: ignore[arg-type]
-    assert opened(top_k=3).generate([3, 1], 20, seed=1, stop_tokens=(), **rules) == expected  # type: ignore[arg-type]
+@pytest.mark.parametrize("rules", [drawn(temperature=2), drawn(temperature=2, top_k=4)])
+def test_where_few_logits_are_not_enough(rules: Sampling, opened: Open) -> None:
+    expected = opened().generate([3, 1], 20, rules)
+    assert opened(top_k=3).generate([3, 1], 20, rules) == expected
 
 
 def test_a_seed_gives_the_same_text(opened: Open) -> None:
     def write(seed: int) -> list[int]:
-        return opened("growing").generate([3], 30, temperature=3, seed=seed, stop_tokens=())
+        return opened("growing").generate([3], 30, Sampling(temperature=3, seed=seed, stop_tokens=()))
 
     assert write(5) == write(5)
     assert write(5) != write(6)
 
 
 def test_a_stop_token_is_the_last(opened: Open) -> None:
-    whole = opened().generate([3], 20, temperature=2, seed=1, stop_tokens=())
+    whole = opened().generate([3], 20, drawn(temperature=2))
     stop = whole[7]
     first = whole.index(stop) + 1
-    assert opened().generate([3], 20, temperature=2, seed=1, stop_tokens=[stop]) == whole[:first]
-    assert opened(eos_tokens=(stop,)).generate([3], 20, temperature=2, seed=1) == whole[:first]
+    assert opened().generate([3], 20, Sampling(temperature=2, seed=1, stop_tokens=[stop])) == whole[:first]
+    assert opened(eos_tokens=(stop,)).generate([3], 20, Sampling(temperature=2, seed=1)) == whole[:first]
 
 
 def test_callback_sees_each_token_and_can_end_the_text(opened: Open) -> None:
     seen: list[int] = []
-    whole = opened().generate([3], 9, temperature=0, stop_tokens=(), callback=seen.append)
+    whole = opened().generate([3], 9, GREEDY, callback=seen.append)
     assert seen == whole and len(whole) == 9
     seen.clear()
 
@@ -83,23 +89,23 @@ def test_callback_sees_each_token_and_can_end_the_text(opened: Open) -> None:
         seen.append(token)
         return len(seen) < 4
 
-    assert opened().generate([3], 9, temperature=0, stop_tokens=(), callback=until_four) == seen == whole[:4]
-    assert opened().generate([3], 9, temperature=0, stop_tokens=(), callback=lambda token: 0) == whole
+    assert opened().generate([3], 9, GREEDY, callback=until_four) == seen == whole[:4]
+    assert opened().generate([3], 9, GREEDY, callback=lambda token: 0) == whole
 
 
 def test_stream_is_generate(opened: Open) -> None:
-    whole = opened().generate([3], 9, temperature=0, stop_tokens=())
+    whole = opened().generate([3], 9, GREEDY)
     decoder = opened()
-    tokens = decoder.stream([3], 9, temperature=0, stop_tokens=())
+    tokens = decoder.stream([3], 9, GREEDY)
     assert [next(tokens) for _ in range(4)] == whole[:4]
     assert decoder.position == 1 + 3
     decoder.reset()
-    assert list(decoder.stream(np.array([[3]]), 9, temperature=0, stop_tokens=())) == whole
+    assert list(decoder.stream(np.array([[3]]), 9, GREEDY)) == whole
 
 
 def test_all_positions_can_be_filled(opened: Open) -> None:
     # 9 positions: 4 tokens of prompt and 5 more are read, the sixth is only handed out
-    assert len(opened("table").generate([1, 2, 3, 4], 6, stop_tokens=())) == 6
+    assert len(opened("table").generate([1, 2, 3, 4], 6, Sampling(stop_tokens=()))) == 6
     decoder = opened("table")
     message = (
         "expected max_tokens of at most 6: this model's positions end at 9; received 7 after 4 tokens; ask for fewer"
@@ -120,9 +126,14 @@ def test_all_positions_can_be_filled(opened: Open) -> None:
         ({"ids": [11]}, "ids in 0 … 10; received 11 … 11"),
         ({"max_tokens": 0}, "max_tokens of at least 1; received 0; choose another"),
         ({"max_tokens": 2.5}, "max_tokens of at least 1; received 2.5"),
-        ({"temperature": -1}, "a temperature of 0 or more"),
-        ({"stop_tokens": [11]}, "stop tokens in 0 … 10; received 11; use the tokenizer of this model"),
-        ({"stop_tokens": ["end"]}, "stop tokens in 0 … 10; received 'end'"),
+        (
+            {"sampling": Sampling(stop_tokens=[11])},
+            "stop tokens in 0 … 10; received 11; use the tokenizer of this model",
+        ),
+        (
+            {"sampling": Sampling(stop_tokens=["end"])},  # type: ignore[list-item]
+            "stop tokens in 0 … 10; received 'end'",
+        ),
     ],
 )
 def test_what_is_refused_is_refused_at_once(arguments: dict[str, object], message: str, opened: Open) -> None:

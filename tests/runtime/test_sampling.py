@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2r_runtime import Sampler, UserError
+from t2r_runtime import Sampler, Sampling, UserError
 
 LOGITS = np.log(np.array([0.05, 0.4, 0.25, 0.2, 0.1], np.float32))
 
@@ -28,7 +28,7 @@ def test_only_allowed_tokens_are_chosen(
     row: list[float], temperature: float, top_k: int, top_p: float, seed: int
 ) -> None:
     logits = np.array(row, np.float32)
-    sampler = Sampler(temperature, top_k, top_p, seed)
+    sampler = Sampler(Sampling(temperature, top_k, top_p, seed))
     allowed = allowed_by_definition(row, temperature, top_k, top_p)
     for _ in range(5):
         assert sampler.pick(logits) in allowed
@@ -61,7 +61,7 @@ def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_
 )
 def test_tokens_come_as_often_as_their_probability_says(rules: dict[str, float], expected: list[float]) -> None:
     draws = 20_000
-    sampler = Sampler(seed=0, **rules)  # type: ignore[arg-type]
+    sampler = Sampler(Sampling(seed=0, **rules))  # type: ignore[arg-type]
     counts = np.bincount([sampler.pick(LOGITS) for _ in range(draws)], minlength=5)
     p = np.array(expected) / sum(expected)
     spread = np.sqrt(draws * p * (1 - p))
@@ -80,25 +80,25 @@ def test_the_largest_are_enough(
     row: list[int], temperature: float, top_k: int, more: int, top_p: float, seed: int
 ) -> None:
     logits = np.array(row, np.float32)
-    one, other = (Sampler(temperature, top_k, top_p, seed) for _ in range(2))
-    kept = np.argsort(-logits, kind="stable")[: one.limit + more]
+    one, other = (Sampler(Sampling(temperature, top_k, top_p, seed)) for _ in range(2))
+    kept = np.argsort(-logits, kind="stable")[: one.sampling.limit + more]
     for _ in range(5):
         assert one.pick(logits) == other.pick(logits[kept], kept)
 
 
 def test_limit() -> None:
     rules = [{"temperature": 0.0}, {"temperature": 0.0, "top_k": 5}, {"top_k": 5}, {}]
-    assert [Sampler(**rule).limit for rule in rules] == [1, 1, 5, 0]  # type: ignore[arg-type]
+    assert [Sampling(**rule).limit for rule in rules] == [1, 1, 5, 0]  # type: ignore[arg-type]
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:
     logits = np.array([1, 3, 3, 0], np.float32)
-    assert [Sampler(temperature=0).pick(logits) for _ in range(3)] == [1, 1, 1]
-    assert {Sampler(top_k=2, seed=seed).pick(np.ones(5)) for seed in range(30)} == {0, 1}
+    assert [Sampler(Sampling(temperature=0)).pick(logits) for _ in range(3)] == [1, 1, 1]
+    assert {Sampler(Sampling(top_k=2, seed=seed)).pick(np.ones(5)) for seed in range(30)} == {0, 1}
 
 
 def test_a_seed_gives_the_same_tokens() -> None:
-    one, same, other = (Sampler(seed=seed) for seed in (7, 7, 8))
+    one, same, other = (Sampler(Sampling(seed=seed)) for seed in (7, 7, 8))
     first = [one.pick(LOGITS) for _ in range(40)]
     assert first == [same.pick(LOGITS) for _ in range(40)]
     assert first != [other.pick(LOGITS) for _ in range(40)]
@@ -106,7 +106,7 @@ def test_a_seed_gives_the_same_tokens() -> None:
 
 def test_logits_are_left_as_they_are() -> None:
     logits = LOGITS.copy()
-    Sampler(temperature=0.3, top_k=3, top_p=0.5).pick(logits)
+    Sampler(Sampling(temperature=0.3, top_k=3, top_p=0.5)).pick(logits)
     np.testing.assert_array_equal(logits, LOGITS)
 
 
@@ -115,9 +115,9 @@ def test_logits_are_left_as_they_are() -> None:
 def test_logits_that_are_not_finite(bad: float, temperature: float) -> None:
     message = f"expected finite logits; received {bad} at token 2; check the graph with t2r verify"
     with pytest.raises(UserError, match=message):
-        Sampler(temperature).pick(np.array([0, 1, bad, 2], np.float32))
+        Sampler(Sampling(temperature)).pick(np.array([0, 1, bad, 2], np.float32))
     with pytest.raises(UserError, match="received -inf at token 0"):
-        Sampler(temperature).pick(np.array([-math.inf] * 3))
+        Sampler(Sampling(temperature)).pick(np.array([-math.inf] * 3))
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_logits_that_are_not_finite(bad: float, temperature: float) -> None:
 )
 def test_values_out_of_range(rules: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Sampler(**rules)  # type: ignore[arg-type]
+        Sampling(**rules)  # type: ignore[arg-type]

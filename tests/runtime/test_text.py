@@ -170,7 +170,7 @@ def test_without_tokenizers_all_but_text_works(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['tokenizers'] = None\n"
         "import t2r_runtime as t\n"
-        f"print(t.Decoder({str(graph)!r}, threads=1).generate([3], 2, seed=0, stop_tokens=()))\n"
+        f"print(t.Decoder({str(graph)!r}, threads=1).generate([3], 2, t.Sampling(seed=0, stop_tokens=())))\n"
         "try: t.Text('{}')\n"
         "except t.UserError as error: print(error)"
     )

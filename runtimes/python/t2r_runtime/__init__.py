@@ -2,7 +2,8 @@
 
     decoder = Decoder("model.onnx")
     text = Text.of(decoder.signature)
-    print(text.decode(decoder.generate(text.encode("Once upon a time"), max_tokens=100, temperature=0)))
+    ids = decoder.generate(text.encode("Once upon a time"), max_tokens=100, sampling=Sampling(temperature=0))
+    print(text.decode(ids))
 
 onnxruntime and tokenizers are imported when the first graph or tokenizer is opened, so that a program that needs only
 the contract's names (the exporter, `--help`) does not pay for them.
@@ -12,7 +13,7 @@ from t2r_runtime.batch import Batch
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import CheckFailed, T2RError, UserError
 from t2r_runtime.providers import PROVIDERS
-from t2r_runtime.sampling import Sampler
+from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
 from t2r_runtime.text import Text, TextStream
 
@@ -25,6 +26,7 @@ __all__ = [
     "CheckFailed",
     "Decoder",
     "Sampler",
+    "Sampling",
     "Signature",
     "StateSpec",
     "T2RError",

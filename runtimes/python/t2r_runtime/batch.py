@@ -14,7 +14,6 @@ its length, so a text that comes or goes is a row more or less. A step reads the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from t2r_runtime import generate
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.sampling import Sampler
+from t2r_runtime.sampling import Sampler, Sampling
 
 NOT_FINITE = -1  # in place of a token: as a graph that writes by itself has it
 
@@ -77,20 +76,11 @@ class Batch:
         """The handles of the texts that go on, oldest first."""
         return tuple(self._texts)
 
-    def add(
-        self,
-        ids: ArrayLike,
-        max_tokens: int,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stop_tokens: Iterable[int] | None = None,
-    ) -> int:
+    def add(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> int:
         """Begin a text: read its prompt but for the last token, which the next step reads.
 
         Args:
-            ids, and all others: as for Decoder.generate.
+            ids, max_tokens, sampling: as for Decoder.generate.
 
         Returns:
             The text's handle: 0, 1, 2, … in order of addition.
@@ -98,16 +88,13 @@ class Batch:
         Raises:
             UserError: as for Decoder.generate. The batch is as before then.
         """
-        sampler = Sampler(temperature, top_k, top_p, seed)
         self._reader.reset()
-        tokens = generate.token_ids(ids, self._reader.signature)
-        stop = generate.checked(self._reader, tokens, max_tokens, stop_tokens)
-        prompt = tokens.reshape(-1)
+        prompt, stop = generate.checked(self._reader, ids, max_tokens, sampling)
         if prompt.size > 1:
             self._reader.prefill(prompt[:-1])
         handle = next(self._count)
         self._new[handle] = self._reader.state()
-        self._texts[handle] = _Text(sampler, stop, max_tokens, int(prompt[-1]))
+        self._texts[handle] = _Text(Sampler(sampling), stop, max_tokens, int(prompt[-1]))
         return handle
 
     def step(self) -> dict[int, int]:
@@ -121,7 +108,7 @@ class Batch:
             return {}
         self._settle()
         ids = np.array([self._texts[handle].token for handle in self._rows])[:, np.newaxis]
-        few = all(0 < self._texts[handle].sampler.limit <= self._top for handle in self._rows)
+        few = all(0 < self._texts[handle].sampler.sampling.limit <= self._top for handle in self._rows)
         logits, tokens = self._all.top(ids) if few else (self._all.prefill(ids), None)
         written = {}
         for row, handle in enumerate(self._rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime import generate, loop, snapshot
 from t2r_runtime.errors import UserError
-from t2r_runtime.sampling import Sampler
+from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import Signature
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States, check_states, tokens_read
@@ -206,29 +206,15 @@ class Decoder:
         """
         self.set_state(*snapshot.load(path, self.signature))
 
-    def stream(
-        self,
-        ids: ArrayLike,
-        max_tokens: int,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stop_tokens: Iterable[int] | None = None,
-    ) -> Iterator[int]:
+    def stream(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> Iterator[int]:
         """`generate`, one token at a time; what it refuses, it refuses at once."""
-        sampler = Sampler(temperature, top_k, top_p, seed)
-        return generate.stream(self, generate.token_ids(ids, self.signature), max_tokens, sampler, stop_tokens)
+        return generate.stream(self, ids, max_tokens, sampling)
 
     def generate(
         self,
         ids: ArrayLike,
         max_tokens: int,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stop_tokens: Sequence[int] | None = None,
+        sampling: Sampling = Sampling(),
         callback: Callable[[int], object] | None = None,
     ) -> list[int]:
         """Read `ids` and write up to `max_tokens` tokens, from where the decoder stands (`reset` starts a new text).
@@ -236,11 +222,7 @@ class Decoder:
         Args:
             ids: the prompt (T,), T of at least 1; start from the BOS token if there is none.
             max_tokens: at least 1.
-            temperature: 0 is greedy; see t2r_runtime.sampling for this and the next two.
-            top_k: 0 is no limit.
-            top_p: 1 is no limit.
-            seed: the same seed gives the same tokens; None is a new one each time.
-            stop_tokens: a token that ends the text; None is the graph's eos_tokens, () is none.
+            sampling: how they are chosen, and which of them end the text.
             callback: called with each token as it is chosen. Returning False (and nothing else) ends the text there.
                 Without one, a graph that writes by itself does all in one run; the tokens are the same.
 
@@ -252,20 +234,19 @@ class Decoder:
             UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
         """
         if callback is None:
-            sampler = Sampler(temperature, top_k, top_p, seed)
-            written = generate.at_once(self, generate.token_ids(ids, self.signature), max_tokens, sampler, stop_tokens)
+            written = generate.at_once(self, ids, max_tokens, sampling)
             if written is not None:
                 return written
         tokens = []
-        for token in self.stream(ids, max_tokens, temperature, top_k, top_p, seed, stop_tokens):
+        for token in self.stream(ids, max_tokens, sampling):
             tokens.append(token)
             if callback is not None and callback(token) is False:
                 break
         return tokens
 
-    def writes(self, sampler: Sampler) -> bool:
-        """Whether there is a graph that writes by itself, and it can choose as this sampler does."""
-        return self._graph.loop is not None and loop.able(sampler)
+    def writes(self, sampling: Sampling) -> bool:
+        """Whether there is a graph that writes by itself, and it can choose in this way."""
+        return self._graph.loop is not None and loop.able(sampling)
 
     def write_text(self, token: int, sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> list[int]:
         """Read `token` and write in one run of the graph that does so, as `generate` does in many.

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.errors import UserError
-from t2r_runtime.sampling import Sampler
+from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import Signature
 
 if TYPE_CHECKING:
     from t2r_runtime.decoder import Decoder
 
 
-def stream(
-    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop_tokens: Iterable[int] | None
-) -> Iterator[int]:
+def stream(decoder: Decoder, ids: ArrayLike, max_tokens: int, sampling: Sampling) -> Iterator[int]:
     """Check everything, then return the tokens as they are chosen. See Decoder.generate.
 
     The last token is handed out and not read: it has no successor to compute, and a model whose positions end could
@@ -27,34 +25,33 @@ def stream(
     Raises:
         UserError: at once, before the first token is read.
     """
-    return _tokens(decoder, ids, max_tokens, sampler, checked(decoder, ids, max_tokens, stop_tokens))
+    prompt, stop = checked(decoder, ids, max_tokens, sampling)
+    return _tokens(decoder, prompt, max_tokens, Sampler(sampling), stop)
 
 
-def at_once(
-    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop_tokens: Iterable[int] | None
-) -> list[int] | None:
+def at_once(decoder: Decoder, ids: ArrayLike, max_tokens: int, sampling: Sampling) -> list[int] | None:
     """`stream` in one run of a graph that writes; None, and nothing is read, where there is none that can."""
-    stop = checked(decoder, ids, max_tokens, stop_tokens)
-    if not decoder.writes(sampler):
+    prompt, stop = checked(decoder, ids, max_tokens, sampling)
+    if not decoder.writes(sampling):
         return None
-    *prompt, last = ids.reshape(-1)
-    if prompt:
-        decoder.prefill(prompt)
-    return decoder.write_text(int(last), sampler, max_tokens, stop)
+    if prompt.size > 1:
+        decoder.prefill(prompt[:-1])
+    return decoder.write_text(int(prompt[-1]), Sampler(sampling), max_tokens, stop)
 
 
 def checked(
-    decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, stop_tokens: Iterable[int] | None
-) -> frozenset[int]:
-    """The stop tokens, when everything else is found to be in order."""
+    decoder: Decoder, ids: ArrayLike, max_tokens: int, sampling: Sampling
+) -> tuple[NDArray[np.int64], frozenset[int]]:
+    """The prompt (T,) and the stop tokens, when everything is found to be in order."""
     signature = decoder.signature
+    prompt = token_ids(ids, signature)
     if type(max_tokens) is not int or max_tokens < 1:
         raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another")
     if decoder.batch != 1:
         raise UserError("a batch of 1 to generate", f"{decoder.batch}", "reset(batch=1), or use step and prefill")
-    if ids.ndim not in (1, 2) or ids.size != ids.shape[-1]:
-        raise UserError("a prompt of the shape (T,)", f"{ids.shape}", "give one row of tokens")
-    stop = frozenset(signature.eos_tokens if stop_tokens is None else stop_tokens)
+    if prompt.ndim not in (1, 2) or prompt.size != prompt.shape[-1]:
+        raise UserError("a prompt of the shape (T,)", f"{prompt.shape}", "give one row of tokens")
+    stop = frozenset(signature.eos_tokens if sampling.stop_tokens is None else sampling.stop_tokens)
     if not all(isinstance(token, int) and 0 <= token < signature.vocab_size for token in stop):
         raise UserError(
             f"stop tokens in 0 … {signature.vocab_size - 1}",
@@ -62,20 +59,20 @@ def checked(
             "use the tokenizer of this model",
         )
     limit, refuse = signature.max_positions, signature.past_end == "refuse"
-    if limit is not None and refuse and decoder.position + ids.size + max_tokens - 1 > limit:
-        most = limit - decoder.position - ids.size + 1
+    if limit is not None and refuse and decoder.position + prompt.size + max_tokens - 1 > limit:
+        most = limit - decoder.position - prompt.size + 1
         raise UserError(
             f"max_tokens of at most {max(most, 0)}: this model's positions end at {limit}",
-            f"{max_tokens} after {decoder.position + ids.size} tokens",
+            f"{max_tokens} after {decoder.position + prompt.size} tokens",
             "ask for fewer, shorten the prompt, or export with --past-end clamp",
         )
-    return stop
+    return prompt.reshape(-1), stop
 
 
 def _tokens(
     decoder: Decoder, ids: NDArray[np.int64], max_tokens: int, sampler: Sampler, stop: frozenset[int]
 ) -> Iterator[int]:
-    few = 0 < sampler.limit <= (decoder.signature.top_k or 0)
+    few = 0 < sampler.sampling.limit <= (decoder.signature.top_k or 0)
     for left in reversed(range(max_tokens)):
         if few:
             logits, tokens = decoder.top(ids)

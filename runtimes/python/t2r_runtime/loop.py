@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError
-from t2r_runtime.sampling import Sampler
+from t2r_runtime.sampling import Sampler, Sampling
 
 MAX_TOKENS = "max_tokens"  # int64 (): the most that are written
 STOP_TOKENS = "stop_tokens"  # int64 (any number): the text ends with the first of them
@@ -26,16 +26,17 @@ def feeds(sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> dict
     Raises:
         UserError: top-p, which no loop has.
     """
-    if not able(sampler):
-        raise UserError("top_p of 1 in a loop", str(sampler.top_p), "leave it out, or open the graph with loop=False")
-    numbers = {MAX_TOKENS: max_tokens, TOP_K: sampler.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
+    sampling = sampler.sampling
+    if not able(sampling):
+        raise UserError("top_p of 1 in a loop", str(sampling.top_p), "leave it out, or open the graph with loop=False")
+    numbers = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
     return {
         **{name: np.array(number, np.int64) for name, number in numbers.items()},
-        TEMPERATURE: np.array(sampler.temperature, np.float64),
+        TEMPERATURE: np.array(sampling.temperature, np.float64),
         STOP_TOKENS: np.array(sorted(stop_tokens), np.int64),
     }
 
 
-def able(sampler: Sampler) -> bool:
-    """Whether a loop can choose as this sampler does."""
-    return sampler.top_p == 1 or sampler.limit == 1
+def able(sampling: Sampling) -> bool:
+    """Whether a loop can choose in this way."""
+    return sampling.top_p == 1 or sampling.limit == 1

@@ -22,7 +22,7 @@ from t2r_runtime import providers
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.interface import Form, check_interface
 from t2r_runtime.loop import feeds
-from t2r_runtime.sampling import Sampler
+from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import INPUT_IDS, Signature, StateSpec
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
     """Inputs of one run that reads token 0 at the start of a text."""
     if signature.tokens == 0:
         states = {spec.past: np.full(spec.dims(1), spec.initial, spec.dtype) for spec in signature.states}
-        return {INPUT_IDS: np.zeros(1, np.int64), **feeds(Sampler(temperature=0), 1, ()), **states}
+        return {INPUT_IDS: np.zeros(1, np.int64), **feeds(Sampler(Sampling(temperature=0)), 1, ()), **states}
     batch = signature.batch or 1
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
     return {INPUT_IDS: np.zeros(batch if signature.tokens == 1 else (batch, 2), np.int64), **states}
