@@ -1,0 +1,59 @@
+"""The base of the mixers' configs, and what they are made of. Imports without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from t2r_export.validation import choice, number
+
+if TYPE_CHECKING:
+    from t2r_export.config import ModelConfig
+
+
+def option(help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
+    """A field that a person sets: `t2r convert` makes an option of it, with this help. Without a default: needed."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How the denominator φ(q)·z is kept from zero: `clamp` is max(den, eps), `add` is den + eps.
+
+    Part of the model: it is the same in training, in the eager step, in the graph and in every runtime.
+    """
+
+    kind: str = "add"
+    eps: float = 1e-6
+
+    KINDS: ClassVar[tuple[str, ...]] = ("clamp", "add")
+
+    def __post_init__(self) -> None:
+        choice("guard kind", self.kind, self.KINDS)
+        number("guard eps", self.eps)
+
+
+@dataclass(frozen=True)
+class MixerConfig:
+    """Base of the mixers' configs."""
+
+    kind: ClassVar[str]
+
+    @property
+    def folded(self) -> bool:
+        """Whether the exported form of the weights has taken the place of the trained one."""
+        return False
+
+    def check(self, model: ModelConfig) -> None:
+        """Refuse with a UserError what a layer of this `model` cannot be."""
+
+    def summary(self) -> str:
+        """The options for a person, after the kind."""
+        return ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the kind; `mixer_from_dict` gives an equal config back."""
+        values = dataclasses.asdict(self)
+        # left out where there is none: layers without keep their files, byte for byte
+        return {"kind": self.kind, **{key: value for key, value in values.items() if (key, value) != ("memory", 0)}}
