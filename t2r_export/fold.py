@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from t2r_export.mixers import Mixer
 from t2r_export.model import Transformer
@@ -22,6 +24,7 @@ from t2r_runtime.errors import CheckFailed
 from t2r_runtime.signature import StateSpec
 
 FOLD_TOLERANCE = 1e-10  # relative, float64; measured 1e-15 to 1e-14
+AT_ONCE = 2  # layers: more need more memory, and gain little where two cores are all
 
 
 @dataclass(frozen=True)
@@ -43,28 +46,37 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
     """`model` with its layers folded, and what happened to each layer.
 
     `model` itself is not changed; the weights that a fold leaves as they are belong to both, so that folding a large
-    model needs memory for one layer.
+    model needs memory for two layers.
 
     Raises:
         CheckFailed: a folded layer differs from the unfolded one by more than 1e-10 relative in float64.
     """
     layers, report = list(model.config.layers), []
     weights = model.state_dict()
-    for layer, block in enumerate(model.blocks):
-        mixer, error = block.mixer, None
-        obstacle = None if mixer.config.folded else mixer.fold_obstacle()
-        if obstacle is None and not mixer.config.folded:
-            error = fold_error(mixer)
-            if not error <= FOLD_TOLERANCE:
-                raise CheckFailed(f"layer {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
-            folded = mixer.fold()
-            layers[layer] = folded.config
-            prefix = f"blocks.{layer}.mixer."
-            weights = {name: tensor for name, tensor in weights.items() if not name.startswith(prefix)}
-            weights |= {prefix + name: tensor for name, tensor in folded.state_dict().items()}
-        report.append(LayerFold(layer, mixer.config.kind, obstacle is None, obstacle, error))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        made = pool.map(_fold_layer, range(len(layers)), [block.mixer for block in model.blocks])
+        for layer, (found, folded) in enumerate(made):
+            report.append(found)
+            if folded is not None:
+                layers[layer] = folded.config
+                prefix = f"blocks.{layer}.mixer."
+                before = {name: weights.pop(name) for name in list(weights) if name.startswith(prefix)}
+                after = {prefix + name: tensor for name, tensor in folded.state_dict().items()}
+                weights |= {name: _kept(before.get(name), tensor) for name, tensor in after.items()}
     config = dataclasses.replace(model.config, layers=tuple(layers))
     return assemble(config, weights), report
+
+
+def _fold_layer(layer: int, mixer: Mixer) -> tuple[LayerFold, Mixer | None]:
+    """What becomes of a layer, and its folded form where it is folded now."""
+    kind, folded = mixer.config.kind, mixer.config.folded
+    obstacle = None if folded else mixer.fold_obstacle()
+    if folded or obstacle is not None:
+        return LayerFold(layer, kind, folded, obstacle, None), None
+    error = fold_error(mixer)
+    if not error <= FOLD_TOLERANCE:
+        raise CheckFailed(f"layer {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
+    return LayerFold(layer, kind, True, None, error), mixer.fold()
 
 
 @torch.no_grad()
@@ -82,6 +94,12 @@ def fold_error(mixer: Mixer) -> float:
     tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
     errors = [(a - b).abs().max() / a.abs().max().clamp(min=tiny) for a, b in pairs]
     return float(torch.stack(errors).max())  # torch's max keeps a NaN, Python's can lose it
+
+
+def _kept(before: Tensor | None, after: Tensor) -> Tensor:
+    """`after`, or the tensor before it where the fold left that as it was: one memory for both."""
+    same = before is not None and before.shape == after.shape and torch.equal(before, after)
+    return before if same and before is not None else after
 
 
 def _random(spec: StateSpec, generator: torch.Generator) -> torch.Tensor:

@@ -8,6 +8,7 @@ need belongs into a library function with its own test.
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -71,11 +72,19 @@ def t2r() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `t2r`; returns the exit code."""
-    return errors.run(t2r, "t2r", sys.argv[1:] if arguments is None else arguments)
+    return _run(t2r, "t2r", arguments)
 
 
 def export_main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `t2r-export`; returns the exit code."""
     command = copy.copy(_load("export"))
     command.params = list(command.params)  # its own list: `t2r export` has no --version
-    return errors.run(_version_option(command), "t2r-export", sys.argv[1:] if arguments is None else arguments)
+    return _run(_version_option(command), "t2r-export", arguments)
+
+
+def _run(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:
+    if arguments is not None:
+        return errors.run(command, program, arguments)
+    code = errors.run(command, program, sys.argv[1:])
+    gc.freeze()  # the process ends: Python would look through all of torch for garbage first, for a quarter of a second
+    return code
