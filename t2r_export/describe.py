@@ -19,18 +19,14 @@ from t2r_export import checkpoint
 from t2r_export.feed_forward_configs import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
 from t2r_export.mixers import Mixer
+from t2r_export.words import ranges
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import open_graph, read_signature
 from t2r_runtime.signature import PREFIX, StateSpec
 
 GRAPH_SUFFIXES = (".onnx", ".ort")
-BESIDE = {
-    "heads",
-    "kv_heads",
-    "head_size",
-    "fold",
-    "feed_forward",
-}  # what a layer's entry holds beside its mixer's config
+# what a layer's entry holds beside its mixer's config
+BESIDE = {"heads", "kv_heads", "head_size", "fold", "feed_forward"}
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
 
@@ -54,11 +50,22 @@ class Description:
 
     @property
     def memory(self) -> str:
-        """`constant`, or `grows`, and why."""
-        growing = [s.name for s in self.states if s.grows]
-        if not growing:
-            return "constant"
-        return f"grows by {self.growth_bytes} bytes a token ({', '.join(growing[:4])}{', …' if growing[4:] else ''})"
+        """`constant`, or `grows` with every token."""
+        return "grows" if self.growth_bytes else "constant"
+
+    @property
+    def memory_reason(self) -> str:
+        """What the layers keep from one token to the next; first those that keep more with every token."""
+        kept: dict[tuple[str, str], list[int]] = {}
+        for number, layer in sorted(enumerate(self.layers), key=lambda entry: not _mixer(entry[1]).grows):
+            config = _mixer(layer)
+            kept.setdefault((config.kind, config.keeps(layer["kv_heads"], layer["head_size"])), []).append(number)
+        if len(kept) == 1:
+            return f"each layer keeps {next(iter(kept))[1]}"
+        return "; ".join(
+            f"layer{'s' if numbers[1:] else ''} {ranges(numbers)} ({kind}) {'keep' if numbers[1:] else 'keeps'} {words}"
+            for (kind, words), numbers in kept.items()
+        )
 
     @property
     def reach(self) -> str:
@@ -72,7 +79,8 @@ class Description:
         states = [
             {**asdict(s), "bytes": s.bytes(), "bytes_per_token": s.bytes(length=1) - s.bytes()} for s in self.states
         ]
-        return {**vars(self), "states": states, "memory": self.memory, "reach": self.reach}
+        said = {"memory": self.memory, "memory_reason": self.memory_reason, "reach": self.reach}
+        return {**vars(self), "states": states, **said}
 
 
 def describe(path: str | Path) -> Description:
@@ -242,7 +250,9 @@ def lines(description: Description) -> list[str]:
     out = [
         f"{d.file}: a {d.kind}, {d.parameters:,} parameters, vocabulary {d.vocab_size}",
         f"reach: {d.reach}",
-        f"memory: {d.memory}; {d.state_bytes:,} bytes a sequence at the start",
+        _short(f"memory: {d.memory}: {d.memory_reason}"),
+        f"bytes of a sequence: {d.state_bytes:,}"
+        + (f" at the start, {d.growth_bytes:,} more a token" if d.growth_bytes else ""),
     ]
     if d.break_even is not None:
         out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")

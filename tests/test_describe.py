@@ -15,6 +15,7 @@ from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, G, K, V
 from t2r_export import checkpoint
 from t2r_export.describe import Description, describe, lines
 from t2r_export.export import ExportConfig, export
+from t2r_export.mixer_configs import SpanConfig
 from t2r_runtime.errors import UserError
 
 
@@ -29,12 +30,22 @@ def both(folder: Path, config: Any = GPT2, **options: Any) -> tuple[Description,
 def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> None:
     made, graph = both(tmp_path, name)
     assert (made.kind, graph.kind) == ("checkpoint", "graph")
-    for field in ("states", "state_bytes", "growth_bytes", "break_even", "max_positions", "vocab_size", "memory"):
+    for field in (
+        "states",
+        "state_bytes",
+        "growth_bytes",
+        "break_even",
+        "max_positions",
+        "vocab_size",
+        "memory_reason",
+    ):
         assert getattr(made, field) == getattr(graph, field), field
     assert made.special_tokens == graph.special_tokens == {"bos": 1, "eos": [2]}
     assert [layer["kind"] for layer in made.layers] == [layer["kind"] for layer in graph.layers]
     for description in (made, graph):
-        assert json.loads(json.dumps(description.to_dict()))["memory"] == description.memory
+        said = json.loads(json.dumps(description.to_dict()))
+        assert (said["memory"], said["memory_reason"]) == (description.memory, description.memory_reason)
+        assert said["memory"] == ("grows" if any(s.grows for s in description.states) else "constant")
         assert all(line.isprintable() and len(line) < 400 for line in lines(description))
 
 
@@ -57,11 +68,47 @@ def test_memory_and_break_even(tmp_path: Path) -> None:
     assert recurrent.break_even == 4
     hybrid, _ = both(tmp_path, "hybrid")
     assert hybrid.growth_bytes == 2 * G * V * 4
-    assert hybrid.memory == "grows by 96 bytes a token (k.1, v.1)"
+    assert hybrid.memory == "grows"
+    assert "bytes of a sequence: 604 at the start, 96 more a token" in lines(hybrid)
     teacher, _ = both(tmp_path, dataclasses.replace(GPT2, layers=(SOFTMAX,) * 3))
     assert teacher.break_even is None
-    assert teacher.memory == "grows by 288 bytes a token (k.0, v.0, k.1, v.1, …)"
+    assert teacher.memory == "grows"
     assert not any("break-even" in line for line in lines(teacher))
+
+
+REASONS = {
+    "learned": "constant: each layer keeps S (3 × 5 × 4) and z (3 × 5)",
+    "delta": "constant: each layer keeps S (3 × 8 × 4)",
+    "hybrid": "grows: layer 1 (softmax) keeps k and v of every token; layers 0, 2 (linear) keep S (3 × 5 × 4) and z (3 "
+    "× 5)",
+    "softmax": "grows: each layer keeps k and v of every token",
+    "window": "constant: each layer keeps k and v of the last 3 tokens and the first 2",
+    "hybrid_sum": "constant: each layer keeps S (3 × 5 × 4) and z (3 × 5), and k and v of the last 4 tokens",
+    "hybrid_gated": "constant: layer 0 (hybrid) keeps S (3 × 5 × 4) and z (3 × 5), and k and v of the last 3 tokens "
+    "and the first 2; layer 1 (linear) keeps S (3 × 5 × 4) and z (3 × 5)",
+    "lstm": "constant: each layer keeps h and c",
+    "gru": "constant: each layer keeps h",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_why_it_grows_or_not(name: str, tmp_path: Path) -> None:
+    for description in both(tmp_path, name):
+        assert f"memory: {REASONS[name]}" in lines(description)
+
+
+def test_the_spans_that_export_leaves_are_said(tmp_path: Path) -> None:
+    config = SpanConfig(9, ramp=2)
+    made, graph = both(tmp_path, dataclasses.replace(GPT2, layers=(config, config)))
+    assert made.memory_reason == "each layer keeps k and v of the last 9 tokens"
+    spans = graph.layers[0]["spans"]
+    assert len(spans) == G
+    assert graph.memory_reason.startswith(f"layer 0 (span) keeps k and v of the last {', '.join(map(str, spans))} tok")
+
+
+def test_packed_states_have_the_same_reason(tmp_path: Path) -> None:
+    made, graph = both(tmp_path, "hybrid", state_layout="packed")
+    assert (graph.memory, graph.memory_reason) == (made.memory, made.memory_reason)
 
 
 def test_reach(tmp_path: Path) -> None:
@@ -87,7 +134,8 @@ def test_lines(tmp_path: Path) -> None:
     text = lines(both(tmp_path, "rotary_drop")[1])
     assert text[0].startswith(f"{tmp_path / 'g.onnx'}: a graph, ")
     assert "reach: no end" in text
-    assert "memory: constant; 604 bytes a sequence at the start" in text
+    assert "memory: constant: each layer keeps S (3 × 5 × 4) and z (3 × 5)" in text
+    assert "bytes of a sequence: 604" in text
     assert "layer 0: linear, 5 relu features, guard add 0.001, positions drop, folded" in text
     assert "state S.0: float32 B × 3 × 5 × 4, 240 bytes" in text
     assert "layer 1: softmax, not folded: softmax attention has no feature map to fold" in lines(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from t2r_export.cli.output import ranges, size, table
+from t2r_export.cli.output import size, table
+from t2r_export.words import ranges
 
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport

@@ -39,6 +39,7 @@ class MixerConfig:
     """Base of the mixers' configs."""
 
     kind: ClassVar[str]
+    grows: ClassVar[bool] = False  # with every token, what a layer keeps
 
     @property
     def folded(self) -> bool:
@@ -51,6 +52,10 @@ class MixerConfig:
     def summary(self) -> str:
         """The options for a person, after the kind."""
         return ""
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        """What a layer carries from one token to the next, for a person, after `keeps`."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the kind; `mixer_from_dict` gives an equal config back."""

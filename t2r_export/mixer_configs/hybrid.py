@@ -62,3 +62,7 @@ class HybridConfig(MixerConfig):
             f"the last {self.window} tokens{first}, {self.feature_size} {self.feature_map} features of those before, "
             f"merged by {self.merge}{rule}"
         )
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        first = f" and the first {self.sinks}" if self.sinks else ""
+        return f"{self.linear().keeps(kv_heads, head_size)}, and k and v of the last {self.window} tokens{first}"

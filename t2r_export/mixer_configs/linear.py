@@ -159,3 +159,7 @@ class LinearConfig(MixerConfig):
         gate = "" if self.gate == "none" else f", gate {self.gate}{', moving average' * self.moving_average}"
         features = f"{self.feature_size} {self.feature_map} features"
         return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        S = f"S ({kv_heads} × {self.feature_size} × {head_size})"
+        return f"{S} and z ({kv_heads} × {self.feature_size})" if self.normalizer == "z" else S

@@ -14,9 +14,15 @@ class LSTMConfig(MixerConfig):
 
     kind: ClassVar[str] = "lstm"
 
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return "h and c"
+
 
 @dataclass(frozen=True)
 class GRUConfig(MixerConfig):
     """A layer of gated recurrent units, as many as the model is wide."""
 
     kind: ClassVar[str] = "gru"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return "h"

@@ -17,6 +17,7 @@ class SoftmaxConfig(MixerConfig):
     """Causal softmax attention with a cache that grows by one key and value a step."""
 
     kind: ClassVar[str] = "softmax"
+    grows: ClassVar[bool] = True
 
     memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
 
@@ -25,6 +26,9 @@ class SoftmaxConfig(MixerConfig):
 
     def summary(self) -> str:
         return f"memory of {self.memory}" if self.memory else ""
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return "k and v of every token"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,9 @@ class WindowConfig(MixerConfig):
     def summary(self) -> str:
         memory = f", memory of {self.memory}" if self.memory else ""
         return f"the last {self.window} tokens and the first {self.sinks}{memory}"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return f"k and v of the last {self.window} tokens" + (f" and the first {self.sinks}" if self.sinks else "")
 
 
 @dataclass(frozen=True)
@@ -80,3 +87,6 @@ class SpanConfig(MixerConfig):
     def summary(self) -> str:
         spans = f"the last {', '.join(map(str, self.spans))}" if self.folded else f"up to the last {self.span}"
         return f"{spans} tokens, ramp {self.ramp}"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return f"k and v of the last {', '.join(map(str, self.spans or (self.span,)))} tokens"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from t2r_export.cli.output import plain, ranges, show, size, table
+from t2r_export.cli.output import plain, show, size, table
 from t2r_export.cli.progress import progress
 
 
@@ -48,11 +48,6 @@ def test_table() -> None:
 )
 def test_size(count: float, text: str) -> None:
     assert size(count) == text
-
-
-def test_ranges() -> None:
-    assert ranges([]) == ""
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
 def test_progress_in_a_log_is_lines(capsys: pytest.CaptureFixture[str]) -> None:
