@@ -29,6 +29,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import write_bytes
 
 TOP = {"text", "source", "tokenizer", "model", "teacher", "student"}
+STUDENT = {"name", "weights", "convert", "finetune"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def _student(
         loaded = checkpoint.load(teacher)
         swap = dict(options["convert"])
         layers, seed = swap.pop("layers", "all"), swap.pop("seed", 0)
-        model = convert(loaded.model, mixer_from_dict({"kind": "linear", **swap}), layers, seed)
+        start = initialize(loaded.model.config, seed) if options.get("weights") == "random" else loaded.model
+        model = convert(start, mixer_from_dict({"kind": "linear", **swap}), layers, seed)
         checkpoint.save(swapped, model, loaded.tokenizer, {**loaded.provenance, "convert": options["convert"]})
     say(f"training the student {name}: {path}")
     report = _finetune(swapped, path, text, options["finetune"], teacher)
@@ -143,6 +145,14 @@ def _read(recipe: Path) -> dict[str, Any]:
             f"missing {sorted(needed - set(plan)) or 'none'}, unknown {sorted(set(plan) - TOP) or 'none'}",
             "correct the recipe",
         )
+    for student in plan["student"]:
+        keys, weights = set(student), student.get("weights", "teacher")
+        if not STUDENT - {"weights"} <= keys <= STUDENT or weights not in ("teacher", "random"):
+            raise UserError(
+                f"a student's keys {', '.join(sorted(STUDENT))}, with weights 'teacher' or 'random'",
+                f"{', '.join(sorted(keys))}, weights {weights!r}",
+                "correct the recipe",
+            )
     return plan
 
 

@@ -5,12 +5,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from t2r_export import checkpoint
 from t2r_export.finetune_config import FinetuneConfig, parse_plan
 from t2r_export.mixer_configs import LinearConfig, mixer_from_dict
-from t2r_export.recipe import build, train_tokenizer
+from t2r_export.recipe import STUDENT, build, train_tokenizer
 from t2r_runtime.errors import UserError
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -75,6 +76,15 @@ def test_a_recipe_makes_its_students_once(place: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
 
 
+def test_a_student_may_start_from_random_weights(place: Path) -> None:
+    (place / "recipe.toml").write_text(RECIPE.replace('name = "two"', 'name = "two"\nweights = "random"'))
+    build(place / "recipe.toml", place / "work", place)
+    teacher = checkpoint.load(place / "work" / "teacher.pt").model.state_dict()
+    swapped = {name: checkpoint.load(place / "work" / f"{name}.converted.pt").model for name in ("one", "two")}
+    assert torch.equal(swapped["one"].embedding.weight, teacher["embedding.weight"])
+    assert not torch.equal(swapped["two"].embedding.weight, teacher["embedding.weight"])
+
+
 def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
     tokenizer = Tokenizer.from_str(train_tokenizer([STORY] * 3, 280))
     ids = tokenizer.encode("a small naïve hen").ids
@@ -88,6 +98,8 @@ def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
         ("text = ", "a recipe in"),
         ('text = "text.txt"\n[[student]]\n', "missing ['model', 'teacher', 'tokenizer']"),
         (RECIPE.replace("[teacher]", "[teachers]"), "unknown ['teachers']"),
+        (RECIPE.replace('name = "two"', 'name = "two"\nweights = "none"'), "weights 'none'"),
+        (RECIPE.replace("convert = { feature_size = 7", "swap = { feature_size = 7"), "finetune, name, swap"),
     ],
 )
 def test_a_recipe_that_is_none_is_refused(place: Path, text: str, message: str) -> None:
@@ -102,7 +114,7 @@ def test_the_recipes_that_are_kept_can_be_built(recipe: Path) -> None:
     students = tomllib.loads(recipe.read_text())["student"]
     assert len({student["name"] for student in students}) == len(students)
     for student in students:
-        assert set(student) == {"name", "convert", "finetune"}
+        assert {"name", "convert", "finetune"} <= set(student) <= STUDENT
         swap = {key: value for key, value in student["convert"].items() if key not in ("layers", "seed")}
         mixer_from_dict({"kind": "linear", **swap})
         rest = dict(student["finetune"])

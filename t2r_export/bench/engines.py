@@ -132,8 +132,13 @@ def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
     if candidate.form == "float32":
         files = export(loaded, path, how).files
     else:
-        block = _whole(candidate, "block", 0) or None
-        files = export_quantized(loaded, path, how, QuantizeConfig(candidate.form, block_size=block))[1].files
+        bits = QuantizeConfig(
+            candidate.form,
+            block_size=_whole(candidate, "block", 0) or None,
+            head_bits=_whole(candidate, "head_bits", 0) or None,
+            embedding_bits=_whole(candidate, "embedding_bits", 0) or None,
+        )
+        files = export_quantized(loaded, path, how, bits)[1].files
     require_parity(loaded, path)
     return Files(path, sum(file.stat().st_size for file in files), token_bytes(path))
 
@@ -176,7 +181,7 @@ def _whole(candidate: Candidate, option: str, default: int) -> int:
 ENGINES: dict[str, Engine] = {
     "t2r": Engine(
         ("float32", "fp16", "int8", "w8", "w4"),
-        ("K", "block", "target", "positions", "batch", "top_k", "prefill"),
+        ("K", "block", "head_bits", "embedding_bits", "target", "positions", "batch", "top_k", "prefill"),
         (),
         _make_t2r,
     ),
