@@ -21,13 +21,14 @@ import torch
 
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.export import export
+from t2r_export.proof import Report
 from t2r_export.provider_graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.quantize import calibration_tokens, quantize
 from t2r_export.quantizers import SCHEMES, scheme
 from t2r_export.quantizers.base import MIN_CALIBRATION, QuantizeConfig
 from t2r_export.remote import RemoteDecoder, remote_versions
 from t2r_export.tolerances import tolerance
-from t2r_export.verify import Report, verify
+from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
 

@@ -25,7 +25,8 @@ from t2r_export.mixer_configs import (
 )
 from t2r_export.mixers import State
 from t2r_export.model import Transformer
-from t2r_export.verify import Report, verify
+from t2r_export.proof import Report
+from t2r_export.verify import verify
 
 B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
 WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40

@@ -9,7 +9,7 @@ from t2r_export.words import ranges
 
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport
-    from t2r_export.verify import Report
+    from t2r_export.proof import Report
 
 
 def export_text(report: ExportReport, files: dict[str, int]) -> str:

@@ -18,10 +18,11 @@ from t2r_export.export import export
 from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_export.parity_matrix import sampled
+from t2r_export.proof import Report
 from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import QuantizeConfig
-from t2r_export.verify import Report, verify
+from t2r_export.verify import verify
 from t2r_runtime import Sampling
 
 LINEAR = LinearConfig(feature_size=5)
