@@ -4,8 +4,8 @@
 
 Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE in the
 folder: steps-2, ratios-2, memory-2, prompts-2, starts-2 and limit-2 of `t2r bench decode` (2 is the number of threads),
-batch and export of the other two. `machine` is the line that says where a result was measured. A place whose file is
-not there stays as it is, and is named.
+operators and products of `t2r bench profile`, batch and export of the other two. `machine` is the line that says where
+a result was measured. A place whose file is not there stays as it is, and is named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from t2r_export.bench.tables import BATCH, DECODE, EXPORT, batch_table, decode_tables, export_table
+from t2r_export.bench.tables import (
+    BATCH,
+    DECODE,
+    EXPORT,
+    PROFILE,
+    batch_table,
+    decode_tables,
+    export_table,
+    profile_tables,
+)
 from t2r_runtime.files import write_bytes
 
 PLACE = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -27,6 +36,7 @@ def tables(result: dict[str, Any]) -> dict[str, str]:
     """Every table of a result as Markdown, by name."""
     made = {
         DECODE: decode_tables,
+        PROFILE: profile_tables,
         BATCH: lambda found: {"batch": batch_table(found)},
         EXPORT: lambda found: {"export": export_table(found)},
     }[result["format"]](result)

@@ -27,10 +27,14 @@ SETTLE = 0.1  # seconds between turns: the threads of the one before stop spinni
 FIRST_PROMPT = 16  # tokens read before the first one that is chosen
 MAX_TOKENS = 1 << 20
 
-# what `t2r bench decode` compares where nobody says; the first one is what the others are ratios to
+# the fastest form of a model that we have, and what `t2r bench decode` compares where nobody says; the first is what
+# the others are ratios to
+FAST = "t2r:w4:block=128:head_bits=4:target=fused:top_k=1:prefill=1"
 STANDARD = (
     "t2r:w4",
     "t2r:w4:again",
+    "t2r:w4:head_bits=4:target=fused:top_k=1:prefill=1",  # blocks as in Q4_0
+    FAST,
     "t2r:w8",
     "t2r:int8",
     "t2r:float32",

@@ -11,7 +11,8 @@ from typing import Any
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import existing_file
 
-DECODE, BATCH, EXPORT = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export"  # the formats of results
+# the formats of results
+DECODE, BATCH, EXPORT, PROFILE = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export", "t2r-bench-profile"
 Row = Mapping[str, Any]
 
 
@@ -101,6 +102,30 @@ def export_table(result: Mapping[str, Any]) -> Table:
     ]
     head = ["", "size", "parameters", "seconds", "ratio", "peak, MB", "of the weights", "files, MB"]
     return Table("export, in a process of its own", head, rows)
+
+
+def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of `bench_profile`'s result: `operators` and `products`, a column of microseconds for each graph."""
+    threads, rate = result["threads"], result["bytes_per_second"] / 1e9
+    where = f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
+    profiles = result["profiles"]
+    steps = ["a whole step", *(f"{found['step']:.0f}" for found in profiles)]
+    head = ["", *(found["name"] for found in profiles)]
+    operators = _shares(profiles, "operators", lambda s: f"{s['microseconds']:.0f} ({s['nodes']})")
+    products = _shares(
+        profiles, "products", lambda s: f"{s['microseconds']:.0f}, {s['bytes'] / 1e3 / s['microseconds']:.0f} GB/s"
+    )
+    return {
+        "operators": Table(f"{where}: µs of a step by operator (and how many nodes)", head, [*operators, steps]),
+        "products": Table(f"{where}: µs of a step by product; this machine reads {rate:.0f} GB/s", head, products),
+    }
+
+
+def _shares(profiles: Sequence[Row], kind: str, cell: Callable[[Row], str]) -> list[list[str]]:
+    """A line for each operator or product that any graph has, a column a graph."""
+    found = [{share["name"]: share for share in profile[kind]} for profile in profiles]
+    names = dict.fromkeys(name for shares in found for name in shares)
+    return [[name, *(cell(shares[name]) if name in shares else "-" for shares in found)] for name in names]
 
 
 def _grid(title: str, rows: Sequence[Row], column: str, cell: Callable[[Row], str]) -> Table:

@@ -130,6 +130,21 @@ def export(sizes: tuple[str, ...], engines: tuple[str, ...], rounds: int, as_jso
     _show(as_json, result, [export_table(result)])
 
 
+@command.command("profile")
+@size_option
+@engines_option
+@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--steps", type=click.IntRange(min=1), default=100, show_default=True)
+@json_option
+def profile(model: str, engines: tuple[str, ...], threads: int, steps: int, as_json: bool) -> None:
+    """Where the time of a step goes, by operator and by product of weights."""
+    from t2r_export.bench.profile import bench_profile
+    from t2r_export.bench.tables import profile_tables
+
+    result = bench_profile(model, engines or ("t2r:w4",), threads, steps, note)
+    _show(as_json, result, profile_tables(result).values())
+
+
 @command.command("bandwidth")
 @click.option("--threads", callback=_numbers, default="1,2", show_default=True, help="One after the other.")
 @json_option

@@ -163,7 +163,7 @@ def _open(
             "states of constant shape, for CUDA graphs", "a cache that grows", "leave enable_cuda_graph out"
         )
     try:
-        taken = providers.placement(session, chosen, _first_feeds(signature))
+        taken = providers.placement(session, chosen, first_feeds(signature))
     except Exception as error:  # as above
         raise UserError(f"a first step on {provider}", one_line(error), "choose another provider") from error
     if not allow_fallback:
@@ -215,7 +215,7 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
     return options
 
 
-def _first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
+def first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
     """Inputs of one run that reads token 0 at the start of a text."""
     if signature.tokens == 0:
         states = {spec.past: np.full(spec.dims(1), spec.initial, spec.dtype) for spec in signature.states}

@@ -1,0 +1,55 @@
+"""A step's time by operator and by product: what the shares add up to, and whose bytes are counted where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+
+from t2r_export.bench.profile import bench_profile
+from t2r_export.bench.tables import profile_tables
+from t2r_export.config import ModelConfig
+from t2r_runtime.errors import UserError
+
+
+@pytest.fixture
+def found(tiny: ModelConfig) -> dict[str, Any]:
+    return bench_profile("tiny", ["t2r:float32", "t2r:w4:target=fused"], threads=1, steps=5)
+
+
+def test_every_node_counts_once_and_the_shares_are_the_step(found: dict[str, Any]) -> None:
+    for profile in found["profiles"]:
+        total = sum(share["microseconds"] for share in profile["operators"])
+        assert total == pytest.approx(profile["step"]) if profile["profiler"] else total <= profile["step"]
+    plain, fused = ({s["name"]: s for s in profile["operators"]} for profile in found["profiles"])
+    assert plain["Gemm"]["nodes"] == 3 * 4 + 1  # q|k|v, o, gate|up and down of three layers, and the head
+    assert fused["LinearAttention"]["nodes"] == 3
+
+
+def test_a_product_reads_its_weights(found: dict[str, Any], tiny: ModelConfig) -> None:
+    plain, blocks = ({s["name"]: s for s in profile["products"]} for profile in found["profiles"])
+    down = tiny.width * tiny.ffn_size
+    assert plain["ffn.down"]["nodes"] == blocks["ffn.down_Q4"]["nodes"] == 3
+    assert plain["ffn.down"]["bytes"] == 3 * 4 * down
+    assert blocks["ffn.down_Q4"]["bytes"] == 3 * (down // 2 + 4 * down // 32)
+
+
+def test_the_tables_have_a_column_a_graph(found: dict[str, Any]) -> None:
+    tables = profile_tables(found)
+    assert tables["operators"].head == ["", "t2r:float32", "t2r:w4:target=fused"]
+    rows = {row[0]: row[1:] for row in tables["operators"].rows}
+    assert rows["LinearAttention"][0] == "-"
+    assert rows["LinearAttention"][1].endswith("(3)")
+    assert rows["a whole step"] == [f"{profile['step']:.0f}" for profile in found["profiles"]]
+    assert all(cell == "-" or "GB/s" in cell for row in tables["products"].rows for cell in row[1:])
+
+
+def test_only_our_graphs_are_profiled() -> None:
+    with pytest.raises(UserError) as error:
+        bench_profile("smollm-135m", ["genai:int4"], threads=1)
+    assert "genai:int4" in str(error.value)
+
+
+def test_the_profiler_still_names_kernels_as_we_read_them(found: dict[str, Any]) -> None:
+    assert sum(share["nodes"] for share in found["profiles"][0]["operators"]) > 20, ort.__version__
