@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from t2r_runtime.files import replacing
@@ -25,7 +25,8 @@ from t2r_runtime.files import replacing
 EXTERNAL_BYTES = 1_500_000_000
 DIGEST = 12  # hex digits in the weights' file name
 COMPANIONS = {"prefill": ".prefill.onnx", "loop": ".loop.onnx"}  # what other graphs' names end in
-Weight = Tensor | tuple[Tensor, ...]  # several are stored one below the other, as one tensor
+# a tensor is stored as float32, several one below the other as one tensor, an array as it is
+Weight = Tensor | tuple[Tensor, ...] | np.ndarray
 _SMALL = 1024  # bytes; what is less stays in the graph
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
@@ -65,34 +66,47 @@ def write_graph(
     return without_older(path, [path, data, *others])
 
 
-def write_whole(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model that holds its weights, one at a time; `model` is without them then."""
-    messages: list[tuple[bytes, Weight | None]] = [
-        (tensor.SerializeToString(), None) for tensor in model.graph.initializer
-    ]
+def write_whole(model: onnx.ModelProto, path: Path, weights: Mapping[str, Weight]) -> None:
+    """Write a model with its weights, inside it or named (`refer`), one at a time; `model` is without them then."""
+    messages: list[tuple[bytes, Weight | None]] = []
+    for tensor in model.graph.initializer:
+        weight = _named(tensor, weights)
+        messages.append((tensor.SerializeToString() if weight is None else _inline(tensor.name, weight), weight))
     del model.graph.initializer[:]
     with open(path, "wb") as file:
         _write_message(file, model, messages)
 
 
-def share_weights(models: Sequence[onnx.ModelProto], path: Path) -> Path:
-    """Move the weights inside `models`, graphs of one model, to one file beside `path`, to which they then refer.
+def share_weights(models: Sequence[onnx.ModelProto], path: Path, weights: Mapping[str, Weight]) -> Path:
+    """Move the weights of `models`, graphs of one model, to one file beside `path`, to which they then refer.
 
-    What several hold is kept once. The file is named for its content; it is written here.
+    What several hold or name is kept once. The file is named for its content; it is written here.
     """
-    tensors = [tensor for model in models for tensor in model.graph.initializer if len(tensor.raw_data) >= _SMALL]
-    places = [hashlib.sha256(tensor.raw_data).digest() for tensor in tensors]
-    kept = dict(zip(places, (tensor.raw_data for tensor in tensors), strict=True))
-    data = path.with_name(f"{path.name}.{hashlib.sha256(b''.join(kept)).hexdigest()[:DIGEST]}.data")
+    tensors = [tensor for model in models for tensor in model.graph.initializer]
+    contents: dict[bytes, Weight] = {}
+    digests: dict[str, bytes] = {}  # by the names of weights, whose bytes are read once
+    places = []
+    for tensor in tensors:
+        weight = _named(tensor, weights)
+        content = np.frombuffer(tensor.raw_data, np.uint8) if weight is None else weight
+        if _size(content) >= _SMALL:
+            digest = digests.get(_name(tensor)) or _sha256(content)
+            if weight is not None:
+                digests[_name(tensor)] = digest
+            contents.setdefault(digest, content)
+            places.append((tensor, digest))
+        elif weight is not None:
+            _hold(tensor, weight)
+    data = path.with_name(f"{path.name}.{hashlib.sha256(b''.join(contents)).hexdigest()[:DIGEST]}.data")
     offsets = {}
     with replacing(data) as part, open(part, "wb") as file:
-        for digest, content in kept.items():
+        for digest, content in contents.items():
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
             offsets[digest] = file.tell()
-            file.write(content)
-    for tensor, digest in zip(tensors, places, strict=True):
-        _refer(tensor, data.name, offsets[digest], len(tensor.raw_data))
+            _write_weight(file, content)
+    for tensor, digest in places:
         tensor.ClearField("raw_data")
+        _refer(tensor, data.name, offsets[digest], _size(contents[digest]))
     return data
 
 
@@ -116,52 +130,77 @@ def without_older(path: Path, files: list[Path]) -> list[Path]:
 
 def shape(weight: Weight) -> tuple[int, ...]:
     """The shape of a weight as it is stored."""
-    parts = _parts(weight)
-    return (sum(len(part) for part in parts), *parts[0].shape[1:]) if len(parts) > 1 else tuple(parts[0].shape)
+    if not isinstance(weight, tuple):
+        return tuple(weight.shape)
+    return (sum(map(len, weight)), *weight[0].shape[1:])
 
 
 def array(weight: Weight) -> np.ndarray:
     """The weight as it is stored, in memory; no copy of one that is stored as it is."""
+    if isinstance(weight, np.ndarray):
+        return weight
     parts = [np.frombuffer(part, "<f4") for part in _bytes(weight)]
     return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(shape(weight))
 
 
+def refer(name: str, weight: Weight) -> TensorProto:
+    """An initializer that names its weight and holds no numbers, for `values`, `fill` and what writes."""
+    tensor = TensorProto(name=name, data_type=_data_type(weight), dims=shape(weight))
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=name)
+    return tensor
+
+
 def refer_to_weights(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Give `model` initializers that name their weight and hold no numbers, for `values` and `fill`."""
-    for name, weight in weights.items():
-        tensor = model.graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=name)
+    """Give `model` an initializer that names it for each of the weights."""
+    model.graph.initializer.extend(refer(name, weight) for name, weight in weights.items())
 
 
 def values(tensor: TensorProto, weights: Mapping[str, Weight]) -> np.ndarray:
     """The numbers of an initializer: those inside it, or those of the weight that it names."""
-    if tensor.data_location != TensorProto.EXTERNAL:
-        return numpy_helper.to_array(tensor)
-    return array(weights[tensor.external_data[0].value])
+    weight = _named(tensor, weights)
+    return numpy_helper.to_array(tensor) if weight is None else array(weight)
 
 
 def fill(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
     """Put the numbers of the weights that initializers name into them."""
     for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.raw_data = values(tensor, weights).tobytes()
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
+        weight = _named(tensor, weights)
+        if weight is not None:
+            _hold(tensor, weight)
 
 
-def _parts(weight: Weight) -> tuple[Tensor, ...]:
-    return weight if isinstance(weight, tuple) else (weight,)
+def _hold(tensor: TensorProto, weight: Weight) -> None:
+    tensor.raw_data = array(weight).tobytes()
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _named(tensor: TensorProto, weights: Mapping[str, Weight]) -> Weight | None:
+    """The weight that an initializer names; one that lies in a file has more to say than a name."""
+    return weights[_name(tensor)] if len(tensor.external_data) == 1 else None
+
+
+def _name(tensor: TensorProto) -> str:
+    return str(tensor.external_data[0].value) if tensor.external_data else ""
+
+
+def _data_type(weight: Weight) -> int:
+    number = helper.np_dtype_to_tensor_dtype(weight.dtype) if isinstance(weight, np.ndarray) else TensorProto.FLOAT
+    return int(number)
 
 
 def _size(weight: Weight) -> int:
     """Bytes."""
-    return 4 * math.prod(shape(weight))
+    return weight.nbytes if isinstance(weight, np.ndarray) else 4 * math.prod(shape(weight))
 
 
 def _bytes(weight: Weight) -> Iterator[memoryview]:
     """The weight's bytes, a part at a time."""
-    for part in _parts(weight):
+    if isinstance(weight, np.ndarray):
+        yield np.ascontiguousarray(weight, weight.dtype.newbyteorder("<")).data
+        return
+    for part in weight if isinstance(weight, tuple) else (weight,):
         array = np.ascontiguousarray(part.detach().float().cpu().numpy())
         yield array.astype("<f4", copy=False).data
 
@@ -169,6 +208,13 @@ def _bytes(weight: Weight) -> Iterator[memoryview]:
 def _write_weight(file: BinaryIO, weight: Weight) -> None:
     for part in _bytes(weight):
         file.write(part)
+
+
+def _sha256(weight: Weight) -> bytes:
+    digest = hashlib.sha256()
+    for part in _bytes(weight):
+        digest.update(part)
+    return digest.digest()
 
 
 def _digest(weights: Mapping[str, Weight]) -> str:
@@ -183,7 +229,7 @@ def _digest(weights: Mapping[str, Weight]) -> str:
 
 def _inline(name: str, weight: Weight) -> bytes:
     """The tensor's message up to its raw bytes, which follow."""
-    proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
+    proto = TensorProto(name=name, data_type=_data_type(weight), dims=shape(weight))
     head: bytes = proto.SerializeToString()
     return head + _tag(_RAW_DATA_FIELD) + _varint(_size(weight))
 
@@ -193,7 +239,7 @@ def _write_data(file: BinaryIO, weights: Mapping[str, Weight], location: str) ->
     protos = []
     for name, weight in weights.items():
         file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-        proto = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape(weight))
+        proto = TensorProto(name=name, data_type=_data_type(weight), dims=shape(weight))
         _refer(proto, location, file.tell(), _size(weight))
         _write_weight(file, weight)
         protos.append(proto)
@@ -202,6 +248,7 @@ def _write_data(file: BinaryIO, weights: Mapping[str, Weight], location: str) ->
 
 def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     tensor.data_location = TensorProto.EXTERNAL
+    tensor.ClearField("external_data")
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
 

@@ -237,7 +237,12 @@ def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto
 
 def _check(model: onnx.ModelProto, weights: Sequence[Any]) -> None:
     """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.export."""
-    inputs = len(model.graph.input)
-    model.graph.input.extend(weights)
-    onnx.checker.check_model(model, full_check=True)
-    del model.graph.input[inputs:]
+    checked = onnx.ModelProto()
+    checked.CopyFrom(model)
+    there = checked.graph.initializer
+    for i in reversed(range(len(there))):
+        if there[i].data_location == TensorProto.EXTERNAL:  # named, or in a file
+            checked.graph.input.append(helper.make_tensor_value_info(there[i].name, there[i].data_type, there[i].dims))
+            del there[i]
+    checked.graph.input.extend(weights)
+    onnx.checker.check_model(checked, full_check=True)

@@ -8,10 +8,9 @@ written here decides which nodes they touch. What each scheme costs is measured,
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from t2r_export.checkpoint import Checkpoint
 from t2r_export.compile import CONTEXT
 from t2r_export.export import Built, ExportConfig, ExportReport, build, export, graph_format
 from t2r_export.graph_file import (
-    DIGEST,
     EXTERNAL_BYTES,
     Weight,
     companion,
@@ -76,7 +74,7 @@ class _Source:
     model: onnx.ModelProto
     signature: Signature
     prompts: Callable[[], onnx.ModelProto | None]  # read when its turn comes
-    weights: Mapping[str, Weight]
+    weights: dict[str, Weight]  # and those that a scheme makes of them
     path: Path | None  # where it can be run, if anywhere
 
 
@@ -148,7 +146,7 @@ def _of(built: Built) -> _Source:
     prompts = built.others.get("prefill")
     if prompts is not None:
         refer_to_weights(prompts, built.weights)
-    return _Source(built.graph, built.report.signature, lambda: prompts, built.weights, None)
+    return _Source(built.graph, built.report.signature, lambda: prompts, dict(built.weights), None)
 
 
 def _quantize(
@@ -170,18 +168,18 @@ def _quantize(
     if writes:
         others["loop"] = wrap(made, signature)
         _describe(others["loop"], signature.of_loop(), config)
-    data = None if others else _data_file(made, out, external_bytes)
-    shared = [share_weights([made, *others.values()], out)] if others else []
+    shares = bool(others) or after > external_bytes
+    data = [share_weights([made, *others.values()], out, source.weights)] if shares else []
     places = {kind: companion(out, other, kind) for kind, other in others.items()}
-    files = [out, *([data] if data else shared), *places.values()]
+    files = [out, *data, *places.values()]
     names = {kind: place.name for kind, place in places.items()}
     _describe(made, replace(signature, prefill=names.get("prefill"), loop=names.get("loop")), config)
     try:
         for kind, other in others.items():
             with replacing(places[kind]) as part:
-                _write(other, part, None)
+                write_whole(other, part, source.weights)
         with replacing(out) as part:
-            _write(made, part, data)
+            write_whole(made, part, source.weights)
             quality = None
             if check is not None:
                 assert source.path is not None
@@ -190,7 +188,7 @@ def _quantize(
                 raise Ruined(out, quality)
     except BaseException:
         for file in files[1:]:
-            if file == data or file not in stood:
+            if file not in stood:
                 file.unlink(missing_ok=True)
         raise
     return QuantizeReport(without_older(out, files), config.scheme, before, after, quality, no_prefill)
@@ -271,8 +269,9 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
 
 
 def _quantized(
-    model: onnx.ModelProto, weights: Mapping[str, Weight], config: QuantizeConfig, calibration: Calibration | None
+    model: onnx.ModelProto, weights: dict[str, Weight], config: QuantizeConfig, calibration: Calibration | None
 ) -> onnx.ModelProto:
+    """`model` as the scheme makes it; its initializers hold their numbers, or name one of `weights`."""
     chosen = scheme(config.scheme)
     if not chosen.block_wise:
         fill(model, weights)
@@ -280,7 +279,6 @@ def _quantized(
     opset = {o.domain: o.version for o in model.opset_import}
     with quiet():
         made = chosen.quantizer(model, config, calibration, weights)
-    fill(made, weights)
     made.producer_name, made.producer_version, made.ir_version = kept
     assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
     return made
@@ -296,24 +294,6 @@ def _no_prefill(signature: Signature, name: str, chosen: Scheme) -> str | None:
 def _weight_bytes(model: onnx.ModelProto) -> int:
     tensors = model.graph.initializer
     return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
-
-
-def _data_file(model: onnx.ModelProto, out: Path, external_bytes: int) -> Path | None:
-    """Where the weights go if they do not fit into the graph's own file, named for their content."""
-    if _weight_bytes(model) <= external_bytes:
-        return None
-    digest = hashlib.sha256()
-    for tensor in model.graph.initializer:
-        digest.update(tensor.raw_data)
-    return out.with_name(f"{out.name}.{digest.hexdigest()[:DIGEST]}.data")
-
-
-def _write(model: onnx.ModelProto, path: Path, data: Path | None) -> None:
-    if data is None:
-        write_whole(model, path)
-    else:
-        data.unlink(missing_ok=True)  # onnx appends
-        onnx.save_model(model, path, save_as_external_data=True, location=data.name, convert_attribute=False)
 
 
 def _describe(model: onnx.ModelProto, signature: Signature, config: QuantizeConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,9 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 import small
 from t2r_export import quantize as quantizing
 from t2r_export.export import ExportConfig, export
+from t2r_export.graph_file import Weight, values
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers.base import QuantizeConfig, initializers, quantize_embedding, quiet, replace_initializers
 from t2r_export.quantizers.blocks import in_blocks
+
+BLOCKS = sys.modules[in_blocks.__module__]  # whose name in its package is that of a function in it
 
 
 def model_of(operator: str, inputs: list[str], weight: np.ndarray, x: int) -> onnx.ModelProto:
@@ -35,9 +39,12 @@ def model_of(operator: str, inputs: list[str], weight: np.ndarray, x: int) -> on
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_blocks_are_those_of_the_quantizer(bits: int, size: int, asymmetric: bool, shape: tuple[int, int]) -> None:
+def test_blocks_are_those_of_the_quantizer(
+    bits: int, size: int, asymmetric: bool, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
+    monkeypatch.setattr(BLOCKS, "NUMBERS", 2 * shape[0])  # two columns at a time
     matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     how = DefaultWeightOnlyQuantConfig(size, not asymmetric, bits=bits)
     quantizer = MatMulNBitsQuantizer(model_of("MatMul", ["input_ids", "w"], matrix, TensorProto.FLOAT), algo_config=how)
@@ -59,14 +66,13 @@ def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.
     with quiet():
         quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8)
     expected = onnx.load(tmp_path / "q.onnx").graph
-    quantize_embedding(model)
+    weights: dict[str, Weight] = {}
+    quantize_embedding(model, weights)
     assert [node.op_type for node in model.graph.node] == [node.op_type for node in expected.node]
     found = initializers(model)
     assert found.keys() == {tensor.name for tensor in expected.initializer}
     for tensor in expected.initializer:
-        np.testing.assert_array_equal(
-            numpy_helper.to_array(found[tensor.name]), numpy_helper.to_array(tensor), strict=True
-        )
+        np.testing.assert_array_equal(values(found[tensor.name], weights), numpy_helper.to_array(tensor), strict=True)
 
 
 @pytest.mark.parametrize("name", ["learned", "rotary_keep"])  # a tied head, and one of its own
@@ -108,3 +114,18 @@ def test_a_layout_without_numbers_needs_no_compiler() -> None:
         "assert weight_shapes(SIZES['gpt2-small']); assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_graph_for_prompts_takes_the_rounded_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded = []
+
+    def counted(matrix: np.ndarray, *how: Any) -> list[np.ndarray]:
+        rounded.append(matrix.shape)
+        return in_blocks(matrix, *how)
+
+    monkeypatch.setattr(BLOCKS, "in_blocks", counted)
+    export_quantized(small.checkpoint(), tmp_path / "g.onnx", ExportConfig(), QuantizeConfig("w4"))
+    alone = rounded.copy()
+    rounded.clear()
+    export_quantized(small.checkpoint(), tmp_path / "h.onnx", ExportConfig(prefill=True), QuantizeConfig("w4"))
+    assert rounded == alone != []

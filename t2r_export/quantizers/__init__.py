@@ -2,12 +2,12 @@
 
 Every scheme is a function (model, config, calibration, weights) -> model: it takes a float32 step graph and gives back
 one with the same inputs and outputs, names and dtypes; the rounding is ONNX Runtime's own. The weights are inside the
-graph, but for those that the initializers of a block-wise scheme's graph name (see graph_file.refer_to_weights).
+graph, but for those that the initializers of a block-wise scheme's graph name, before and after (see graph_file.refer).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
@@ -19,7 +19,7 @@ from t2r_export.quantizers.float16 import float16
 from t2r_export.quantizers.integers import dynamic, static
 from t2r_runtime.errors import UserError
 
-Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, Mapping[str, Weight]], onnx.ModelProto]
+Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, dict[str, Weight]], onnx.ModelProto]
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
-from t2r_export.graph_file import Weight, fill, values
+from t2r_export.graph_file import Weight, fill, refer, values
 from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, three_axes
 from t2r_export.quantizers.base import (
-    NO_WEIGHTS,
     Calibration,
     QuantizeConfig,
     alone,
@@ -33,19 +32,18 @@ BITS = {"w8": 8, "w4": 4}
 HEAD_BITS = 8
 BLOCK_SIZE = 32
 ACCURACY_LEVEL = 4
+NUMBERS = 1 << 20  # of a matrix that are turned and rounded at a time
 MICROSOFT = "com.microsoft"
 
 
 def blocks(
-    model: onnx.ModelProto,
-    config: QuantizeConfig,
-    _: Calibration | None = None,
-    weights: Mapping[str, Weight] = NO_WEIGHTS,
+    model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None, weights: dict[str, Weight]
 ) -> onnx.ModelProto:
     """`model` with the weights of its projections in blocks.
 
     Args:
-        weights: what initializers may name instead of holding it; each is read once, and none is copied whole.
+        weights: what initializers may name instead of holding it; none is copied whole. The rounded ones are added,
+            under the names by which the graph knows them; what is there already is not rounded again.
     """
     names, last = projections(model), head(model)
     bits_of = dict.fromkeys(names, BITS[config.scheme]) | {last: config.head_bits or HEAD_BITS}
@@ -62,7 +60,7 @@ def blocks(
 
 
 def _block_wise_projections(
-    model: onnx.ModelProto, config: QuantizeConfig, bits_of: Mapping[str, int], weights: Mapping[str, Weight]
+    model: onnx.ModelProto, config: QuantizeConfig, bits_of: Mapping[str, int], weights: dict[str, Weight]
 ) -> None:
     """Put a MatMulNBits, and an Add of the bias, for each of the projections."""
     kept, nodes = initializers(model), []
@@ -76,9 +74,10 @@ def _block_wise_projections(
             name, matrix = f"{name}.transposed", matrix.T
         bits = bits_of[node.name]
         parts = _parts(name, bits, config)
-        if not kept.keys() >= set(parts):
+        if not weights.keys() >= set(parts):
             arrays = in_blocks(matrix, bits, config.block_size or BLOCK_SIZE, config.asymmetric)
-            kept |= {part: numpy_helper.from_array(array, part) for part, array in zip(parts, arrays, strict=True)}
+            weights |= zip(parts, arrays, strict=True)
+        kept |= {part: refer(part, weights[part]) for part in parts}
         product = f"{node.name}.product" if bias else node.output[0]
         made = helper.make_node("MatMulNBits", [x, *parts], [product], f"{node.name}_Q{bits}", domain=MICROSOFT)
         made.attribute.extend(_attributes(matrix, bits, config))
@@ -120,12 +119,15 @@ def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> lis
     """
     rows, columns = matrix.shape
     blocks = -(-rows // size)
-    matrix = np.ascontiguousarray(np.pad(matrix, ((0, blocks * size - rows), (0, 0))) if rows % size else matrix)
     numbers = np.zeros((columns, blocks, size * bits // 8), np.uint8)
     scales = np.zeros((columns, blocks), np.float32)
     zero_points = np.zeros((columns, -(-blocks * bits // 8)), np.uint8)
     rounding = {4: runtime.quantize_matmul_4bits, 8: runtime.quantize_matmul_8bits}[bits]
-    rounding(numbers, matrix, scales, zero_points, size, columns, rows, not asymmetric)
+    for start in range(0, columns, max(1, NUMBERS // rows)):
+        some = slice(start, start + max(1, NUMBERS // rows))
+        part = np.zeros((blocks * size, len(scales[some])), np.float32)
+        part[:rows] = matrix[:, some]
+        rounding(numbers[some], part, scales[some], zero_points[some], size, part.shape[1], rows, not asymmetric)
     return [numbers, scales, zero_points] if asymmetric else [numbers, scales]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from t2r_export.graph_file import Weight, fill
 from t2r_export.quantizers.base import (
     Calibration,
     QuantizeConfig,
@@ -28,7 +29,9 @@ def dynamic(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     gemm_to_matmul(model)
-    quantize_embedding(model)
+    table: dict[str, Weight] = {}
+    quantize_embedding(model, table)
+    fill(model, table)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "int8.onnx")
         quantize_dynamic(
