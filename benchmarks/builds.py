@@ -1,0 +1,147 @@
+"""The students of one or more builds as a table of Markdown: the figures in docs/quality.md.
+
+    python benchmarks/builds.py build/mixers build/hybrids [--sort] [--lengths 256,512,2048] [--untrained NAME,…]
+        [--plot students.svg]
+
+A build is a folder that `t2r build` has written. A line a student: how far above its teacher it is in nats per token
+(in windows as it was trained on, from the build's results.json), the bytes of a sequence's state, the tokens and
+seconds of its training. Students whose names differ only in an ending -s1, -s2, … are seeds of one: their line has the
+mean and, in brackets, the lowest and highest.
+
+`--lengths` reads the recipe's text in windows of each length and gives nats per token there (the teacher's first), and
+of the windows' last quarter in brackets. `--untrained` adds students as they were before any training. `--plot` draws
+nats against bytes of state; one that grows is drawn at its size after 256 tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t2r_export import checkpoint
+from t2r_export.checkpoint import Checkpoint
+from t2r_export.data import read_corpus
+from t2r_export.evaluate import evaluate_lengths
+from t2r_export.recipe import data_folder
+
+TRAINED = 256  # tokens of a window in every recipe
+SEED = re.compile(r"-s\d+$")
+
+
+@dataclass
+class Line:
+    """A student, or the seeds of one."""
+
+    name: str
+    gaps: list[float]  # nats per token above the teacher, a seed each
+    bytes: int  # of a sequence's state after a window
+    grows: bool
+    tokens: int
+    seconds: float
+    path: Path
+    lengths: list[tuple[float, float]]  # nats, and those of the last quarter
+
+    @property
+    def gap(self) -> float:
+        return statistics.mean(self.gaps)
+
+    def cells(self) -> list[str]:
+        spread = f" ({min(self.gaps):+.3f} to {max(self.gaps):+.3f})" if len(self.gaps) > 1 else ""
+        size = f"{self.bytes:,}{', grows' if self.grows else ''}"
+        trained = [f"{self.tokens / 1e6:.1f} M", f"{self.seconds:.0f}"] if self.tokens else ["none", "-"]
+        return [self.name, f"{self.gap:+.3f}{spread}", size, *trained, *map(_nats, self.lengths)]
+
+
+def lines_of(work: Path, untrained: list[str], lengths: list[int], text: Path) -> list[Line]:
+    """A line for each student of a build, seeds put together."""
+    found: dict[str, Line] = {}
+    results: list[dict[str, Any]] = json.loads((work / "results.json").read_text(encoding="utf-8"))
+    for row in results:
+        gap, path = row["student_nats"] - row["teacher_nats"], work / row["path"]
+        name = SEED.sub("", row["name"])
+        if name in found:
+            found[name].gaps.append(gap)
+        else:
+            found[name] = _line(name, path, lengths, text, [gap], row["tokens"], row["seconds"])
+    for name in untrained:
+        start = work / f"{name}.converted.pt"
+        if start.exists():
+            line = _line(f"{name}, untrained", start, lengths, text, [], 0, 0)
+            line.gaps = [_nats_at(checkpoint.load(start), [TRAINED], text)[0][0] - results[0]["teacher_nats"]]
+            found[line.name] = line
+    return list(found.values())
+
+
+def _line(
+    name: str, path: Path, lengths: list[int], text: Path, gaps: list[float], tokens: int, seconds: float
+) -> Line:
+    loaded = checkpoint.load(path)
+    states = loaded.model.state_spec()
+    size = sum(spec.bytes(length=TRAINED) for spec in states)
+    grows = any(spec.grows for spec in states)
+    return Line(name, gaps, size, grows, tokens, seconds, path, _nats_at(loaded, lengths, text))
+
+
+def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
+    if not lengths:
+        return []
+    tokens = read_corpus([text], loaded.tokenizer, loaded.config, 0.1).validation
+    return [(e.nats, e.end_nats) for e in evaluate_lengths(loaded.model, tokens, lengths)]
+
+
+def _nats(at: tuple[float, float]) -> str:
+    return f"{at[0]:.3f} ({at[1]:.3f})"
+
+
+def markdown(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]]) -> str:
+    head = ["student", "above the teacher", "bytes of state", "tokens", "seconds", *(f"{n:,}" for n in lengths)]
+    rows = [head, ["---"] * len(head)]
+    if teacher:
+        rows.append(["the teacher", *[""] * 4, *map(_nats, teacher)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in [*rows, *(line.cells() for line in lines)])
+
+
+def draw(lines: list[Line], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for line in lines:
+        axes.plot(line.bytes / 1e3, line.gap, "o", color="C1" if line.grows else "C0")
+        axes.annotate(line.name, (line.bytes / 1e3, line.gap), xytext=(5, 3), textcoords="offset points", fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel="state of a sequence, KB", ylabel="nats per token above the teacher")
+    axes.grid(alpha=0.3, which="both")
+    axes.margins(x=0.15)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("builds", type=Path, nargs="+")
+    parser.add_argument("--sort", action="store_true", help="the nearest to the teacher first")
+    parser.add_argument("--lengths", default="")
+    parser.add_argument("--untrained", default="")
+    parser.add_argument("--only", default="", help="names of students; default: all")
+    parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
+    parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    lengths = [int(part) for part in filter(None, options.lengths.split(","))]
+    untrained, only = (list(filter(None, part.split(","))) for part in (options.untrained, options.only))
+    lines = [line for work in options.builds for line in lines_of(work, untrained, lengths, options.text)]
+    lines = [line for line in lines if not only or line.name in only or line.name.endswith(", untrained")]
+    if options.sort:
+        lines.sort(key=lambda line: line.gap)
+    teacher = _nats_at(checkpoint.load(options.teacher), lengths, options.text) if lengths else []
+    print(markdown(lines, lengths, teacher))
+    if options.plot:
+        draw(lines, options.plot)
+
+
+if __name__ == "__main__":
+    main()
