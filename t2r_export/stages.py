@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from t2r_export import lora
 from t2r_export.losses import Divergence, next_token_loss, squared_error, variance
-from t2r_export.model import Transformer
+from t2r_export.mixers import State
+from t2r_export.model import Block, Transformer
+from t2r_export.positions import Rotary
 from t2r_runtime.errors import UserError
 
 
@@ -81,37 +83,47 @@ class Stage(nn.Module):
         raise NotImplementedError
 
 
-class Transfer(Stage):
-    """Squared error of each new layer's output, divided by the variance of the teacher's: layers weigh alike.
+class Match(Stage):
+    """Base of the stages in which new layers learn what the teacher's do with the teacher's own hidden states.
 
-    The loss is the sum over layers of the share of variance that is not explained, so an untrained layer starts near
-    1 and a layer that the student kept contributes nothing.
+    The loss is the sum over the new layers of the squared error, divided by the variance of what the teacher's layer
+    adds: layers weigh alike, and one that adds nothing starts near 1.
     """
 
     needs_teacher = True
+    name: ClassVar[str]
+    nothing_new: ClassVar[tuple[str, str, str]]  # what a UserError says where no layer is new
     variance: Tensor  # (new layers)
 
     def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
         assert teacher is not None
-        _check_alike(student, teacher, "the transfer stage", "leave transfer out")
-        new = {layer: _new_parameters(student, teacher, layer) for layer in range(len(student.blocks))}
-        self.new = {layer: names for layer, names in new.items() if names}
+        _check_alike(student, teacher, f"the {self.name} stage", f"leave {self.name} out")
+        learning = {layer: self.learns(student, teacher, layer) for layer in range(len(student.blocks))}
+        self.new = {layer: names for layer, names in learning.items() if names}
         if not self.new:
-            raise UserError(
-                "a student whose mixers have parameters that its teacher's lack",
-                "mixers that have nothing new to learn",
-                "convert the model first, or leave transfer out: align and distill train what is there",
-            )
+            raise UserError(*self.nothing_new)
         super().__init__(student, teacher, weights)
         self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
 
+    def learns(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+        """Names of the parameters of the student's mixer in that layer that are trained; none if it is not new."""
+        raise NotImplementedError
+
+    def added(self, layer: Layer) -> Tensor:
+        """What the teacher's layer adds."""
+        raise NotImplementedError
+
+    def pair(self, block: Block, layer: Layer, state: State, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
+        """What the student's block gives for what the teacher's got, and what the teacher's gave."""
+        raise NotImplementedError
+
     def trainable(self) -> dict[str, nn.Parameter]:
-        names = {name for names in self.new.values() for name in names}
+        names = {f"blocks.{layer}.mixer.{name}" for layer, names in self.new.items() for name in names}
         return {name: p for name, p in self.student.named_parameters() if name in names}
 
     @torch.no_grad()
     def measure(self, windows: Tensor) -> None:
-        self.variance.copy_(variance([layers[number].mixed for number in self.new] for layers in self.seen(windows)))
+        self.variance.copy_(variance([self.added(layers[n]) for n in self.new] for layers in self.seen(windows)))
 
     def forward(self, windows: Tensor) -> Tensor:
         assert self.teacher is not None
@@ -121,61 +133,56 @@ class Transfer(Stage):
             layers = read(self.teacher, ids)
             rotary = self.student.embed(ids, states)[1]
         losses = []
-        for number in self.new:
-            y, _ = self.student.blocks[number].mixer(
-                layers[number].normed, self.student.layer_state(states, number), rotary
-            )
-            losses.append(squared_error(y, layers[number].mixed))
+        for n in self.new:
+            state = self.student.layer_state(states, n)
+            losses.append(squared_error(*self.pair(self.student.blocks[n], layers[n], state, rotary)))
         return (torch.stack(losses) / self.variance).sum()
 
 
-class Align(Stage):
-    """Squared error of each new layer's block output, divided by the variance of what the teacher's block adds.
+class Transfer(Match):
+    """Each new mixer's output. A mixer is new if it has parameters that the teacher's lacks, and only those learn."""
 
-    The residual stream passes both blocks unchanged, so a block that adds nothing starts near 1; the loss is the sum
-    over the layers whose mixers differ. The feed-forward stays as it is: the mixer learns what it makes of its output.
+    name = "transfer"
+    nothing_new = (
+        "a student whose mixers have parameters that its teacher's lack",
+        "mixers that have nothing new to learn",
+        "convert the model first, or leave transfer out: align and distill train what is there",
+    )
+
+    def learns(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+        ours, theirs = (dict(model.blocks[layer].mixer.named_parameters()) for model in (student, teacher))
+        return ours.keys() - theirs.keys()
+
+    def added(self, layer: Layer) -> Tensor:
+        return layer.mixed
+
+    def pair(self, block: Block, layer: Layer, state: State, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
+        return block.mixer(layer.normed, state, rotary)[0], layer.mixed
+
+
+class Align(Match):
+    """Each new block's output, by all weights of its mixer. A mixer is new if it is another than the teacher's.
+
+    The residual stream passes both blocks unchanged. The feed-forward stays as it is: the mixer learns what it makes
+    of its output.
     """
 
-    needs_teacher = True
-    variance: Tensor  # (new layers)
+    name = "align"
+    nothing_new = (
+        "a student with other mixers than its teacher",
+        "the same mixers in both",
+        "convert the model first, or leave align out",
+    )
 
-    def __init__(self, student: Transformer, teacher: Transformer | None, weights: LossWeights | None = None) -> None:
-        assert teacher is not None
-        _check_alike(student, teacher, "the align stage", "leave align out")
-        pairs = enumerate(zip(student.config.layers, teacher.config.layers, strict=True))
-        self.new = [number for number, (ours, theirs) in pairs if ours != theirs]
-        if not self.new:
-            raise UserError(
-                "a student with other mixers than its teacher",
-                "the same mixers in both",
-                "convert the model first, or leave align out",
-            )
-        super().__init__(student, teacher, weights)
-        self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
+    def learns(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+        same = student.config.layers[layer] == teacher.config.layers[layer]
+        return set() if same else {name for name, _ in student.blocks[layer].mixer.named_parameters()}
 
-    def trainable(self) -> dict[str, nn.Parameter]:
-        places = tuple(f"blocks.{number}.mixer." for number in self.new)
-        return {name: p for name, p in self.student.named_parameters() if name.startswith(places)}
+    def added(self, layer: Layer) -> Tensor:
+        return layer.output - layer.input
 
-    @torch.no_grad()
-    def measure(self, windows: Tensor) -> None:
-        self.variance.copy_(
-            variance([layers[n].output - layers[n].input for n in self.new] for layers in self.seen(windows))
-        )
-
-    def forward(self, windows: Tensor) -> Tensor:
-        assert self.teacher is not None
-        ids = windows[:, :-1]
-        states = self.student.init_state(len(ids))
-        with torch.no_grad():
-            layers = read(self.teacher, ids)
-            rotary = self.student.embed(ids, states)[1]
-        losses = []
-        for number in self.new:
-            state = self.student.layer_state(states, number)
-            y, _ = self.student.blocks[number](layers[number].input, state, rotary)
-            losses.append(squared_error(y, layers[number].output))
-        return (torch.stack(losses) / self.variance).sum()
+    def pair(self, block: Block, layer: Layer, state: State, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
+        return block(layer.input, state, rotary)[0], layer.output
 
 
 class Distill(Stage):
@@ -266,13 +273,6 @@ def _check_alike(student: Transformer, teacher: Transformer, purpose: str, other
             f"{len(student.blocks)} of {student.config.width}",
             f"give the model that was converted as the teacher, or {otherwise}",
         )
-
-
-def _new_parameters(student: Transformer, teacher: Transformer, layer: int) -> set[str]:
-    """Names of the parameters of a student's mixer which the teacher's mixer in that layer does not have."""
-    known = {name for name, _ in teacher.blocks[layer].mixer.named_parameters()}
-    names = [name for name, _ in student.blocks[layer].mixer.named_parameters()]
-    return {f"blocks.{layer}.mixer.{name}" for name in names if name not in known}
 
 
 # the stages by name; how long they train, and how fast, stands in t2r_export.finetune_config under the same names
