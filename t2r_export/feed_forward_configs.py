@@ -6,29 +6,19 @@ Imports without torch. A new kind is a config here, with a line in `FEED_FORWARD
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from t2r_export.validation import choice, fields, need, size
+from t2r_export.kinds import Kind, of_kind
+from t2r_export.validation import need, size
 
 MAX_KEYS = 1024  # of a half query: the largest memory of the paper has 1024² values
 
 
 @dataclass(frozen=True)
-class FeedForwardConfig:
+class FeedForwardConfig(Kind):
     """Base of the feed-forwards' configs."""
-
-    kind: ClassVar[str]
-
-    def summary(self) -> str:
-        """The options for a person, after the kind."""
-        return ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with the kind; `feed_forward_from_dict` gives an equal config back."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -75,9 +65,5 @@ FEED_FORWARD_CONFIGS: dict[str, type[FeedForwardConfig]] = {
 
 def feed_forward_from_dict(data: Mapping[str, Any]) -> FeedForwardConfig:
     """A config from plain data with its `kind`. Raises UserError for a missing, unknown or impossible value."""
-    need(isinstance(data, Mapping), "a feed-forward's config to be a JSON object", type(data).__name__, "correct it")
-    values = dict(data)
-    kind = values.pop("kind", None)
-    choice("feed-forward kind", kind, tuple(FEED_FORWARD_CONFIGS))
-    cls = FEED_FORWARD_CONFIGS[str(kind)]
-    return cls(**fields(cls, values, f"a {kind} feed-forward's config"))
+    cls, values = of_kind(FEED_FORWARD_CONFIGS, data, "feed-forward")
+    return cls(**values)

@@ -22,11 +22,11 @@ def need(condition: bool, expected: str, received: Any, do: str) -> None:
         raise UserError(expected, str(received), do)
 
 
-def size(name: str, value: Any, limit: int = MAX_SIZE) -> None:
+def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     need(
-        whole and 1 <= value <= limit,
-        f"{name} to be a whole number from 1 to {limit}",
+        whole and least <= value <= limit,
+        f"{name} to be a whole number from {least} to {limit}",
         repr(value),
         f"correct {name}",
     )
@@ -34,13 +34,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE) -> None:
 
 def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
     """A number of things that need not be there."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    need(
-        whole and 0 <= value <= limit,
-        f"{name} to be a whole number from 0 to {limit}",
-        repr(value),
-        f"correct {name}",
-    )
+    size(name, value, limit, least=0)
 
 
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:

@@ -305,7 +305,7 @@ Q = ("weights", "blocks.1.mixer.q.weight")
         ),
         (put("config", "more", value=1), r"received missing none, unexpected \['more'\]"),
         (put("config", value=3), "the model's config to be a JSON object; received int"),
-        (put("config", "layers", value=[3]), "a layer's config to be a JSON object; received int"),
+        (put("config", "layers", value=[3]), "a mixer's config to be a JSON object; received int"),
         (put("config", "eos_tokens", value=3), "eos_tokens to be a list; received int"),
         (put("config", "width", value=11), "the shapes that its config describes"),
         (put("config", "norm_eps", value=10**400), "norm_eps to be a finite positive number"),

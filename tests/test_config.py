@@ -206,10 +206,10 @@ def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
 BAD_DATA: list[tuple[dict[str, Any], str]] = [
     ({"widht": 3}, "missing none, unexpected ['widht']; correct the model's config, or read it with the version that"),
     ({"layers": "linear"}, "expected layers to be a list of at most 1024; received str; correct the config"),
-    ({"layers": [3]}, "expected a layer's config to be a JSON object; received int; correct the config"),
+    ({"layers": [3]}, "expected a mixer's config to be a JSON object; received int; correct the config"),
     ({"layers": [{}]}, f"expected mixer kind to be one of {', '.join(MIXER_CONFIGS)}; received None; choose one"),
     ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(MIXER_CONFIGS)}; received ['linear']; choose one"),
-    ({"layers": [{"kind": "linear"}]}, "missing ['feature_size'], unexpected none; correct a linear layer's config"),
+    ({"layers": [{"kind": "linear"}]}, "missing ['feature_size'], unexpected none; correct a linear mixer's config"),
     ({"layers": [{"kind": "softmax", "feature_size": 3}]}, "missing none, unexpected ['feature_size']; correct a soft"),
     (
         {"layers": [{"kind": "linear", "feature_size": 3, "guard": {"epsilon": 1}}]},

@@ -163,7 +163,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"feed_forwards": {"kind": "dense"}}, "feed_forwards to be a list of at most 1024; received dict; correct the co"),
     ({"feed_forwards": [{}, {}]}, "feed-forward kind to be one of dense, none, product_key; received None; choose one"),
-    ({"feed_forwards": ["dense", "dense"]}, "a feed-forward's config to be a JSON object; received str; correct it"),
+    (
+        {"feed_forwards": ["dense", "dense"]},
+        "a feed-forward's config to be a JSON object; received str; correct the config",
+    ),
     ({"residual": 1}, "residual to be true or false; received 1; correct residual"),
 ]
 BAD_KEYS: list[tuple[dict[str, Any], str]] = [

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from t2r_export.kinds import of_kind
 from t2r_export.mixer_configs.base import Guard, MixerConfig
 from t2r_export.mixer_configs.hybrid import HybridConfig
 from t2r_export.mixer_configs.linear import LinearConfig
 from t2r_export.mixer_configs.recurrent import GRUConfig, LSTMConfig
 from t2r_export.mixer_configs.softmax import SoftmaxConfig, SpanConfig, WindowConfig
-from t2r_export.validation import choice, fields, need
+from t2r_export.validation import fields
 
 MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
     c.kind: c for c in (SoftmaxConfig, LinearConfig, WindowConfig, SpanConfig, HybridConfig, LSTMConfig, GRUConfig)
@@ -24,12 +25,7 @@ MIXER_CONFIGS: dict[str, type[MixerConfig]] = {
 
 def mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig:
     """A layer's config from plain data with its `kind`. Raises UserError for a missing, unknown or impossible value."""
-    need(isinstance(data, Mapping), "a layer's config to be a JSON object", type(data).__name__, "correct the config")
-    values = dict(data)
-    kind = values.pop("kind", None)
-    choice("mixer kind", kind, tuple(MIXER_CONFIGS))
-    cls = MIXER_CONFIGS[str(kind)]
-    values = fields(cls, values, f"a {kind} layer's config")
+    cls, values = of_kind(MIXER_CONFIGS, data, "mixer")
     if isinstance(values.get("guard"), Mapping):
         values["guard"] = Guard(**fields(Guard, values["guard"], "the guard"))
     return cls(**values)

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from t2r_export.kinds import Kind
 from t2r_export.validation import choice, number
 
 if TYPE_CHECKING:
@@ -35,10 +36,9 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class MixerConfig:
+class MixerConfig(Kind):
     """Base of the mixers' configs."""
 
-    kind: ClassVar[str]
     grows: ClassVar[bool] = False  # with every token, what a layer keeps
 
     @property
@@ -49,16 +49,10 @@ class MixerConfig:
     def check(self, model: ModelConfig) -> None:
         """Refuse with a UserError what a layer of this `model` cannot be."""
 
-    def summary(self) -> str:
-        """The options for a person, after the kind."""
-        return ""
-
     def keeps(self, kv_heads: int, head_size: int) -> str:
         """What a layer carries from one token to the next, for a person, after `keeps`."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data with the kind; `mixer_from_dict` gives an equal config back."""
-        values = dataclasses.asdict(self)
-        # left out where there is none: layers without keep their files, byte for byte
-        return {"kind": self.kind, **{key: value for key, value in values.items() if (key, value) != ("memory", 0)}}
+        # a memory is left out where there is none: layers without keep their files, byte for byte
+        return {key: value for key, value in super().to_dict().items() if (key, value) != ("memory", 0)}

@@ -247,7 +247,7 @@ class Favor(RandomMap):
         return ops.exp(ops.sub(y, half))
 
 
-# the names of the config -> class; their sizes stand in t2r_export.mixer_configs.FEATURE_SIZES under the same names
+# the names of the config -> class; their sizes stand under the same names in mixer_configs.linear.FEATURE_SIZES
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {
     "relu": Relu,
     "elu": Elu,

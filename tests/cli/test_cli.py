@@ -140,7 +140,7 @@ def test_convert_to_a_feature_map(
         (["--mixer", "window", "--window", "0"], "t2r: expected window to be a whole number from 1 to "),
         (
             ["--mixer", "window"],
-            "t2r: expected a window layer's config to have the keys memory, sinks, window; ",
+            "t2r: expected a window mixer's config to have the keys memory, sinks, window; ",
         ),
         (
             ["--feature-map", "elu", "--feature-size", "3"],

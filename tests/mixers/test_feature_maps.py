@@ -19,7 +19,8 @@ from t2r_export import reference
 from t2r_export.config import ModelConfig
 from t2r_export.fold import fold
 from t2r_export.initialize import initialize
-from t2r_export.mixer_configs import FEATURE_SIZES, Guard, LinearConfig
+from t2r_export.mixer_configs import Guard, LinearConfig
+from t2r_export.mixer_configs.linear import FEATURE_SIZES
 from t2r_export.mixers import build_mixer
 from t2r_export.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFourier, build_feature_map
 from t2r_export.mixers.linear import LinearMixer
