@@ -5,8 +5,8 @@
 
 A build is a folder that `t2r build` has written. A line a student: how far above its teacher it is in nats per token
 (in windows as it was trained on, from the build's results.json), the bytes of a sequence's state, the tokens and
-seconds of its training. Students whose names differ only in an ending -s1, -s2, … are seeds of one: their line has the
-mean and, in brackets, the lowest and highest.
+seconds of its training. A name with the ending -s1, -s2, … is another seed of the student without it: their line has
+the mean and, in brackets, the lowest and highest.
 
 `--lengths` reads the recipe's text in windows of each length and gives nats per token there (the teacher's first), and
 of the windows' last quarter in brackets. `--untrained` adds students as they were before any training. `--plot` draws
@@ -31,6 +31,7 @@ from t2r_export.recipe import data_folder
 
 TRAINED = 256  # tokens of a window in every recipe
 SEED = re.compile(r"-s\d+$")
+UNTRAINED = ", untrained"
 
 
 @dataclass
@@ -57,9 +58,8 @@ class Line:
         return [self.name, f"{self.gap:+.3f}{spread}", size, *trained, *map(_nats, self.lengths)]
 
 
-def lines_of(work: Path, untrained: list[str], lengths: list[int], text: Path) -> list[Line]:
-    """A line for each student of a build, seeds put together."""
-    found: dict[str, Line] = {}
+def add_lines(found: dict[str, Line], work: Path, untrained: list[str], lengths: list[int], text: Path) -> None:
+    """A line for each student of a build; a seed of one that is there joins it."""
     results: list[dict[str, Any]] = json.loads((work / "results.json").read_text(encoding="utf-8"))
     for row in results:
         gap, path = row["student_nats"] - row["teacher_nats"], work / row["path"]
@@ -71,10 +71,9 @@ def lines_of(work: Path, untrained: list[str], lengths: list[int], text: Path) -
     for name in untrained:
         start = work / f"{name}.converted.pt"
         if start.exists():
-            line = _line(f"{name}, untrained", start, lengths, text, [], 0, 0)
+            line = _line(f"{name}{UNTRAINED}", start, lengths, text, [], 0, 0)
             line.gaps = [_nats_at(checkpoint.load(start), [TRAINED], text)[0][0] - results[0]["teacher_nats"]]
             found[line.name] = line
-    return list(found.values())
 
 
 def _line(
@@ -111,12 +110,20 @@ def draw(lines: list[Line], path: Path) -> None:
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    for line in lines:
+    for number, line in enumerate(sorted(lines, key=lambda line: line.gap)):
+        right = number % 2 == 0
         axes.plot(line.bytes / 1e3, line.gap, "o", color="C1" if line.grows else "C0")
-        axes.annotate(line.name, (line.bytes / 1e3, line.gap), xytext=(5, 3), textcoords="offset points", fontsize=8)
+        axes.annotate(
+            line.name,
+            (line.bytes / 1e3, line.gap),
+            xytext=(6 if right else -6, -3),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            fontsize=8,
+        )
     axes.set(xscale="log", yscale="log", xlabel="state of a sequence, KB", ylabel="nats per token above the teacher")
     axes.grid(alpha=0.3, which="both")
-    axes.margins(x=0.15)
+    axes.margins(x=0.2)
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -133,8 +140,10 @@ def main() -> None:
     options = parser.parse_args()
     lengths = [int(part) for part in filter(None, options.lengths.split(","))]
     untrained, only = (list(filter(None, part.split(","))) for part in (options.untrained, options.only))
-    lines = [line for work in options.builds for line in lines_of(work, untrained, lengths, options.text)]
-    lines = [line for line in lines if not only or line.name in only or line.name.endswith(", untrained")]
+    found: dict[str, Line] = {}
+    for work in options.builds:
+        add_lines(found, work, untrained, lengths, options.text)
+    lines = [line for line in found.values() if not only or line.name.removesuffix(UNTRAINED) in (*only, *untrained)]
     if options.sort:
         lines.sort(key=lambda line: line.gap)
     teacher = _nats_at(checkpoint.load(options.teacher), lengths, options.text) if lengths else []
