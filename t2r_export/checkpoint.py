@@ -24,7 +24,7 @@ from t2r_export.importers import read_folder
 from t2r_export.model import Transformer
 from t2r_export.weights import HEAD, as_float32, assemble, compare, listed, one_line, weight_shapes
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing, sha256
+from t2r_runtime.files import replacing, sha256_beside
 
 FORMAT = "t2r-checkpoint"
 VERSION = 1
@@ -73,25 +73,29 @@ def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance
         _write(lambda out: torch.save(data, out), file)
 
 
-def load(path: str | Path) -> Checkpoint:
+def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
     """Open a model.pt of ours or a Hugging Face folder.
+
+    Args:
+        digest: t2r_runtime.files.sha256_beside of the model.pt, where that was begun before.
 
     Raises:
         UserError: there is nothing there, or it is neither of the two, or damaged, or does not fit its own config, or
             has a weight that is not finite.
     """
     try:
-        return _load(Path(path))
+        return _load(Path(path), digest)
     except OSError as error:
         raise UserError(f"to be able to read {path}", error.strerror or str(error), OPEN) from error
 
 
-def _load(path: Path) -> Checkpoint:
+def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     if path.is_dir():
         found = read_folder(path)
         model = assemble(found.config, found.weights)
         return Checkpoint(found.config, model, found.tokenizer, found.provenance, found.sha256)
     data = _read(path)
+    digest = digest or sha256_beside(path)
     try:
         config = ModelConfig.from_dict(data["config"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -101,7 +105,7 @@ def _load(path: Path) -> Checkpoint:
     weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
-    return Checkpoint(config, model, data["tokenizer"], data["provenance"], sha256(path))
+    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest())
 
 
 def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:

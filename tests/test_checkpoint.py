@@ -19,7 +19,7 @@ from t2r_export.config import ModelConfig, RotaryConfig
 from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import sha256
+from t2r_runtime.files import sha256, sha256_beside
 
 CONFIG = ModelConfig(
     vocab_size=23,
@@ -363,3 +363,11 @@ def test_damaged_bytes_are_an_error_of_the_user(saved: Path, seed: int) -> None:
     saved.write_bytes(content)
     with contextlib.suppress(UserError):
         checkpoint.load(saved)
+
+
+def test_a_hash_made_beside_is_the_files(saved: Path, tmp_path: Path) -> None:
+    begun = sha256_beside(saved)
+    assert checkpoint.load(saved).sha256 == checkpoint.load(saved, begun).sha256 == sha256(saved)
+    missing = sha256_beside(tmp_path / "nothing.pt")
+    with pytest.raises(FileNotFoundError):
+        missing()

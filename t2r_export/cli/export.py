@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from t2r_export.cli import quantize as quantizing
-from t2r_export.cli.output import json_option, show
+from t2r_export.cli.output import importing, json_option, show
 from t2r_export.cli.reports import export_text, state_bytes
+from t2r_runtime.files import sha256_beside
 
 
 @click.command("export")
@@ -53,9 +54,11 @@ def command(
     **given: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
-    from t2r_export import checkpoint
-    from t2r_export.export import ExportConfig, export
-    from t2r_export.quantizers.base import QuantizeConfig
+    digest = sha256_beside(model) if model.is_file() else None  # before torch is imported, which takes as long
+    with importing():
+        from t2r_export import checkpoint
+        from t2r_export.export import ExportConfig, export
+        from t2r_export.quantizers.base import QuantizeConfig
 
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
@@ -63,10 +66,14 @@ def command(
     quantized = None
     if scheme is None:
         quantizing.refuse_without_scheme(check, **given)
-        report = export(checkpoint.load(model), out, config)
+        report = export(checkpoint.load(model, digest), out, config)
     else:
         how = QuantizeConfig(scheme, **given)
-        report, quantized = quantizing.export_quantized(model, out, config, how, check, as_json)
+        with importing():
+            from t2r_export.quantize import export_quantized
+
+        with quantizing.ruin_shown(as_json):
+            report, quantized = export_quantized(checkpoint.load(model, digest), out, config, how, check)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,

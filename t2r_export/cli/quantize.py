@@ -13,10 +13,8 @@ from t2r_export.cli.output import json_option, show, size, table
 from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from t2r_export.export import ExportConfig, ExportReport
     from t2r_export.quality import Quality
     from t2r_export.quantize import QuantizeReport
-    from t2r_export.quantizers.base import QuantizeConfig
 
 FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,17 +51,6 @@ def command(source: Path, out: Path, scheme: str, check: Path | None, as_json: b
     with ruin_shown(as_json):
         report = quantize(source, out, QuantizeConfig(scheme, **given), check)
     show(as_json, data(report), text(report))
-
-
-def export_quantized(
-    model: Path, out: Path, options: ExportConfig, how: QuantizeConfig, check: Path | None, as_json: bool
-) -> tuple[ExportReport, QuantizeReport]:
-    """`t2r export --quantize`."""
-    from t2r_export import checkpoint
-    from t2r_export.quantize import export_quantized
-
-    with ruin_shown(as_json):
-        return export_quantized(checkpoint.load(model), out, options, how, check)
 
 
 def refuse_without_scheme(check: Path | None, **given: Any) -> None:
