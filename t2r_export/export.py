@@ -24,7 +24,6 @@ from t2r_export.graph_file import EXTERNAL_BYTES, Weight, companion, shape, writ
 from t2r_export.layout import Group, group, low_name, with_low
 from t2r_export.loop import check_states, wrap
 from t2r_export.model import Transformer
-from t2r_export.ops import NoParallelForm
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.targets import TARGETS, Target, find
 from t2r_runtime.errors import UserError
@@ -169,14 +168,11 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
     if config.prefill:
         _only_onnx(kind, "prefill")
         no_prefill = model.parallel_obstacle()
-        try:
-            if no_prefill is None:
-                prompts, same = build_graph(model, groups, batch, target, config.top_k, TOKENS)
-                assert same.weights == ops.weights
-                helper.set_model_props(prompts, signature.of_prefill().to_metadata())
-                others["prefill"] = prompts
-        except NoParallelForm as error:
-            no_prefill = str(error)
+        if no_prefill is None:
+            prompts, same = build_graph(model, groups, batch, target, config.top_k, TOKENS)
+            assert same.weights == ops.weights
+            helper.set_model_props(prompts, signature.of_prefill().to_metadata())
+            others["prefill"] = prompts
     names = {name: companion(path, other, name).name for name, other in others.items()}
     signature = dataclasses.replace(signature, prefill=names.get("prefill"), loop=names.get("loop"))
     helper.set_model_props(graph, signature.to_metadata())
@@ -232,9 +228,6 @@ def build_graph(
         tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
         float16_safe: for accelerators that compute in float16 whatever they are given. A state that is a sum is two
             tensors, since one would stop growing, and φ(q)·z is kept below 65,504 by a smaller φ(q).
-
-    Raises:
-        NoParallelForm: with `tokens`, a layer that has none.
     """
     ops = target.ops(model, batch)
     if float16_safe:

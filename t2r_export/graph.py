@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from t2r_export.graph_file import Weight
 from t2r_export.ops import TorchOps, row_size
-from t2r_export.sequence import Prompt, by_sequence, chunked, only_linear
+from t2r_export.sequence import Prompt, by_sequence, chunked
 
 OPSET = 21  # the newest that every ONNX Runtime since 1.20 takes; Debian's 1.21 refuses IR 11
 IR_VERSION = 10
@@ -367,8 +367,7 @@ class GraphOps(TorchOps):
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
         if self.prompt is None:
             return super().linear_attention(q, k, v, S, z, log_gate, beta)  # it is written in the operators above
-        only_linear(log_gate, beta)
-        return chunked(self, q, k, v, S, z)
+        return chunked(self, q, k, v, S, z, log_gate, beta)
 
 
 def value_info(value: Value) -> onnx.ValueInfoProto:

@@ -22,10 +22,6 @@ FLOAT = torch.float32
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
 
-class NoParallelForm(Exception):
-    """An operator has no form for several tokens of a sequence at once; says why, of a layer."""
-
-
 class TorchOps:
     """The operators, computed at once. Shapes are those of NumPy's broadcasting unless said otherwise."""
 
@@ -210,8 +206,7 @@ class TorchOps:
             φ(q)ᵀS (B, G, H/G, V), φ(q)·z (B, G, H/G, 1), and the state after, S and z; None for what is of no z.
         """
         if q.shape[0] != S.shape[0]:
-            assert log_gate is None and beta is None
-            return self._one_by_one(q, k, v, S, z)
+            return self._one_by_one(q, k, v, S, z, log_gate, beta)
         G, K, V = S.shape[1:]
         q = self.reshape(q, (-1, G, row_size(q) // (G * K), K))
         column, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
@@ -229,12 +224,18 @@ class TorchOps:
         z = self.accumulate(z, self.reshape(k, (-1, G, K)))
         return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
 
-    def _one_by_one(self, q: Any, k: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any, Any, Any]:
+    def _one_by_one(
+        self, q: Any, k: Any, v: Any, S: Any, z: Any, log_gate: Any, beta: Any
+    ) -> tuple[Any, Any, Any, Any]:
         """T tokens by their definition; for a text there are faster forms (t2r_export.mixers.recurrences)."""
-        tokens = zip(*(x.reshape(len(S), -1, row_size(x)).unbind(1) for x in (q, k, v)), strict=True)
+        T = len(q) // len(S)
+        parts = [
+            [x] * T if x is None or len(x) == 1 else x.unflatten(0, (-1, T)).unbind(1)  # a fixed gate has one row
+            for x in (q, k, v, log_gate, beta)
+        ]
         results = []
-        for q_t, k_t, v_t in tokens:
-            *result, S, z = self.linear_attention(q_t, k_t, v_t, S, z)
+        for q_t, k_t, v_t, *control in zip(*parts, strict=True):
+            *result, S, z = self.linear_attention(q_t, k_t, v_t, S, z, *control)
             results.append(result)
         numerator, denominator = zip(*results, strict=True)
         joined = (None if x[0] is None else torch.stack(x, 1).flatten(0, 1) for x in (numerator, denominator))

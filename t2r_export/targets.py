@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from t2r_export.graph import IR_VERSION, OPSET, Dim, GraphOps, Value
 from t2r_export.ops import row_size, update_rule
-from t2r_export.sequence import by_sequence, joined, only_linear, parted, row_numbers, with_ones
 from t2r_runtime.errors import UserError
 
 
 class AttentionOps(GraphOps):
-    """Linear attention as one node.
+    """Linear attention as one node, where a step reads one token.
+
+    Of a prompt, ONNX Runtime's node for the CPU reads one token after the other; chunks side by side take less time.
 
     z stays beside it in ordinary operators. A column of ones in v would carry it inside the node, but then S and z
     are one state; a second node with a value of ones needs a constant as tall as the batch. On the CPU the three
@@ -32,7 +33,7 @@ class AttentionOps(GraphOps):
 
     def sequences(self, x: Value) -> Value:
         if self.prompt is not None:
-            return x  # rows until they are needed otherwise, so that whatever else reads them need not ask
+            return x
         return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
 
     def linear_attention(
@@ -40,8 +41,7 @@ class AttentionOps(GraphOps):
         beta: Value | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
         if self.prompt is not None:
-            only_linear(log_gate, beta)
-            return self._many(q, k, v, S, z)
+            return super().linear_attention(q, k, v, S, z, log_gate, beta)
         _, G, K, V = S.shape
         assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
         heads = row_size(q) // K
@@ -67,30 +67,6 @@ class AttentionOps(GraphOps):
         z = self.add(z, self.reshape(k, (-1, G, K)))
         denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
         return numerator, denominator, after, z
-
-    def _many(
-        self, q: Value, k: Value, v: Value, S: Value, z: Value | None
-    ) -> tuple[Value, Value | None, Value, Value | None]:
-        """T tokens of each sequence; z goes along as the state of a value that is always 1."""
-        assert self.prompt is not None
-        B, G, K, V = S.shape
-        assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
-        heads = row_numbers(self, q) // K
-        q, k = by_sequence(self, q, heads * K), by_sequence(self, k, G * K)
-        W = V + (z is not None)
-        v = by_sequence(self, v, G, V)
-        v = by_sequence(self, v if z is None else with_ones(self, v), G * W)
-        both, after = self.emit_many(
-            "LinearAttention",
-            [q, k, v, joined(self, S, z)],
-            [(B, self.prompt.length, heads * W), (B, G, K, W)],
-            domain=self.domain,
-            update_rule="linear",
-            scale=1.0,  # as above
-            q_num_heads=heads,
-            kv_num_heads=G,
-        )
-        return parted(self, self.reshape(both, (-1, G, heads // G, W)), after, z is not None)
 
     def _row(self, x: Value, state: Value) -> Value:
         """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""

@@ -23,7 +23,7 @@ from t2r_export.quality import Ruined
 from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import QuantizeConfig
-from t2r_export.sequence import CHUNK, only_linear
+from t2r_export.sequence import CHUNK
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.states import States
@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("prefill")
     paths = {}
     for target in ("portable", "fused"):
-        for name in ("none", "rotary_keep", "rotary_drop"):
+        for name in ("none", "rotary_keep", "rotary_drop", "gated_rotary", "delta_rotary"):
             paths[f"{name} {target}"] = folder / f"{name}-{target}.onnx"
             small.graph(paths[f"{name} {target}"], name, target=target, prefill=True)
             paths[f"{name} {target} w8"] = folder / f"{name}-{target}-w8.onnx"
@@ -203,17 +203,9 @@ def test_a_layer_without_a_form_for_it(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
 
 
-def test_an_update_rule_without_a_form_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer that says that it can, and an operator that cannot: what is left is the step graph."""
-    monkeypatch.setattr("t2r_export.graph.only_linear", lambda *_: only_linear(object(), None))  # type: ignore[arg-type]
-    _, report = small.graph(tmp_path / "g.onnx", prefill=True)
-    assert report.no_prefill == "the update rule of a layer has no form for many tokens in a graph"
-    assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
-
-
 @pytest.mark.parametrize("scheme", ["fp16", "w8", "w4"])
 @pytest.mark.parametrize("target", ["portable", "fused"])
-@pytest.mark.parametrize("name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop"])
+@pytest.mark.parametrize("name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop", "gated_rotary", "delta"])
 def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
@@ -229,7 +221,7 @@ def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
          if t.external_data} for path in (step, prompts)
     ]  # fmt: skip
     large = {name for name in held[0] if "turns" in name}  # the smaller ones lie in the graphs themselves
-    assert bool(large) == (name in ("sinusoidal", "rotary_keep"))
+    assert bool(large) == (name in ("sinusoidal", "rotary_keep", "gated_rotary"))
     assert {name: held[0][name] for name in large} == {name: held[1][name] for name in large}
     assert {location for graph in held for location, *_ in graph.values()} <= {data.name}
 
