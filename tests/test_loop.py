@@ -61,7 +61,7 @@ def start(name: str, path: Path) -> dict[str, np.ndarray]:
 def written(
     path: Path, states: dict[str, np.ndarray], loop: bool, count: int = COUNT, **rules: Any
 ) -> tuple[list[int], Decoder]:
-    decoder = Decoder(path, threads=1, loop=loop)
+    decoder = Decoder(path, threads=1, loop=loop, prefill=False)  # which rounds otherwise
     decoder.set_state(states)
     return decoder.generate([5, 1], count, Sampling(**{"stop_tokens": (), **rules})), decoder
 
