@@ -288,8 +288,11 @@ class TestOpening:
         _, report = small.graph(tmp_path / "g.onnx", prefill=True)
         other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(prefill=True))
         other.files[2].replace(report.files[2])
+        decoder = Decoder(tmp_path / "g.onnx")
+        decoder.step(1)  # needs no graph for prompts
         with pytest.raises(UserError) as caught:
-            Decoder(tmp_path / "g.onnx")
+            decoder.prefill([1, 2])
+        assert decoder.position == 1
         assert str(caught.value) == (
             f"expected in {report.files[2].name} the same model as in g.onnx; received another; export both again"
         )

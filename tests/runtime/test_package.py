@@ -34,6 +34,7 @@ def test_running_a_graph_brings_in_no_torch_and_no_toolchain(tmp_path: Path) -> 
     loaded = loaded_by(f"from t2r_runtime import Decoder; Decoder({str(graph)!r}, threads=1).generate([3], 5)")
     assert "onnxruntime" in loaded
     assert loaded & {"torch", "t2r_export", "onnx", "transformers", "tokenizers"} == set()
+    assert loaded & {"email", "hashlib", "zipfile"} == set(), "what a first token needs not waits until it is needed"
 
 
 def test_the_public_names_exist() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime import generate, loop, snapshot
+from t2r_runtime import generate, loop
 from t2r_runtime.errors import UserError
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
@@ -30,8 +30,8 @@ class Decoder:
         provider_options: passed on to the provider.
         allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
             it they are an error that names them.
-        prefill: read prompts with the graph for prompts, where the step graph names one. It reads many tokens at once,
-            and takes memory for a session of its own.
+        prefill: read prompts with the graph for prompts, where the step graph names one. It reads many tokens at once.
+            It is opened for the first prompt of more than one token, and takes memory for a session of its own.
         loop: let the graph that writes by itself, where the step graph names one and the provider is cpu, do what
             `generate` is asked for without a callback. It is opened then, and takes memory for a session of its own.
 
@@ -196,6 +196,8 @@ class Decoder:
 
     def save_state(self, path: str | Path) -> None:
         """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot."""
+        from t2r_runtime import snapshot
+
         snapshot.save(path, self.signature, self.state(), self.position)
 
     def load_state(self, path: str | Path) -> None:
@@ -204,6 +206,8 @@ class Decoder:
         Raises:
             UserError: not such a file, a damaged one, or one of another model. The states are as before then.
         """
+        from t2r_runtime import snapshot
+
         self.set_state(*snapshot.load(path, self.signature))
 
     def stream(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> Iterator[int]:

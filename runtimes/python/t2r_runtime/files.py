@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import tempfile
 import threading
@@ -53,6 +52,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 def sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file, read in pieces."""
+    import hashlib
+
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -8,13 +8,10 @@ session.disable_cpu_ep_fallback would refuse too, but names no node.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -142,6 +139,8 @@ def versions(name: str) -> dict[str, str]:
     Raises:
         UserError: as for `find_provider`.
     """
+    import importlib.metadata
+
     import onnxruntime as ort
 
     chosen = find_provider(name)
@@ -170,6 +169,9 @@ def open_session(
     if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
         options.add_session_config_entry(RECORD_PLACEMENT, "1")
     elif provider.ort_name != CPU:
+        import shutil
+        import tempfile
+
         options.enable_profiling = True
         folder = tempfile.mkdtemp(prefix="t2r-placement-")  # `placement` removes it
         options.profile_file_prefix = os.path.join(folder, "profile")

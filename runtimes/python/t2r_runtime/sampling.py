@@ -8,7 +8,7 @@ the same text whether a program or a graph writes it.
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError
-from t2r_runtime.noise import WORD, gumbel, word
+from t2r_runtime.noise import gumbel, word
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
-        self.seed = secrets.randbelow(WORD) if sampling.seed is None else word(sampling.seed)  # 32 bits
+        self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
         self.draws = 0  # how often a token was chosen
 
     def pick(self, logits: NDArray[np.floating[Any]], tokens: NDArray[np.int64] | None = None) -> int:

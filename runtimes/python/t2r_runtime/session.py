@@ -46,8 +46,9 @@ class Graph:
     device: str
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
-    prefill: ort.InferenceSession | None = None  # reads many tokens at once, from the same states to the same states
-    loop: Callable[[], ort.InferenceSession] | None = None  # writes by itself; opened when it is first used
+    # opened when they are first used:
+    prefill: Callable[[], ort.InferenceSession] | None = None  # reads many tokens at once, with the same states
+    loop: Callable[[], ort.InferenceSession] | None = None  # writes by itself
 
 
 def open_graph(
@@ -60,7 +61,9 @@ def open_graph(
     prefill: bool = True,
     loop: bool = True,
 ) -> Graph:
-    """Open `path` and check that it is a step graph of this contract; and the graphs beside it that it names.
+    """Open `path` and check that it is a step graph of this contract.
+
+    The graphs beside it that it names must be there; each is opened, and checked, when it is first used.
 
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
@@ -70,7 +73,7 @@ def open_graph(
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
-        prefill: open the graph for prompts too. On WebGPU it is left out, where the memory of states is one session's.
+        prefill: have the graph for prompts too. On WebGPU it is left out, where the memory of states is one session's.
         loop: have the graph that writes too, on the CPU; others leave its choice of a token to the CPU.
 
     Raises:
@@ -94,15 +97,14 @@ def open_graph(
             # for many rows, products of weights as they lie in the file are as fast: no second copy of them in memory
             options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.force_spinning_stop", "1")  # its threads are not in the steps' way
-        extra.pop("enable_cuda_graph", None)  # prompts differ in length
+        free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}  # prompts differ in length
         place = _beside(Path(path), signature.prefill, "the graph for prompts", "prefill")
-        many = _open_other(place, Path(path), signature.of_prefill(), provider, options, extra, allow_fallback)
+        many = _when_used(place, Path(path), signature.of_prefill(), provider, options, free, allow_fallback)
     writer = None
     if loop and signature.loop is not None and provider == "cpu":
         place = _beside(Path(path), signature.loop, "the graph that writes", "loop")
         options = _options(threads, config or {})
-        rest = (Path(path), signature.of_loop(), provider, options, extra, allow_fallback)
-        writer = functools.cache(functools.partial(_open_other, place, *rest))
+        writer = _when_used(place, Path(path), signature.of_loop(), provider, options, extra, allow_fallback)
     return Graph(session, signature, chosen.device, providers.counted(taken), captured, many, writer)
 
 
@@ -114,7 +116,7 @@ def _beside(step: Path, name: str, what: str, option: str) -> Path:
     return path
 
 
-def _open_other(
+def _when_used(
     path: Path,
     step: Path,
     expected: Signature,
@@ -122,12 +124,17 @@ def _open_other(
     options: ort.SessionOptions,
     extra: Mapping[str, str],
     allow_fallback: bool,
-) -> ort.InferenceSession:
-    """The graph at `path`, which the step graph at `step` names."""
-    session, other, _ = _open(path, provider, options, extra, allow_fallback)
-    if other != expected:
-        raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
-    return session
+) -> Callable[[], ort.InferenceSession]:
+    """What opens the graph at `path`, which the step graph at `step` names, once: it takes as long as that one."""
+
+    @functools.cache
+    def opened() -> ort.InferenceSession:
+        session, other, _ = _open(path, provider, options, extra, allow_fallback)
+        if other != expected:
+            raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
+        return session
+
+    return opened
 
 
 def _open(

@@ -114,12 +114,11 @@ class States:
 
     def prefill(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """`step` for many tokens of each sequence, ids (B, T): in one run where there is a graph for it."""
-        many = self._prefill
-        if many is None or ids.shape[1] == 1:
+        if self._prefill is None or ids.shape[1] == 1:
             for column in np.ascontiguousarray(ids.T):
                 results = self.step(column, wanted)
             return results
-        fed = self._empty(ids.shape, "int64")
+        many, fed = self._prefill(), self._empty(ids.shape, "int64")
         fed.update_inplace(np.ascontiguousarray(ids))
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
 
