@@ -147,22 +147,23 @@ def test_provenance_is_json_data(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def limit_file_size() -> Iterator[Callable[[int], None]]:
-    """Makes writing past a size fail, as a full disk does."""
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Writing past a size fails. Only inside of it: pytest's own output may go to a file too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [0, 1000, 9000])
-def test_a_full_disk_leaves_the_old_file(saved: Path, size: int, limit_file_size: Callable[[int], None]) -> None:
+def test_a_full_disk_leaves_the_old_file(saved: Path, size: int) -> None:
     before = saved.read_bytes()
     assert len(before) > 9000
-    limit_file_size(size)
-    with pytest.raises(
-        UserError, match="to be able to write .*model.pt; received .*; choose another place, or make room"
-    ):
+    message = "to be able to write .*model.pt; received .*; choose another place, or make room"
+    with pytest.raises(UserError, match=message), full_disk(size):
         checkpoint.save(saved, random_model(), None, {})
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
