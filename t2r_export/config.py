@@ -182,22 +182,15 @@ class ModelConfig:
     def from_dict(cls, data: Mapping[str, Any]) -> ModelConfig:
         """Inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
         values = fields(cls, data, "the model's config")
-        layers = values["layers"]
-        need(
-            isinstance(layers, list | tuple) and len(layers) <= MAX_LAYERS,
-            f"layers to be a list of at most {MAX_LAYERS}",
-            type(layers).__name__,
-            "correct the config",
-        )
-        values["layers"] = tuple(mixer_from_dict(m) for m in layers)
-        named = values.get("feed_forwards", ())
-        need(
-            isinstance(named, list | tuple) and len(named) <= MAX_LAYERS,
-            f"feed_forwards to be a list of at most {MAX_LAYERS}",
-            type(named).__name__,
-            "correct the config",
-        )
-        values["feed_forwards"] = tuple(feed_forward_from_dict(f) for f in named)
+        for name, read in (("layers", mixer_from_dict), ("feed_forwards", feed_forward_from_dict)):
+            items = values.get(name, ())
+            need(
+                isinstance(items, list | tuple) and len(items) <= MAX_LAYERS,
+                f"{name} to be a list of at most {MAX_LAYERS}",
+                type(items).__name__,
+                "correct the config",
+            )
+            values[name] = tuple(read(item) for item in items)
         if values.get("rotary") is not None:
             values["rotary"] = RotaryConfig(**fields(RotaryConfig, values["rotary"], "the rotary config"))
         eos = values.get("eos_tokens", ())

@@ -165,44 +165,56 @@ def limits(rows: dict[str, list[dict[str, Any]]], files: dict[str, Files]) -> li
 
 def _steps(plan: Plan, files: dict[str, Files], threads: int, context: int) -> list[dict[str, Any]]:
     """Rows of one length: milliseconds a token and the memory of the process afterwards."""
-    room = context + plan.room
-    candidates = [c for c in plan.candidates if plan.takes(c, room)]
-    rows: dict[str, dict[str, Any]] = {
-        c.name: {"name": c.name, "threads": threads, "context": context} for c in candidates
-    }
-    with contextlib.ExitStack() as stack:
-        workers = {}
-        for candidate in candidates:
-            with kept(rows[candidate.name]):
-                worker = stack.enter_context(_worker(candidate, files, threads, room))
-                worker.open()
-                worker.place(context)
-                workers[candidate.name] = worker
-        seconds = in_turn(workers, rows, plan.rounds, lambda worker: worker.decode(plan.tokens))
-        for name, values in seconds.items():
-            with kept(rows[name]):
-                rows[name] |= {**asdict(Spread.of(values).scaled(1e3)), **workers[name].memory()}
-    return _with_ratios(rows)
+    return _side_by_side(
+        plan,
+        files,
+        {"threads": threads, "context": context},
+        room=context + plan.room,
+        prepare=lambda worker: worker.place(context),
+        rounds=plan.rounds,
+        work=lambda worker: worker.decode(plan.tokens),
+        spread=lambda seconds: Spread.of(seconds).scaled(1e3),
+    )
 
 
 def _prompts(plan: Plan, files: dict[str, Files], threads: int, tokens: int) -> list[dict[str, Any]]:
     """Rows of one prompt length: tokens a second."""
-    candidates = [c for c in plan.candidates if plan.takes(c, tokens + 1)]
-    rows: dict[str, dict[str, Any]] = {
-        c.name: {"name": c.name, "threads": threads, "tokens": tokens} for c in candidates
-    }
+    return _side_by_side(
+        plan,
+        files,
+        {"threads": threads, "tokens": tokens},
+        room=tokens + 1,
+        prepare=lambda worker: worker.read(FIRST_PROMPT),
+        rounds=plan.prompt_rounds,
+        work=lambda worker: [worker.read(tokens)],
+        spread=lambda seconds: Spread.of(seconds).inverse(tokens),
+    )
+
+
+def _side_by_side(
+    plan: Plan,
+    files: dict[str, Files],
+    about: dict[str, int],
+    room: int,
+    prepare: Callable[[Worker], object],
+    rounds: int,
+    work: Callable[[Worker], list[float]],
+    spread: Callable[[list[float]], Spread],
+) -> list[dict[str, Any]]:
+    """Rows of all candidates that can stand behind `room` tokens: opened and prepared together, then worked in turn."""
+    candidates = [c for c in plan.candidates if plan.takes(c, room)]
+    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in candidates}
     with contextlib.ExitStack() as stack:
         workers = {}
         for candidate in candidates:
             with kept(rows[candidate.name]):
-                worker = stack.enter_context(_worker(candidate, files, threads, tokens + 1))
+                worker = stack.enter_context(_worker(candidate, files, about["threads"], room))
                 worker.open()
-                worker.read(FIRST_PROMPT)
+                prepare(worker)
                 workers[candidate.name] = worker
-        seconds = in_turn(workers, rows, plan.prompt_rounds, lambda worker: [worker.read(tokens)])
-        for name, values in seconds.items():
+        for name, seconds in in_turn(workers, rows, rounds, work).items():
             with kept(rows[name]):
-                rows[name] |= {**asdict(Spread.of(values).inverse(tokens)), **workers[name].memory()}
+                rows[name] |= {**asdict(spread(seconds)), **workers[name].memory()}
     return _with_ratios(rows)
 
 

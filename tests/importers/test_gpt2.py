@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 import folders
+from importers.peers import TOLERANCE, logit_error
 from t2r_export import checkpoint
 from t2r_export.model import Transformer
 from t2r_export.ops import TorchOps
 from t2r_runtime.errors import UserError
 
 SORT = "checkpoints/gpt-nano-sort"
-TOLERANCE = 1e-5  # of logits and activations; measured: 2e-6
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +146,7 @@ def test_the_trained_model_sorts_all_729_inputs(sorter: Transformer) -> None:
     assert torch.equal(torch.stack(tokens, dim=1), inputs.sort(dim=1).values)
 
 
+LENGTH = 23
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "inner size and relu": {"n_inner": 17, "activation_function": "relu"},
@@ -169,32 +170,24 @@ def reference(**changes: Any) -> Any:
     return model
 
 
-@torch.no_grad()
-def worst(ours: Transformer, theirs: Any) -> float:
-    ids = torch.randint(0, 29, (2, 23), generator=torch.Generator().manual_seed(1))
-    expected = theirs(ids).logits
-    assert expected.std() > 0.1
-    return float((ours(ids) - expected).abs().max())
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
     theirs = reference(**CONFIGS[name])
     theirs.save_pretrained(tmp_path)
-    assert worst(checkpoint.load(tmp_path).model, theirs) < TOLERANCE
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
 
 
 def test_the_comparison_with_transformers_sees_a_wrong_activation(tmp_path: Path) -> None:
     theirs = reference()
     theirs.save_pretrained(tmp_path)
     folders.change_config(tmp_path, activation_function="silu")
-    assert worst(checkpoint.load(tmp_path).model, theirs) > 1e-3
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) > 1e-3
 
 
 def test_a_bare_backbone_has_names_without_prefix(tmp_path: Path) -> None:
     theirs = reference()
     theirs.transformer.save_pretrained(tmp_path)
-    assert worst(checkpoint.load(tmp_path).model, theirs) < TOLERANCE
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
 
 
 def test_masks_that_old_versions_stored_are_passed_over(tmp_path: Path) -> None:

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 import folders
+from importers.peers import TOLERANCE, logit_error
 from t2r_export import checkpoint
 from t2r_export.config import RotaryConfig
-from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
-
-TOLERANCE = 1e-5  # of logits; measured: 5e-7
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -45,6 +43,7 @@ def test_the_trained_model_writes_the_200_expected_tokens(data: Path) -> None:
     assert written == expected
 
 
+LENGTH = 47
 CONFIGS: dict[str, dict[str, Any]] = {
     "a kv head for every head": {"num_key_value_heads": 6},
     "grouped heads": {},
@@ -79,19 +78,11 @@ def reference(**changes: Any) -> Any:
     return model
 
 
-@torch.no_grad()
-def worst(ours: Transformer, theirs: Any) -> float:
-    ids = torch.randint(0, 31, (2, 47), generator=torch.Generator().manual_seed(1))
-    expected = theirs(ids).logits
-    assert expected.std() > 0.1
-    return float((ours(ids) - expected).abs().max())
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_random_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
     theirs = reference(**CONFIGS[name])
     theirs.save_pretrained(tmp_path)
-    assert worst(checkpoint.load(tmp_path).model, theirs) < TOLERANCE
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -107,7 +98,7 @@ def test_the_comparison_with_transformers_sees_a_wrong_config(changes: dict[str,
     theirs = reference()
     theirs.save_pretrained(tmp_path)
     folders.change_config(tmp_path, **changes)
-    assert worst(checkpoint.load(tmp_path).model, theirs) > 1e-4
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) > 1e-4
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -117,14 +108,14 @@ def test_other_precisions_become_float32(dtype: torch.dtype, tmp_path: Path) -> 
     found = checkpoint.load(tmp_path)
     assert {tensor.dtype for tensor in found.model.state_dict().values()} == {torch.float32}
     # read again, because .to(dtype) has rounded its rotary frequencies as well
-    assert worst(found.model, type(theirs).from_pretrained(tmp_path, dtype=torch.float32)) < TOLERANCE
+    assert logit_error(found.model, type(theirs).from_pretrained(tmp_path, dtype=torch.float32), LENGTH) < TOLERANCE
 
 
 def test_shards_that_transformers_wrote_are_one_model(tmp_path: Path) -> None:
     theirs = reference()
     theirs.save_pretrained(tmp_path, max_shard_size="8KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert worst(checkpoint.load(tmp_path).model, theirs) < TOLERANCE
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["llama3 rope", "linear rope"])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
+from mixers.alone import by_steps, random_mixer
 from small import GPT2, LLAMA, B, G, H, T, V
 from t2r_export import reference
 from t2r_export.config import ModelConfig
@@ -21,7 +22,6 @@ from t2r_export.fold import fold
 from t2r_export.initialize import initialize
 from t2r_export.mixer_configs import Guard, LinearConfig
 from t2r_export.mixer_configs.linear import FEATURE_SIZES
-from t2r_export.mixers import build_mixer
 from t2r_export.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFourier, build_feature_map
 from t2r_export.mixers.linear import LinearMixer
 from t2r_runtime.errors import UserError
@@ -39,12 +39,8 @@ def config(name: str, normalizer: str = "z", **options: object) -> LinearConfig:
 
 
 def mixer(layer: LinearConfig, model: ModelConfig = MODELS["learned"]) -> LinearMixer:
-    """A float64 mixer of random weights; what a map drew itself stays."""
-    made = build_mixer(model, layer).double().eval()
+    made = random_mixer(model, layer, scale=0.7)
     assert isinstance(made, LinearMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.7 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     return made
 
 
@@ -111,14 +107,6 @@ def by_definition(made: LinearMixer, x: Tensor, state: dict[str, Tensor]) -> lis
             o[place] = reference.head_norm(o[place], numbers(made.norm.weight), shift, 0.1)
     y = project(made.o, o.reshape(*a.shape[:2], -1), 1)[:, :, 0]
     return [y, S, z] if with_z else [y, S]
-
-
-def by_steps(made: LinearMixer, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    outputs = []
-    for column in x.unbind(1):
-        y, state = made.step(column, state, None)
-        outputs.append(y)
-    return torch.stack(outputs, 1), state
 
 
 def assert_same(received: tuple[Tensor, dict[str, Tensor]], expected: tuple[Tensor, dict[str, Tensor]]) -> None:

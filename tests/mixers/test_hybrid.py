@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
+from mixers.alone import buffers, by_steps, empty, random_mixer, text
 from small import GPT2, LLAMA, B, G, K, V
 from t2r_export import reference
 from t2r_export.config import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe, lines
 from t2r_export.mixer_configs import Guard, HybridConfig
-from t2r_export.mixers import Mixer, State, build_mixer
+from t2r_export.mixers import build_mixer
 from t2r_export.mixers.hybrid import HybridMixer
 from t2r_export.positions import Rotary, build_positions, rotate
 from t2r_runtime.errors import UserError
@@ -40,42 +41,14 @@ MAPS = {"relu": K, "elu": V, "hedgehog": 6, "favor": 5, "rfa": 4, "dpfp": 8}
 
 
 def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: str = "linear") -> HybridMixer:
-    """A float64 mixer of random weights."""
     config = HybridConfig(window, MAPS[feature_map], feature_map, merge, GUARD, **KINDS[kind])
-    made = build_mixer(MODELS[model], config).double()
+    made = random_mixer(MODELS[model], config, scale=0.6)
     assert isinstance(made, HybridMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.6 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     return made
-
-
-def text(length: int, batch: int = B) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(batch, length, GPT2.width, generator=generator, dtype=torch.float64)
 
 
 def turns(model: str, length: int) -> Rotary | None:
     return build_positions(MODELS[model]).rotary(torch.arange(length)[None])
-
-
-def state(made: Mixer, counts: list[int] | None = None) -> State:
-    """The initial state, or random ones: buffers filled or not, each row with its own number of tokens seen."""
-    generator = torch.Generator().manual_seed(5)
-    rows = len(counts or [0] * B)
-    values = {s.name: torch.rand(s.dims(rows), generator=generator).double() for s in made.state_spec()}
-    if counts is None:
-        values = {name: torch.zeros_like(value) for name, value in values.items()}
-    return values | {"count": torch.tensor(counts or [0] * rows, dtype=torch.int32)}
-
-
-def by_steps(made: Mixer, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
-    out = []
-    for t in range(x.shape[1]):
-        here = None if rotary is None else (rotary[0][:, t], rotary[1][:, t])
-        y, state = made.step(x[:, t], state, here)
-        out.append(y)
-    return torch.stack(out, 1), state
 
 
 def by_definition(made: HybridMixer, model: ModelConfig, x: Tensor, rotary: Rotary | None) -> Tensor:
@@ -107,7 +80,7 @@ def test_forward_and_step_are_the_definition(model: str, merge: str, kind: str, 
     made, x, rotary = mixer(model, merge, window, kind=kind), text(length), turns(model, length)
     expected = by_definition(made, MODELS[model], x, rotary)
     tolerance = 1e-6 if made.config.gate == "fixed" else 1e-10  # float32 constants
-    for y in (made(x, state(made), rotary)[0], by_steps(made, x, state(made), rotary)[0]):
+    for y in (made(x, empty(made), rotary)[0], by_steps(made, x, empty(made), rotary)[0]):
         torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
 
 
@@ -115,9 +88,9 @@ def test_forward_and_step_are_the_definition(model: str, merge: str, kind: str, 
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_every_feature_map(feature_map: str) -> None:
     made, x, rotary = mixer("rotary", "gate", 3, feature_map), text(11), turns("rotary", 11)
-    y, after = made(x, state(made), rotary)
+    y, after = made(x, empty(made), rotary)
     torch.testing.assert_close(y, by_definition(made, LLAMA, x, rotary), rtol=1e-10, atol=1e-10)
-    stepped, end = by_steps(made, x, state(made), rotary)
+    stepped, end = by_steps(made, x, empty(made), rotary)
     torch.testing.assert_close(stepped, y, rtol=1e-10, atol=1e-10)
     small.assert_states(end, after, 1e-10)
 
@@ -138,7 +111,7 @@ def test_every_form_is_one_function(
 ) -> None:
     """Parallel, split anywhere, step by step, from random states."""
     made, x, rotary = mixer(model, merge, window, kind=kind), text(length, len(counts)), turns(model, length)
-    start, at = state(made, counts), data.draw(st.integers(1, length - 1))
+    start, at = buffers(made, counts), data.draw(st.integers(1, length - 1))
     parts = [None, None] if rotary is None else [tuple(r[:, :at] for r in rotary), tuple(r[:, at:] for r in rotary)]
     y, after = made(x, start, rotary)
     first, between = made(x[:, :at], start, parts[0])
@@ -170,7 +143,7 @@ def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, ki
 @torch.no_grad()
 def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
     made, x = mixer("learned", "sum", 3), text(8)
-    _, after = made(x, state(made), None)
+    _, after = made(x, empty(made), None)
     k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
     assert torch.equal(after["k"], k[:, :, -3:])
     features = made.phi_k(k[:, :, :5], False).view(B, G, 5, K)
@@ -181,7 +154,7 @@ def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
 @torch.no_grad()
 def test_sinks_never_enter_the_sums() -> None:
     made, x = mixer("learned", "sum", 3, kind="sinks"), text(8)
-    _, after = made(x, state(made), None)
+    _, after = made(x, empty(made), None)
     k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
     assert torch.equal(after["sink_k"], k[:, :, :2])
     assert torch.equal(after["sink_v"], v[:, :, :2])
@@ -194,7 +167,7 @@ def test_sinks_never_enter_the_sums() -> None:
 @torch.no_grad()
 def test_the_present_token_decays_what_is_far() -> None:
     made, x = mixer("learned", "sum", 3, kind="data"), text(6)
-    _, after = made(x, state(made), None)
+    _, after = made(x, empty(made), None)
     k = made.k(x).view(B, 6, G, V).transpose(1, 2)
     features = made.phi_k(k[:, :, :3], False).view(B, G, 3, K)  # of the tokens that leave at the steps 3, 4 and 5
     kept = made.gates.logits(x).sigmoid()[..., None]  # type: ignore[union-attr]
@@ -209,7 +182,7 @@ def test_a_gated_hybrid_starts_near_the_one_without() -> None:
     gated = build_mixer(GPT2, HybridConfig(3, K, update_rule="gated", gate="data")).double()
     gated.load_state_dict(plain.state_dict(), strict=False)
     x = text(20)
-    (y, _), (expected, _) = gated(x, state(gated), None), plain(x, state(plain), None)
+    (y, _), (expected, _) = gated(x, empty(gated), None), plain(x, empty(plain), None)
     assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
 
 
@@ -248,7 +221,7 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
 @kinds
 def test_every_weight_learns(merge: str, kind: str) -> None:
     made = mixer("rotary", merge, 3, kind=kind)
-    made(text(9), state(made), turns("rotary", 9))[0].square().sum().backward()
+    made(text(9), empty(made), turns("rotary", 9))[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name

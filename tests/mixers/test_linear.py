@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from mixers.alone import random_mixer
 from small import DROPPED, GPT2, LINEAR, LLAMA, B, G, H, K, T, V
 from t2r_export import reference
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import Guard, LinearConfig
-from t2r_export.mixers import build_mixer
 from t2r_export.mixers.linear import LinearMixer
 from t2r_export.mixers.recurrences import chunked, guarded
 from t2r_export.positions import Rotary, build_positions
@@ -35,13 +35,10 @@ FOLDABLE = [name for name in CASES if name != "rotary_keep"]
 
 
 def mixer(case: str, seed: int = 0) -> tuple[LinearMixer, Rotary | None, Rotary | None]:
-    """A float64 mixer of random weights, the rotation of T tokens of B texts, and that of the first of them."""
+    """A mixer, the rotation of T tokens of B texts, and that of the first of them."""
     model, config = CASES[case]
-    made = build_mixer(model, config).double()
+    made = random_mixer(model, config, seed=seed)
     assert isinstance(made, LinearMixer)
-    generator = torch.Generator().manual_seed(seed)
-    for weight in made.parameters():
-        weight.data = 0.5 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     positions = build_positions(model)
     place = torch.tensor([[3], [11]], dtype=torch.int32) + torch.arange(T, dtype=torch.int32)
     return made, positions.rotary(place), positions.rotary(place[:, 0])

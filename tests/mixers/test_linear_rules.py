@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mixers.alone import random_mixer
 from small import GPT2, LLAMA, B, G, H, K, T, V
 from t2r_export import reference
 from t2r_export.config import ModelConfig
@@ -38,12 +39,9 @@ every = pytest.mark.parametrize("rule, model", [(rule, model) for rule in RULES 
 
 
 def mixer(rule: str, model: str, seed: int = 0) -> tuple[LinearMixer, Rotary | None]:
-    """A float64 mixer of random weights, and the rotation of T tokens of B texts."""
-    made = build_mixer(MODELS[model], RULES[rule]).double()
+    """A mixer, and the rotation of T tokens of B texts."""
+    made = random_mixer(MODELS[model], RULES[rule], seed=seed)
     assert isinstance(made, LinearMixer)
-    generator = torch.Generator().manual_seed(seed)
-    for weight in made.parameters():
-        weight.data = 0.5 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     place = torch.tensor([[3], [11]], dtype=torch.int32) + torch.arange(T, dtype=torch.int32)
     return made, build_positions(MODELS[model]).rotary(place)
 

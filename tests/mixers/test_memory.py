@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import small
+from mixers.alone import empty, random_mixer, text
 from small import CONFIGS, GPT2, LLAMA, B, G, K, T, V
 from t2r_export.config import ModelConfig
 from t2r_export.convert import convert
@@ -36,17 +37,10 @@ cases = pytest.mark.parametrize("case", CASES)
 
 def mixer(case: str) -> tuple[LinearMixer, Tensor]:
     model, config = CASES[case]
-    made = build_mixer(model, config).double().eval()
+    made = random_mixer(model, config)
     assert isinstance(made, LinearMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.5 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     made.rotates = False  # a memory has no place to be turned by; the text is not turned here either
-    return made, torch.randn(B, T, model.width, generator=generator, dtype=torch.float64)
-
-
-def empty(made: LinearMixer) -> dict[str, Tensor]:
-    return {s.name: torch.zeros(s.dims(B), dtype=torch.float64) for s in made.state_spec()}
+    return made, text(T)
 
 
 @torch.no_grad()

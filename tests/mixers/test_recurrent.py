@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from mixers.alone import random_mixer
 from small import CONFIGS, WIDTH, B, T
 from t2r_export.mixer_configs import GRUConfig, LSTMConfig, MixerConfig
-from t2r_export.mixers import build_mixer
 from t2r_export.mixers.recurrent import RecurrentMixer
 
 KINDS: dict[str, MixerConfig] = {"lstm": LSTMConfig(), "gru": GRUConfig()}
@@ -17,11 +17,9 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def setting(kind: str) -> tuple[RecurrentMixer, Tensor, dict[str, Tensor]]:
-    made = build_mixer(CONFIGS[kind], KINDS[kind]).double()
+    made = random_mixer(CONFIGS[kind], KINDS[kind])
     assert isinstance(made, RecurrentMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.5 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
     x = torch.randn(B, T, WIDTH, generator=generator, dtype=torch.float64)
     state = {name: torch.randn(B, WIDTH, generator=generator, dtype=torch.float64) for name in made.states}
     return made, x, state

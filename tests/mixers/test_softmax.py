@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mixers.alone import random_mixer
 from small import CACHED, GPT2, LLAMA, B, G, H, T, V
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import SoftmaxConfig
@@ -26,11 +27,9 @@ CASES: dict[str, ModelConfig] = {
 
 def setting(case: str, cached: int, memory: int = 0) -> tuple[SoftmaxMixer, Tensor, dict[str, Tensor], Rotary | None]:
     config = CASES[case]
-    made = build_mixer(config, SoftmaxConfig(memory)).double()
+    made = random_mixer(config, SoftmaxConfig(memory))
     assert isinstance(made, SoftmaxMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.5 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
     x = torch.randn(B, T, config.width, generator=generator, dtype=torch.float64)
     shape = (B, config.kv_heads, cached, V)
     state = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name in ("k", "v")}

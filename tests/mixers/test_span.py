@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
+from mixers.alone import buffers, by_steps, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
 from t2r_export import reference
 from t2r_export.config import ModelConfig
@@ -22,7 +23,7 @@ from t2r_export.convert import convert
 from t2r_export.describe import describe, lines
 from t2r_export.fold import fold, fold_error
 from t2r_export.mixer_configs import SpanConfig
-from t2r_export.mixers import Mixer, State, build_mixer
+from t2r_export.mixers import build_mixer
 from t2r_export.mixers.span import SpanMixer
 from t2r_export.positions import build_positions, rotate
 from t2r_runtime.errors import CheckFailed, UserError
@@ -36,34 +37,10 @@ models = pytest.mark.parametrize("model", MODELS)
 
 def mixer(model: str, span: int = SPAN, ramp: int = RAMP) -> SpanMixer:
     """A float64 mixer of random weights, with the spans of `SHARES`."""
-    made = build_mixer(MODELS[model], SpanConfig(span, ramp)).double()
+    made = random_mixer(MODELS[model], SpanConfig(span, ramp), scale=0.6)
     assert isinstance(made, SpanMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.6 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     made.span.data = torch.tensor(SHARES, dtype=torch.float64)
     return made
-
-
-def text(length: int, batch: int = B) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(batch, length, GPT2.width, generator=generator, dtype=torch.float64)
-
-
-def state(made: SpanMixer, counts: list[int]) -> State:
-    """Buffers full of random numbers, filled or not; each row has seen its own number of tokens."""
-    generator = torch.Generator().manual_seed(5)
-    specs = made.state_spec()
-    values = {s.name: torch.randn(s.dims(len(counts)), generator=generator).double() for s in specs}
-    return values | {"count": torch.tensor(counts, dtype=torch.int32)}
-
-
-def by_steps(made: Mixer, x: Tensor, state: State) -> tuple[Tensor, State]:
-    out = []
-    for t in range(x.shape[1]):
-        y, state = made.step(x[:, t], state, None)
-        out.append(y)
-    return torch.stack(out, 1), state
 
 
 def by_definition(made: SpanMixer, model: ModelConfig, x: Tensor) -> Tensor:
@@ -105,7 +82,7 @@ def test_every_form_is_one_function(
 ) -> None:
     """Parallel, split anywhere, step by step, folded and not: from random states."""
     made = mixer(model, ramp + more, ramp)
-    x, start, at = text(length, len(counts)), state(made, counts), data.draw(st.integers(1, length - 1))
+    x, start, at = text(length, len(counts)), buffers(made, counts), data.draw(st.integers(1, length - 1))
     y, after = made(x, start, None)
     first, between = made(x[:, :at], start, None)
     second, end = made(x[:, at:], between, None)
@@ -193,7 +170,7 @@ def test_the_penalty_shortens_spans() -> None:
 
 def test_a_span_past_its_bounds_can_come_back() -> None:
     made, x = mixer("learned"), text(9)
-    made(x, state(made, [20, 30]), None)[0].square().sum().backward()
+    made(x, buffers(made, [20, 30]), None)[0].square().sum().backward()
     assert made.span.grad is not None
     assert (made.span.grad != 0).all()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.parameters())

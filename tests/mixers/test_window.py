@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
+from mixers.alone import buffers, by_steps, empty, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
 from t2r_export import reference
 from t2r_export.config import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.mixer_configs import WindowConfig
-from t2r_export.mixers import State, build_mixer
 from t2r_export.mixers.banded import MASKED, absent, key_bands, push
 from t2r_export.mixers.window import WindowMixer
 from t2r_export.positions import rotary_frequencies
@@ -29,41 +29,9 @@ sizes = st.tuples(st.integers(1, 7), st.integers(0, 5))
 
 
 def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> WindowMixer:
-    """A float64 mixer of random weights."""
-    made = build_mixer(model, WindowConfig(window, sinks, memory)).double()
+    made = random_mixer(model, WindowConfig(window, sinks, memory), scale=0.6)
     assert isinstance(made, WindowMixer)
-    generator = torch.Generator().manual_seed(0)
-    for weight in made.parameters():
-        weight.data = 0.6 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     return made
-
-
-def text(length: int, seed: int = 1, batch: int = B) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(batch, length, GPT2.width, generator=generator, dtype=torch.float64)
-
-
-def start(made: WindowMixer, batch: int = B) -> State:
-    types = {"float32": torch.float64, "int32": torch.int32}
-    return {s.name: torch.zeros(s.dims(batch), dtype=types[s.dtype]) for s in made.state_spec()}
-
-
-def random_state(made: WindowMixer, counts: list[int]) -> State:
-    """Buffers full of random numbers, filled or not; each row has seen its own number of tokens."""
-    generator = torch.Generator().manual_seed(5)
-    state = {
-        name: torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        for name, value in start(made, len(counts)).items()
-    }
-    return state | {"count": torch.tensor(counts, dtype=torch.int32)}
-
-
-def by_steps(made: WindowMixer, x: Tensor, state: State) -> tuple[Tensor, State]:
-    out = []
-    for t in range(x.shape[1]):
-        y, state = made.step(x[:, t], state, None)
-        out.append(y)
-    return torch.stack(out, 1), state
 
 
 def by_definition(made: WindowMixer, model: ModelConfig, x: Tensor) -> Tensor:
@@ -82,7 +50,7 @@ def by_definition(made: WindowMixer, model: ModelConfig, x: Tensor) -> Tensor:
 def test_forward_and_step_are_the_definition(model: str, window: int, sinks: int, length: int) -> None:
     made, x = mixer(MODELS[model], window, sinks), text(length)
     expected = by_definition(made, MODELS[model], x)
-    for y in (made(x, start(made), None)[0], by_steps(made, x, start(made))[0]):
+    for y in (made(x, empty(made), None)[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -92,11 +60,11 @@ def test_forward_and_step_are_the_definition(model: str, window: int, sinks: int
 def test_a_memory_is_seen_by_every_token(model: str, sinks: int) -> None:
     made, x = mixer(MODELS[model], 3, sinks, memory=5), text(23)
     expected = by_definition(made, MODELS[model], x)
-    for y in (made(x, start(made), None)[0], by_steps(made, x, start(made))[0]):
+    for y in (made(x, empty(made), None)[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
     for weight in made.memory.parameters():  # type: ignore[union-attr]
         weight.data += 1.0
-        assert (made(x, start(made), None)[0] - expected).abs().max() > 1e-3
+        assert (made(x, empty(made), None)[0] - expected).abs().max() > 1e-3
 
 
 @torch.no_grad()
@@ -104,7 +72,7 @@ def test_a_memory_is_seen_by_every_token(model: str, sinks: int) -> None:
 @given(st.sampled_from(list(MODELS)), sizes, st.integers(1, 40), st.lists(st.integers(0, 20), min_size=1, max_size=3))
 def test_steps_are_the_parallel_form(model: str, size: tuple[int, int], length: int, counts: list[int]) -> None:
     made = mixer(MODELS[model], *size)
-    x, state = text(length, batch=len(counts)), random_state(made, counts)
+    x, state = text(length, batch=len(counts)), buffers(made, counts)
     y, after = made(x, state, None)
     stepped, end = by_steps(made, x, state)
     torch.testing.assert_close(stepped, y, rtol=2e-6, atol=2e-6)
@@ -118,7 +86,7 @@ def test_steps_are_the_parallel_form(model: str, size: tuple[int, int], length: 
 @given(st.sampled_from(list(MODELS)), sizes, st.integers(2, 30), st.data())
 def test_split_anywhere(model: str, size: tuple[int, int], length: int, data: st.DataObject) -> None:
     made, x, at = mixer(MODELS[model], *size), text(length), data.draw(st.integers(1, length - 1))
-    state = random_state(made, [0, 3])
+    state = buffers(made, [0, 3])
     whole, end = made(x, state, None)
     first, between = made(x[:, :at], state, None)
     second, after = made(x[:, at:], between, None)
@@ -143,7 +111,7 @@ def test_it_is_softmax_attention_until_a_token_leaves(model: ModelConfig, window
 @torch.no_grad()
 def test_sinks_are_kept_and_the_window_moves() -> None:
     made, x = mixer(GPT2, 3, 2), text(11)
-    _, after = made(x, start(made), None)
+    _, after = made(x, empty(made), None)
     k = made.k(x).view(B, 11, G, V).transpose(1, 2)
     assert torch.equal(after["k"], k[:, :, -3:])
     assert torch.equal(after["sink_k"], k[:, :, :2])
@@ -154,7 +122,7 @@ def test_sinks_are_kept_and_the_window_moves() -> None:
 def test_an_absent_slot_weighs_nothing() -> None:
     """Whatever stands in a slot that holds no token, or one that a sink holds."""
     made, x = mixer(LLAMA, 4, 3), text(3)
-    state = start(made)
+    state = empty(made)
     filled = {name: value + 1e3 if value.is_floating_point() else value for name, value in state.items()}
     for form in (made, lambda *args: by_steps(made, *args[:2])):
         assert torch.equal(form(x, filled, None)[0], form(x, state, None)[0])
@@ -188,7 +156,7 @@ def test_state_spec_and_fold() -> None:
 
 def test_every_weight_learns() -> None:
     made = mixer(LLAMA, 3, 2)
-    made(text(9), start(made), None)[0].square().sum().backward()
+    made(text(9), empty(made), None)[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name
