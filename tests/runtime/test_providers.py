@@ -12,8 +12,10 @@ import onnxruntime as ort
 import pytest
 
 from runtime import graphs
+from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError, providers
 from t2r_runtime.providers import CPU, PROVIDERS, Node, check_placement, counted, find_provider, placement
+from t2r_runtime.states import States
 
 NOT_IN_THE_CPU_WHEEL = sorted(PROVIDERS.keys() - {"cpu"})
 
@@ -143,3 +145,25 @@ def test_cuda_graphs_need_constant_shapes(tmp_path: Path, monkeypatch: pytest.Mo
     path = graphs.save(tmp_path / "g.onnx", "growing")
     message = refused(path, provider="cuda", provider_options={"enable_cuda_graph": "1"})
     assert message.startswith("expected states of constant shape, for CUDA graphs; received a cache that grows; ")
+
+
+def test_each_binding_has_a_cuda_graph_of_its_own(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph replays the addresses that it was captured with. The CPU takes the numbers, and does without."""
+    decoder, call = opened(top_k=3), States._call
+    object.__setattr__(decoder._graph, "captured", True)
+    runs: list[tuple[str, ort.IOBinding]] = []
+
+    def seen(self: States, session: Any, binding: ort.IOBinding, options: ort.RunOptions) -> None:
+        runs.append((options.get_run_config_entry("gpu_graph_id"), binding))
+        call(self, session, binding, options)
+
+    monkeypatch.setattr(States, "_call", seen)
+    for batch in (2, 3, 2):  # states made anew each time
+        decoder.reset(batch=batch)
+        for token in (3, 4, 5):
+            decoder.step([token] * batch)
+            decoder.top([[token]] * batch)
+            decoder.top([[token]] * batch)
+    pairs = set(runs)
+    assert len(runs) == 27
+    assert len(pairs) == len({number for number, _ in pairs}) == len({binding for _, binding in pairs}) == 3 * 2 * 2

@@ -15,6 +15,8 @@ change of it is never seen; so where two providers share a graph every input is 
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 LOGITS_ALONE: tuple[str, ...] = (LOGITS,)
 TOP_ALONE: tuple[str, ...] = (TOP_LOGITS, TOP_TOKENS)
+_captures = itertools.count(1)  # numbers of CUDA graphs; a session knows its graphs by them
 
 
 class States:
@@ -61,6 +64,7 @@ class States:
         self._session, self._prefill, self._device = graph.session, graph.prefill, graph.device
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._captured = graph.captured
+        self._graph_ids: defaultdict[tuple[int, tuple[str, ...]], int] = defaultdict(_captures.__next__)
         self._constant = [spec for spec in specs if not spec.grows]
         self._growing = [spec for spec in specs if spec.grows]
         self._ids = self._empty((batch,), "int64")
@@ -184,14 +188,16 @@ class States:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
 
     def _run_options(self, wanted: tuple[str, ...]) -> ort.RunOptions | None:
-        """A CUDA graph replays the addresses it was captured with: each binding needs a graph of its own."""
+        """A CUDA graph replays the addresses it was captured with: each binding needs a graph of its own.
+
+        Other states of the same session (of another batch, say) lie elsewhere: no number is ever used again.
+        """
         if not self._captured:
             return None
         import onnxruntime as ort
 
         options = ort.RunOptions()
-        number = 1 + self._turn + 2 * list(self._bindings).index(wanted)
-        options.add_run_config_entry("gpu_graph_id", str(number))
+        options.add_run_config_entry("gpu_graph_id", str(self._graph_ids[self._turn, wanted]))
         return options
 
     def _let_go(self, binding: ort.IOBinding) -> None:
