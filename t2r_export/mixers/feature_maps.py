@@ -133,7 +133,8 @@ class Hedgehog(FeatureMap):
         return None if self.folded else (self.weight, None)
 
     def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
-        return ops.concat([ops.softmax(x), ops.softmax(ops.mul(x, -1.0))])
+        # a difference: QNN 2.7 takes a negative factor into Softmax and loses it there
+        return ops.concat([ops.softmax(x), ops.softmax(ops.sub(0.0, x))])
 
 
 class Dpfp(FeatureMap):

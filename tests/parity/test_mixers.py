@@ -1,0 +1,37 @@
+"""Every mixer and feed-forward is its eager model on the provider at hand; or what it is instead is known, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from parity.mixers import MIXERS
+from parity.setups import SETUP, SETUPS, WANTED
+from parity.test_parity import fits, outcome, saved, verified
+from t2r_export.export import export
+from t2r_export.mixer_configs import MIXER_CONFIGS
+from t2r_runtime import UserError
+
+
+def expected(name: str) -> object:
+    """The test's argument, marked where the provider cannot do it: then it must fail, so that a cure is seen."""
+    reason = SETUP.cannot.get(name)
+    failing = pytest.mark.xfail(reason=reason, raises=(AssertionError, UserError), strict=True)
+    return pytest.param(name, marks=[failing] if reason else [])
+
+
+@pytest.mark.parametrize("name", [expected(name) for name, config in MIXERS.items() if fits(config)])
+def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
+    loaded = saved(MIXERS[name], tmp_path / "model.pt")
+    # most have no sums that float16 would round off, and a few steps need no care of those that have
+    export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, float16_safe=False))
+    report = verified(loaded, tmp_path / "model.onnx", SETUP.mixer_steps)
+    assert report.passed, outcome(report)
+
+
+def test_every_kind_of_mixer_is_in_the_table() -> None:
+    assert {layer.kind for config in MIXERS.values() for layer in config.layers} == MIXER_CONFIGS.keys()
+    for setup in SETUPS.values():
+        assert setup.cannot.keys() <= MIXERS.keys()
