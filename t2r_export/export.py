@@ -18,6 +18,7 @@ from onnx import helper
 from t2r_export import __version__
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig
+from t2r_export.export_config import ExportConfig, graph_format
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import GraphOps, Value, value_info
 from t2r_export.graph_file import EXTERNAL_BYTES, Weight, companion, shape, write_graph
@@ -29,64 +30,7 @@ from t2r_export.targets import TARGETS, Target, find
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature
 
-PAST_ENDS = ("refuse", "clamp")
-FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
-MAX_BATCH = 1 << 16
 DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more
-
-
-@dataclass(frozen=True)
-class ExportConfig:
-    """What may differ between two graphs of one model."""
-
-    batch: int | None = None  # None: any batch size
-    state_layout: str = "layers"  # layers | packed
-    past_end: str = "refuse"  # refuse | clamp, for models with a learned position table
-    target: str = "portable"  # a key of TARGETS
-    format: str | None = None  # onnx | ort; None: what the file's name says
-    top_k: int | None = None  # the graph also gives this many of the largest logits
-    prefill: bool = False  # a second graph, for prompts, beside the first
-    float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
-    loop: bool = False  # another graph, which writes by itself, beside the first
-
-    def __post_init__(self) -> None:
-        target = find(self.target)
-        if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
-            raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
-        if self.past_end not in PAST_ENDS:
-            raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError("a number of largest logits of at least 1", str(self.top_k), "correct --top-k")
-        if self.format not in (None, *FORMATS):
-            raise UserError(f"a format of {', '.join(FORMATS)}", repr(self.format), "choose one of those")
-        if target.static and self.state_layout != "layers":
-            raise UserError(
-                f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",
-                repr(self.state_layout),
-                "leave out --state-layout, or choose another --target",
-            )
-        if self.prefill and target.static:
-            raise UserError(
-                f"one token at a time with target {self.target}: every dimension is a number there",
-                "a graph for prompts of any length",
-                "leave out --prefill, or choose another --target",
-            )
-        if self.loop and target.static:
-            raise UserError(
-                f"one step at a time with target {self.target}: accelerators take no loops",
-                "a graph that writes",
-                "leave out --loop, or choose another --target",
-            )
-        if self.prefill and self.float16_safe:
-            raise UserError("one of --prefill and --float16-safe", "both", "leave out one of them")
-        if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
-            raise UserError(
-                "the state layout layers and a target of ordinary operators for a graph that is safe in float16",
-                f"the layout {self.state_layout} and the target {self.target}",
-                "leave out --float16-safe, or choose others",
-            )
-        if target.static and self.batch is None:
-            object.__setattr__(self, "batch", 1)
 
 
 @dataclass(frozen=True)
@@ -179,20 +123,6 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
     parameters = sum(p.numel() for p in model.parameters())
     report = ExportReport([], parameters, len(ops.nodes), signature, folds, no_prefill)
     return Built(graph, ops.weights, others, report)
-
-
-def graph_format(path: Path, wanted: str | None = None) -> str:
-    """`onnx` or `ort`: what the name says, and what is wanted if anything is.
-
-    Raises:
-        UserError: the two differ, so that ONNX Runtime would read the file as something else.
-    """
-    named = "ort" if path.suffix == ".ort" else "onnx"
-    if wanted not in (None, named):
-        raise UserError(
-            f"a file name that ends in .{wanted} for --format {wanted}", str(path), "correct one of the two"
-        )
-    return named
 
 
 def _only_onnx(kind: str, option: str) -> None:

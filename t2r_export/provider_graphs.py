@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from t2r_export.export import ExportConfig
+from t2r_export.export_config import ExportConfig
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from t2r_export.checkpoint import Checkpoint
-from t2r_export.compile import CONTEXT
-from t2r_export.export import Built, ExportConfig, ExportReport, build, export, graph_format
+from t2r_export.export import ExportReport, build, export
+from t2r_export.export_config import ExportConfig, graph_format
 from t2r_export.graph_file import (
     EXTERNAL_BYTES,
     Weight,
     companion,
     fill,
-    refer_to_weights,
     share_weights,
     without_older,
     write_whole,
@@ -34,6 +32,7 @@ from t2r_export.graph_file import (
 from t2r_export.loop import wrap
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_export.quality import Quality, Ruined, measure, read_tokens
+from t2r_export.quantize_source import Source, read_source, source_of
 from t2r_export.quantizers import Scheme, scheme
 from t2r_export.quantizers.base import (
     BLOCK_OPTIONS,
@@ -67,17 +66,6 @@ class QuantizeReport:
     no_prefill: str | None = None  # why the graph for prompts was left out, where the source has one
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A float32 step graph, the one for its prompts, and the weights that their initializers name."""
-
-    model: onnx.ModelProto
-    signature: Signature
-    prompts: Callable[[], onnx.ModelProto | None]  # read when its turn comes
-    weights: dict[str, Weight]  # and those that a scheme makes of them
-    path: Path | None  # where it can be run, if anywhere
-
-
 def quantize(
     source: str | Path,
     out: str | Path,
@@ -106,14 +94,7 @@ def quantize(
     if graph_format(out) == "ort":
         return _as_ort(out, lambda graph: quantize(source, graph, config, check))
     _options_fit(scheme(config.scheme), config)
-    model, signature = _read(source)
-
-    def prompts() -> onnx.ModelProto | None:
-        if signature.prefill is None:
-            return None
-        return _read(existing_file(source.with_name(signature.prefill), "the graph for prompts"))[0]
-
-    return _quantize(_Source(model, signature, prompts, {}, source), out, config, check, external_bytes)
+    return _quantize(read_source(source), out, config, check, external_bytes)
 
 
 def export_quantized(
@@ -135,22 +116,14 @@ def export_quantized(
         built = build(checkpoint, out.with_suffix(".onnx"), options)
         exported = built.report
         if kind == "ort":
-            quantized = _as_ort(out, lambda graph: _quantize(_of(built), graph, config))
+            quantized = _as_ort(out, lambda graph: _quantize(source_of(built), graph, config))
         else:
-            quantized = _quantize(_of(built), out, config)
+            quantized = _quantize(source_of(built), out, config)
     return replace(exported, files=quantized.files), quantized
 
 
-def _of(built: Built) -> _Source:
-    refer_to_weights(built.graph, built.weights)
-    prompts = built.others.get("prefill")
-    if prompts is not None:
-        refer_to_weights(prompts, built.weights)
-    return _Source(built.graph, built.report.signature, lambda: prompts, dict(built.weights), None)
-
-
 def _quantize(
-    source: _Source, out: Path, config: QuantizeConfig, check: Path | None = None, external_bytes: int = EXTERNAL_BYTES
+    source: Source, out: Path, config: QuantizeConfig, check: Path | None = None, external_bytes: int = EXTERNAL_BYTES
 ) -> QuantizeReport:
     chosen, signature = scheme(config.scheme), source.signature
     calibration = _calibration(source.path, signature, chosen, config)
@@ -222,21 +195,6 @@ def _options_fit(chosen: Scheme, config: QuantizeConfig) -> None:
         raise UserError(f"options that {config.scheme} takes", names, "leave them out")
     if chosen.calibrated and config.calibrate is None:
         raise UserError(f"a text to calibrate {config.scheme} on", "none", "name one with --calibrate")
-
-
-def _read(source: Path) -> tuple[onnx.ModelProto, Signature]:
-    try:
-        model = onnx.load(source)
-    except (DecodeError, ValueError, OSError) as error:
-        raise UserError(f"an ONNX graph in {source}", f"{error or 'a damaged file'}", "export it again") from error
-    signature = Signature.from_metadata({prop.key: prop.value for prop in model.metadata_props})
-    if signature.quantization != "none":
-        raise UserError(
-            "a float32 graph", f"one that is quantized already, {signature.quantization}", "quantize the float32 export"
-        )
-    if any(node.op_type == CONTEXT for node in model.graph.node):
-        raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
-    return model, signature
 
 
 def _calibration(

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.config import ModelConfig, RotaryConfig
-from t2r_export.export import ExportConfig, ExportReport, export
+from t2r_export.export import ExportReport, export
+from t2r_export.export_config import ExportConfig
 from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
 from t2r_export.mixer_configs import (
     GRUConfig,

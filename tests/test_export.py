@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
 from t2r_export import graph_file
-from t2r_export.export import ExportConfig, build_graph, export
+from t2r_export.export import build_graph, export
+from t2r_export.export_config import ExportConfig
 from t2r_export.fold import fold
 from t2r_export.layout import group, pack, unpack
 from t2r_export.targets import TARGETS

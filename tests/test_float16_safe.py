@@ -11,7 +11,7 @@ import torch
 import faults
 import small
 from small import G, K, V
-from t2r_export.export import ExportConfig
+from t2r_export.export_config import ExportConfig
 from t2r_export.layout import group, low_name, pack, unpack, with_low
 from t2r_export.verify import verify
 from t2r_runtime import Decoder

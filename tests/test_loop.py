@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import small
 from small import VOCABULARY
-from t2r_export.export import ExportConfig, export
+from t2r_export.export import export
+from t2r_export.export_config import ExportConfig
 from t2r_export.loop import wrap
 from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import QuantizeConfig

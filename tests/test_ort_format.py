@@ -9,7 +9,8 @@ import pytest
 import small
 from t2r_export import ort_format
 from t2r_export.describe import describe
-from t2r_export.export import ExportConfig, export, graph_format
+from t2r_export.export import export
+from t2r_export.export_config import ExportConfig, graph_format
 from t2r_export.ort_format import folder_beside, write_ort
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, VOCABULARY, B, V
-from t2r_export.export import ExportConfig, export
+from t2r_export.export import export
+from t2r_export.export_config import ExportConfig
 from t2r_export.layout import group, pack
 from t2r_export.mixer_configs import LinearConfig
 from t2r_export.mixers.feature_maps import FEATURE_MAPS

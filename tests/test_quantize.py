@@ -17,7 +17,7 @@ import small
 from small import VOCABULARY
 from t2r_export import quantizers
 from t2r_export.bench.graphs import OPSET_SWITCH
-from t2r_export.export import ExportConfig
+from t2r_export.export_config import ExportConfig
 from t2r_export.mixer_configs import Guard
 from t2r_export.quality import Ruined
 from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import small
 from t2r_export import quantize as quantizing
-from t2r_export.export import ExportConfig, export
+from t2r_export.export import export
+from t2r_export.export_config import ExportConfig
 from t2r_export.graph_file import Weight, values
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers.base import QuantizeConfig, initializers, quantize_embedding, quiet, replace_initializers

@@ -11,7 +11,8 @@ import pytest
 
 from t2r_export import checkpoint
 from t2r_export.convert import convert
-from t2r_export.export import ExportConfig, export
+from t2r_export.export import export
+from t2r_export.export_config import ExportConfig
 from t2r_export.mixer_configs import LinearConfig
 from t2r_runtime import Decoder, Sampling, Text
 from t2r_runtime.errors import UserError

@@ -14,7 +14,7 @@ import pytest
 
 import small
 from small import CONFIGS, LINEAR, B, G, H, K, V
-from t2r_export.export import ExportConfig
+from t2r_export.export_config import ExportConfig
 from t2r_export.targets import TARGETS, find
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError

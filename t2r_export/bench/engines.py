@@ -19,7 +19,8 @@ from t2r_export.bench.graphs import as_checkpoint, require_parity
 from t2r_export.bench.limit import TokenBytes, token_bytes
 from t2r_export.bench.peer_files import write_folder, write_gguf
 from t2r_export.bench.sizes import config_of, random_model, softmax_model
-from t2r_export.export import ExportConfig, export
+from t2r_export.export import export
+from t2r_export.export_config import ExportConfig
 from t2r_export.mixer_configs import LinearConfig
 from t2r_export.quantize import export_quantized
 from t2r_export.quantizers.base import QuantizeConfig

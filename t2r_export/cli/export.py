@@ -57,7 +57,8 @@ def command(
     digest = sha256_beside(model) if model.is_file() else None  # before torch is imported, which takes as long
     with importing():
         from t2r_export import checkpoint
-        from t2r_export.export import ExportConfig, export
+        from t2r_export.export import export
+        from t2r_export.export_config import ExportConfig
         from t2r_export.quantizers.base import QuantizeConfig
 
     if kind and not out.suffix:
