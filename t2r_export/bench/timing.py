@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -107,18 +107,12 @@ def run(command: Sequence[str]) -> tuple[float, int]:
     Raises:
         CheckFailed: it did not; quotes its status.
     """
-    start = time.perf_counter()
-    quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
-    child = os.posix_spawn(command[0], list(command), os.environ, file_actions=quiet)
-    _, status, usage = os.wait4(child, 0)
-    seconds = time.perf_counter() - start
-    if status != 0:
-        raise CheckFailed(f"{' '.join(command)} ended with status {os.waitstatus_to_exitcode(status)}")
-    return seconds, usage_bytes(usage)
-
-
-def usage_bytes(usage: resource.struct_rusage) -> int:
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    watcher = [sys.executable, "-I", str(Path(__file__).with_name("watch.py")), *command]
+    answer = subprocess.run(watcher, stdout=subprocess.PIPE, check=True).stdout
+    seconds, peak, status = answer.split()
+    if int(status) != 0:
+        raise CheckFailed(f"{' '.join(command)} ended with status {int(status)}")
+    return float(seconds), int(peak)
 
 
 def _lines(name: str) -> list[str]:

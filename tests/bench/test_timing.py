@@ -1,5 +1,6 @@
 """Turns, ratios and spreads: arithmetic, with clocks that the test winds."""
 
+import os
 import sys
 
 import numpy as np
@@ -58,6 +59,12 @@ def test_run_measures_a_process() -> None:
     seconds, peak = timing.run([sys.executable, "-c", "x = bytearray(1 << 26); print('lost')"])
     assert seconds > 0
     assert peak > 1 << 26
+
+
+def test_run_does_not_measure_this_process() -> None:
+    here = bytearray(os.urandom(1 << 20) * 128)
+    _, peak = timing.run([sys.executable, "-c", "pass"])
+    assert peak < len(here)
 
 
 def test_run_refuses_a_process_that_failed() -> None:
