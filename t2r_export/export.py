@@ -105,6 +105,7 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
         groups = with_low(groups, ops.low_after)
     signature = _signature(checkpoint, model.config, groups, folds, config)
     others: dict[str, onnx.ModelProto] = {}
+    weights = dict(ops.weights)
     no_prefill = None
     if config.loop:
         others["loop"] = wrap(graph, signature, _declarations(ops))
@@ -113,8 +114,8 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
         _only_onnx(kind, "prefill")
         no_prefill = model.parallel_obstacle()
         if no_prefill is None:
-            prompts, same = build_graph(model, groups, batch, target, config.top_k, TOKENS)
-            assert same.weights == ops.weights
+            prompts, reader = build_graph(model, groups, batch, target, config.top_k, TOKENS)
+            weights |= reader.weights
             helper.set_model_props(prompts, signature.of_prefill().to_metadata())
             others["prefill"] = prompts
     names = {name: companion(path, other, name).name for name, other in others.items()}
@@ -122,7 +123,7 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
     helper.set_model_props(graph, signature.to_metadata())
     parameters = sum(p.numel() for p in model.parameters())
     report = ExportReport([], parameters, len(ops.nodes), signature, folds, no_prefill)
-    return Built(graph, ops.weights, others, report)
+    return Built(graph, weights, others, report)
 
 
 def _only_onnx(kind: str, option: str) -> None:

@@ -334,7 +334,7 @@ class GraphOps(TorchOps):
         total: Dim = 0
         for part in parts:
             size = part.shape[axis]
-            total = size + total if isinstance(size, int) and isinstance(total, int) else _plus(size, total)
+            total = _plus(total, size)
         shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
         return self.emit("Concat", parts, shape, axis=axis)
 
@@ -344,13 +344,55 @@ class GraphOps(TorchOps):
         self.prompt = Prompt.of(x, self)
         return self.emit("Reshape", [x, self.constant([-1, x.shape[2]], "int64")], (self.prompt.rows, x.shape[2]))
 
-    def positions(self, start: Value, ids: Value) -> tuple[Value, Value]:
+    def positions(self, start: Value, rows: Value) -> tuple[Value, Value]:
         if self.prompt is None:
             return start, self.add(start, 1)
         tokens = self.cast(self.prompt.tokens, start.dtype)
-        bounds = [self.constant(0, start.dtype), self.squeeze(tokens, 0), self.constant(1, start.dtype)]
-        steps = self.emit("Range", bounds, (self.prompt.length,))
+        steps = self._range(self.constant([0], start.dtype), tokens, self.prompt.length)
         return self.reshape(self.add(self.unsqueeze(start, 1), steps), (-1,)), self.add(start, tokens)
+
+    def _range(self, start: Value, end: Value, length: Dim) -> Value:
+        """start … end - 1, both (1,)."""
+        bounds = [self.squeeze(start, 0), self.squeeze(end, 0), self.constant(1, end.dtype)]
+        return self.emit("Range", bounds, (length,), end.dtype)
+
+    def by_head(self, x: Value, groups: int, size: int, state: Value) -> Value:
+        if self.prompt is None:
+            return self.reshape(x, (-1, groups, row_size(x) // (groups * size), size))
+        heads = row_size(x) // (groups * size)
+        x = self.transpose(by_sequence(self, x, groups, heads, size), (0, 2, 3, 1, 4))
+        tokens = "+".join([str(self.prompt.length)] * heads)
+        return self.emit("Reshape", [x, self.constant([0, 0, -1, size], "int64")], (*x.shape[:2], tokens, size))
+
+    def by_row(self, y: Value, per_group: int) -> Value:
+        _, groups, _, size = y.shape
+        assert isinstance(groups, int) and isinstance(size, int)
+        if self.prompt is not None:
+            sizes = self.constant([0, 0, per_group, -1, size], "int64")
+            y = self.emit("Reshape", [y, sizes], (*y.shape[:2], per_group, self.prompt.length, size))
+            y = self.transpose(y, (0, 3, 1, 2, 4))
+        return self.reshape(y, (-1, groups * per_group * size))
+
+    def unseen(self, past: Value, new: Value, window: int | None = None) -> Value:
+        before, tokens = (self.emit("Shape", [x], (1,), "int64", start=2, end=3) for x in (past, new))
+        length, total = new.shape[2], _plus(past.shape[2], new.shape[2])
+        end = self.add(before, tokens)
+        other = self._range(self.constant([0], "int64"), end, total)
+        own = self.unsqueeze(self._range(before, end, length), 1)
+        hidden = self.emit("Greater", [other, own], (length, total), "bool")
+        if window is not None:
+            early = self.emit("LessOrEqual", [other, self.sub(own, window)], hidden.shape, "bool")
+            hidden = self.emit("Or", [hidden, early], hidden.shape)
+        return self.cast(hidden, "float32")
+
+    def newest(self, x: Value, count: int) -> Value:
+        bounds = [self.constant([n], "int64") for n in (-count, np.iinfo(np.int64).max, 2)]
+        return self.emit("Slice", [x, *bounds], (*x.shape[:2], count, *x.shape[3:]))
+
+    def places(self, x: Value) -> Value:
+        tokens = self.emit("Shape", [x], (1,), "int64", start=2, end=3)
+        # cast afterwards: ONNX Runtime's shape inference takes a number from a shape for 64 bits, whatever was cast
+        return self.cast(self._range(self.constant([0], "int64"), tokens, x.shape[2]), "int32")
 
     def last(self, x: Value, ids: Value) -> Value:
         if self.prompt is None:
@@ -387,6 +429,8 @@ def _broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def _plus(a: Dim, b: Dim) -> Dim:
-    """A length that grows: T and 1 make 'T+1'."""
-    letter, number = (a, b) if isinstance(a, str) else (b, a)
-    return letter if number == 0 else f"{letter}+{number}"
+    """The sum of two lengths: T and 1 make 'T+1'."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    first, second = (a, b) if isinstance(a, str) else (b, a)
+    return first if second == 0 else f"{first}+{second}"

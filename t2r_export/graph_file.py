@@ -61,8 +61,11 @@ def write_graph(
     with replacing(data) as part, open(part, "wb") as file:
         initializers = _write_data(file, weights, data.name)
     for place, graph in {**others, path: model}.items():  # last of all the graph that names the others
+        read = _read(graph.graph)
         with replacing(place) as part, open(part, "wb") as file:
-            _write_message(file, graph, [(proto.SerializeToString(), None) for proto in initializers])
+            _write_message(
+                file, graph, [(proto.SerializeToString(), None) for proto in initializers if proto.name in read]
+            )
     return without_older(path, [path, data, *others])
 
 
@@ -110,6 +113,12 @@ def share_weights(models: Sequence[onnx.ModelProto], path: Path, weights: Mappin
     return data
 
 
+def _read(graph: onnx.GraphProto) -> set[str]:
+    """Names that nodes read, those of loops inside too. Graphs of one model need not read the same weights."""
+    inner = (a.g for node in graph.node for a in node.attribute if a.HasField("g"))
+    return {name for node in graph.node for name in node.input}.union(*map(_read, inner))
+
+
 def companion(path: Path, graph: onnx.ModelProto, kind: str) -> Path:
     """The path of another graph, of a kind of COMPANIONS, that belongs to the one at `path`.
 
@@ -152,8 +161,9 @@ def refer(name: str, weight: Weight) -> TensorProto:
 
 
 def refer_to_weights(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Give `model` an initializer that names it for each of the weights."""
-    model.graph.initializer.extend(refer(name, weight) for name, weight in weights.items())
+    """Give `model` an initializer that names it for each of the weights that it reads."""
+    read = _read(model.graph)
+    model.graph.initializer.extend(refer(name, weight) for name, weight in weights.items() if name in read)
 
 
 def values(tensor: TensorProto, weights: Mapping[str, Weight]) -> np.ndarray:

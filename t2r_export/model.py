@@ -120,7 +120,7 @@ class Transformer(nn.Module):
         after: State = {}
         rotary = None
         if self.positions.needs_state:
-            position, after[POSITION] = ops.positions(states[POSITION], ids)
+            position, after[POSITION] = ops.positions(states[POSITION], x)
             x = self.positions.embed(x, position, ops)
             rotary = self.positions.rotary(position, ops)
         for layer, block in enumerate(self.blocks):

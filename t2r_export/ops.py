@@ -173,11 +173,38 @@ class TorchOps:
         """x (B, D), or (B, T, D) -> (B·T, D): one row a token, sequence after sequence."""
         return x.flatten(0, -2)
 
-    def positions(self, start: Any, ids: Any) -> tuple[Any, Any]:
-        """The position `start` (B,) before `ids` -> that of each row (B·T,), and the position after them (B,)."""
-        tokens = ids[0].numel()
+    def positions(self, start: Any, rows: Any) -> tuple[Any, Any]:
+        """The position `start` (B,) before tokens of `rows` (B·T, …) -> each row's (B·T,), and that after them (B,)."""
+        tokens = len(rows) // len(start)
         steps = torch.arange(tokens, dtype=start.dtype, device=start.device)
         return (start[:, None] + steps).flatten(), start + tokens
+
+    def by_head(self, x: Any, groups: int, size: int, state: Any) -> Any:
+        """x (B·T, …), groups · R · size numbers a row, and a state (B, …) -> (B, groups, R·T, size): the R heads of a
+        group one after the other, each with all tokens."""
+        x = x.reshape(len(state), -1, groups, row_size(x) // (groups * size), size)
+        return x.permute(0, 2, 3, 1, 4).flatten(2, 3)
+
+    def by_row(self, y: Any, per_group: int) -> Any:
+        """Inverse of `by_head`: y (B, groups, R·T, size) with R heads a group -> (B·T, groups · R · size)."""
+        return y.unflatten(2, (per_group, -1)).permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)
+
+    def unseen(self, past: Any, new: Any, window: int | None = None) -> Any:
+        """For past (B, G, P, d) and new (B, G, T, d) one behind the other: float32 (T, P + T), 1 where a new token does
+        not see another, and else 0. It sees itself, those before it, and of a window no more than as many."""
+        tokens, total = new.shape[2], past.shape[2] + new.shape[2]
+        own = torch.arange(total - tokens, total, device=new.device)[:, None]
+        other = torch.arange(total, device=new.device)
+        hidden = other > own if window is None else (other > own) | (other <= own - window)
+        return hidden.float()
+
+    def newest(self, x: Any, count: int) -> Any:
+        """The last `count` of x (B, G, T, d) along T -> (B, G, count, d)."""
+        return x[:, :, -count:]
+
+    def places(self, x: Any) -> Any:
+        """0 … T - 1 for x (B, G, T, d), int32."""
+        return torch.arange(x.shape[2], dtype=torch.int32, device=x.device)
 
     def last(self, x: Any, ids: Any) -> Any:
         """x (B·T, D), a row a token of `ids` -> the rows of each sequence's last token (B, D)."""

@@ -30,6 +30,13 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.states import States
 
 ABLE = [name for name in CONFIGS if small.model(name).parallel_obstacle() is None]
+TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid")  # their positions are looked up in large constants
+WINDOWS = ("window_rotary", "memory_window")
+SPLIT = {  # models without an end, one of each kind of layer
+    **{name: CONFIGS[name] for name in ("none", "rotary_keep", "rotary_drop", "gated_rotary", "delta_rotary")},
+    **{name: CONFIGS[name] for name in ("hybrid", "memory_softmax", "window_rotary")},
+    "memory_window": dataclasses.replace(CONFIGS["memory_window"], position="none", max_positions=None),
+}
 TARGETS = ("portable", "fused", "standard")
 SIZES = (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3)  # tokens on both sides of a chunk's end
 
@@ -45,9 +52,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("prefill")
     paths = {}
     for target in ("portable", "fused"):
-        for name in ("none", "rotary_keep", "rotary_drop", "gated_rotary", "delta_rotary"):
+        for name in (
+            "none",
+            "rotary_keep",
+            "rotary_drop",
+            "gated_rotary",
+            "delta_rotary",
+            "hybrid",
+            "memory_softmax",
+            *WINDOWS,
+        ):
             paths[f"{name} {target}"] = folder / f"{name}-{target}.onnx"
-            small.graph(paths[f"{name} {target}"], name, target=target, prefill=True)
+            small.graph(paths[f"{name} {target}"], SPLIT[name], target=target, prefill=True)
             paths[f"{name} {target} w8"] = folder / f"{name}-{target}-w8.onnx"
             quantize(paths[f"{name} {target}"], paths[f"{name} {target} w8"], QuantizeConfig("w8"))
     return paths
@@ -120,7 +136,7 @@ def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
     size = data.draw(st.sampled_from(SIZES))
     cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=4)))
     seed = data.draw(st.integers(0, 9))
-    start = small.arrays(small.states(small.model(name.split()[0]), seed=seed))
+    start = small.arrays(small.states(small.model(SPLIT[name.split()[0]]), seed=seed))
     ids = small.ids(length=size, seed=seed).numpy()
     expected = result(made[name], start, ids, prefill=False)
     decoder = Decoder(made[name], threads=1)
@@ -129,6 +145,19 @@ def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
         logits = decoder.prefill(piece)
     # int8 inside the product: a number that rounds to the other side moves a logit by more than float32 does
     close({"logits": logits, **decoder.state()}, expected, 2e-2 if name.endswith("w8") else 2e-5)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("sizes", [(2, 30), (3, 2, 8), (8, 5)])
+def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]) -> None:
+    """Where sinks take their tokens, and the window holds less than it can."""
+    ids = small.ids(length=sum(sizes)).numpy()
+    many, one = (Decoder(made[f"{name} portable"], threads=1, prefill=prefill) for prefill in (True, False))
+    for decoder in (many, one):
+        decoder.reset(batch=len(ids))
+    for piece in np.split(ids, np.cumsum(sizes)[:-1], axis=1):
+        received, expected = many.prefill(piece), one.prefill(piece)
+        close({"logits": received, **many.state()}, {"logits": expected, **one.state()})
 
 
 def test_a_long_prompt_is_cut(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,10 +224,9 @@ def test_the_proof_sees_a_wrong_graph_for_prompts(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["hybrid", "softmax", "window"])
-def test_a_layer_without_a_form_for_it(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, layer, kind", [("mixed", 0, "lstm"), ("hybrid_sum", 0, "hybrid")])
+def test_a_layer_without_a_form_for_it(name: str, layer: int, kind: str, tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, prefill=True)
-    layer, kind = (1, "softmax") if name == "hybrid" else (0, name)
     assert report.no_prefill == f"layer {layer}: {kind} has no form for many tokens in a graph"
     assert report.signature.prefill is None
     assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
@@ -206,7 +234,9 @@ def test_a_layer_without_a_form_for_it(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["fp16", "w8", "w4"])
 @pytest.mark.parametrize("target", ["portable", "fused"])
-@pytest.mark.parametrize("name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop", "gated_rotary", "delta"])
+@pytest.mark.parametrize(
+    "name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop", "gated_rotary", "delta", "hybrid"]
+)
 def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
@@ -222,7 +252,7 @@ def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
          if t.external_data} for path in (step, prompts)
     ]  # fmt: skip
     large = {name for name in held[0] if "turns" in name}  # the smaller ones lie in the graphs themselves
-    assert bool(large) == (name in ("sinusoidal", "rotary_keep", "gated_rotary"))
+    assert bool(large) == (name in TABLES)
     assert {name: held[0][name] for name in large} == {name: held[1][name] for name in large}
     assert {location for graph in held for location, *_ in graph.values()} <= {data.name}
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from t2r_export.config import ModelConfig
 from t2r_export.mixer_configs import SoftmaxConfig
+from t2r_export.mixers.banded import MASKED
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.memory import Memory
 from t2r_export.ops import TORCH, TorchOps
@@ -71,18 +72,23 @@ class SoftmaxMixer(Mixer):
         if rotary is not None:
             both = rotate(both, rotary, ops)
         q, k = ops.split(both, [self.heads, G], axis=1)
-        k = ops.concat([state["k"], ops.reshape(k, (-1, G, 1, d))], axis=2)  # (B, G, T+1, d)
-        v = ops.concat([state["v"], ops.reshape(v, (-1, G, 1, d))], axis=2)
-        # scaling q, not the scores: d numbers a head instead of T
-        q = ops.reshape(ops.mul(q, d**-0.5), (-1, G, R, d))
-        tokens = _attend(q, ops.transpose(k, (0, 1, 3, 2)), v, ops)
+        k, v = ops.by_head(k, G, d, state["k"]), ops.by_head(v, G, d, state["v"])  # (B, G, T, d)
+        many = x.shape[0] != state["k"].shape[0]
+        bias = ops.concat([ops.mul(ops.unseen(state["k"], k), MASKED)] * R, axis=0) if many else None  # (R·T, P + T)
+        k, v = ops.concat([state["k"], k], axis=2), ops.concat([state["v"], v], axis=2)  # (B, G, P + T, d)
+        # scaling q, not the scores: d numbers a head instead of P + T
+        q = ops.by_head(ops.mul(q, d**-0.5), G, d, state["k"])  # (B, G, R·T, d)
+        tokens = attend(q, ops.transpose(k, (0, 1, 3, 2)), v, ops, bias)
         y = tokens[0]
         if self.memory is not None:
-            plain = ops.reshape(ops.mul(plain, d**-0.5), (-1, G, R, d))
+            plain = ops.by_head(ops.mul(plain, d**-0.5), G, d, state["k"])
             key, value = ops.parameter(self.memory.k), ops.parameter(self.memory.v)
-            y = _together(tokens, _attend(plain, ops.transpose(key, (0, 2, 1)), value, ops), ops)
-        y = ops.reshape(y, (-1, self.heads * d))
+            y = together(tokens, attend(plain, ops.transpose(key, (0, 2, 1)), value, ops), ops)
+        y = ops.by_row(y, R)
         return ops.linear(y, self.o.weight, self.o.bias), {"k": k, "v": v}
+
+    def parallel_obstacle(self) -> str | None:
+        return None
 
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.kv_heads, GROWING, self.head_size)
@@ -92,15 +98,18 @@ class SoftmaxMixer(Mixer):
         return "softmax attention has no feature map to fold"
 
 
-def _attend(q: Any, keys: Any, values: Any, ops: TorchOps) -> tuple[Any, Any, Any]:
-    """q (B, G, R, d), keys (…, d, n) and values (…, n, d) -> what they give (B, G, R, d), scores and weights."""
+def attend(q: Any, keys: Any, values: Any, ops: TorchOps, bias: Any = None) -> tuple[Any, Any, Any]:
+    """q (B, G, rows, d), keys (…, d, n), values (…, n, d) and what scores are changed by (rows, n) -> what they give
+    (B, G, rows, d), scores and weights."""
     scores = ops.matmul(q, keys)
-    weights = ops.softmax(scores)  # (B, G, R, n)
+    if bias is not None:
+        scores = ops.add(scores, bias)
+    weights = ops.softmax(scores)  # (B, G, rows, n)
     return ops.matmul(weights, values), scores, weights
 
 
-def _together(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any], ops: TorchOps) -> Any:
-    """What one softmax over two sets of keys gives, from `_attend` to each of them.
+def together(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any], ops: TorchOps) -> Any:
+    """What one softmax over two sets of keys gives, from `attend` to each of them.
 
     A set's share is Σ exp(score) = exp(c) / w for its largest score c and largest weight w. So no sum over a cache that
     grows is taken apart, and the larger of the two c keeps both shares within range.

@@ -35,6 +35,7 @@ from t2r_export.mixers.banded import (
 )
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.memory import Memory
+from t2r_export.mixers.softmax import attend, together
 from t2r_export.ops import TORCH, TorchOps
 from t2r_export.positions import Rotary, RotaryPositions, rotate
 from t2r_runtime.signature import BATCH, StateSpec
@@ -105,6 +106,8 @@ class WindowMixer(Mixer):
         return sink_scores(q, sinks, seen, C)
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        if x.shape[0] != state["count"].shape[0]:
+            return self._steps(x, state, ops)
         G, d, s = self.kv_heads, self.head_size, self.config.sinks
         R = self.heads // G
         q, k, v = ops.linears(x, [[self.q], [self.k], [self.v]])
@@ -136,6 +139,57 @@ class WindowMixer(Mixer):
         y = ops.reshape(y, (-1, self.heads * d))
         return ops.linear(y, self.o.weight, self.o.bias), {**after, "count": ops.add(state["count"], 1)}
 
+    def _steps(self, x: Any, state: State, ops: TorchOps) -> tuple[Any, State]:
+        """`step` for T tokens of each sequence, x (B·T, D): they and what the buffers held in one product, masked."""
+        G, d, W, s = self.kv_heads, self.head_size, self.config.window, self.config.sinks
+        R, count = self.heads // G, state["count"]
+        q, k, v = ops.linears(x, [[self.q], [self.k], [self.v]])
+        q = ops.reshape(ops.mul(q, d**-0.5), (-1, self.heads, d))
+        k, v = ops.by_head(k, G, d, count), ops.by_head(v, G, d, count)  # (B, G, T, d)
+        seen, counted = ops.positions(count, x)
+        keys, values = ops.concat([state["k"], k], axis=2), ops.concat([state["v"], v], axis=2)  # (B, G, W + T, d)
+        after = {"k": ops.newest(keys, W), "v": ops.newest(values, W), "count": counted}
+        places = ops.places(keys)
+        start = ops.cast(count, "float32")
+        for _ in range(3):
+            start = ops.unsqueeze(start, -1)  # (B, 1, 1, 1)
+        absences = absent(ops.sub(float(W + s), ops.cast(places, "float32")), start, ops)  # (B, 1, 1, W + T)
+        hidden = ops.add(ops.concat([ops.unseen(state["k"], k, W)] * R, axis=0), absences)
+        turned = q
+        if self.turn is not None:  # by places among these tokens: only distances matter
+            keys = rotate(keys, _without_heads(self.turn.rotary(places, ops), ops), ops)
+            own, _ = ops.positions(ops.add(ops.mul(count, 0), W), x)
+            turned = rotate(q, self.turn.rotary(own, ops), ops)
+        scores = ops.matmul(ops.by_head(turned, G, d, count), ops.transpose(keys, (0, 1, 3, 2)))  # (B, G, R·T, W + T)
+        scores = ops.add(scores, ops.mul(hidden, MASKED))
+        if s:
+            numbers = ops.by_head(ops.cast(seen, "float32"), 1, 1, count)  # (B, 1, T, 1): of the tokens
+            distance = ops.sub(ops.parameter(self.slots), ops.transpose(numbers, (0, 1, 3, 2)))
+            here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, T): whose slot is a token's own
+            kept = ops.sub(1.0, ops.largest(here))
+            for name, new in (("sink_k", k), ("sink_v", v)):
+                after[name] = ops.add(ops.mul(state[name], kept), ops.matmul(here, new))
+            yet = absent(ops.squeeze(ops.parameter(self.slots), 1), numbers, ops)  # (B, 1, T, s): sinks to come
+            near = self._turned_sink_scores(q, after["sink_k"], seen, count, ops)
+            near = ops.add(near, ops.mul(ops.concat([yet] * R, axis=2), MASKED))
+            scores, values = ops.concat([near, scores]), ops.concat([after["sink_v"], values], axis=2)
+        weights = ops.softmax(scores)
+        y = ops.matmul(weights, values)
+        if self.memory is not None:
+            key, value = ops.parameter(self.memory.k), ops.parameter(self.memory.v)
+            remembered = attend(ops.by_head(q, G, d, count), ops.transpose(key, (0, 2, 1)), value, ops)
+            y = together((y, scores, weights), remembered, ops)
+        return ops.linear(ops.by_row(y, R), self.o.weight, self.o.bias), after
+
+    def _turned_sink_scores(self, q: Any, sinks: Any, seen: Any, count: Any, ops: TorchOps) -> Any:
+        """`_step_sink_scores` of q (B·T, H, d), `seen` (B·T) tokens before each -> (B, G, R·T, s)."""
+        if self.turn is not None:
+            q = rotate(q, self.turn.rotary(ops.minimum(seen, self._last), ops), ops)
+            cos, sin = ops.split(ops.parameter(self.sink_turns), [self.head_size // 2] * 2)
+            sinks = rotate(sinks, (cos, sin), ops)
+        q = ops.by_head(q, self.kv_heads, self.head_size, count)
+        return ops.matmul(q, ops.transpose(sinks, (0, 1, 3, 2)))
+
     def _step_sink_scores(self, q: Any, sinks: Any, count: Any, ops: TorchOps) -> Any:
         """Scores (B, G, R, s), turned where the model turns."""
         if self.turn is not None:
@@ -150,6 +204,9 @@ class WindowMixer(Mixer):
         """The query's place for the sinks once the buffer is full."""
         return self.config.window + self.config.sinks - 1
 
+    def parallel_obstacle(self) -> str | None:
+        return None
+
     def state_spec(self) -> list[StateSpec]:
         G, d = self.kv_heads, self.head_size
         sizes = {"k": self.config.window, "v": self.config.window}
@@ -163,3 +220,9 @@ class WindowMixer(Mixer):
 
     def fold_obstacle(self) -> str | None:
         return "softmax attention has no feature map to fold"
+
+
+def _without_heads(rotary: Rotary, ops: TorchOps) -> Rotary:
+    """cos and sin (T, 1, d/2) -> (T, d/2), for keys (B, G, T, d)."""
+    cos, sin = rotary
+    return ops.squeeze(cos, -2), ops.squeeze(sin, -2)
