@@ -37,7 +37,8 @@ MIXERS: dict[str, dict[str, Any]] = {
     "dpfp": {"feature_size": 64, "feature_map": "dpfp"},
     "hedgehog": {"feature_size": 32, "feature_map": "hedgehog"},
     "favor": {"feature_size": 32, "feature_map": "favor"},
-    "rfa": {"feature_size": 32, "feature_map": "rfa"},
+    # its features may be negative, and so may φ(q)·z be: what is added to it would not keep it from zero
+    "rfa": {"feature_size": 32, "feature_map": "rfa", "guard": {"kind": "clamp", "eps": 1e-2}},
     "gated-fixed": {"feature_size": 16, "update_rule": "gated", "gate": "fixed"},
     "gated-data": {"feature_size": 16, "update_rule": "gated", "gate": "data"},
     "delta": {"feature_size": 16, "update_rule": "delta", "normalizer": "rms_norm"},
