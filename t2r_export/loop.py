@@ -3,7 +3,7 @@
 The usual way is a program that calls the step once a token. Made from a finished step graph, float32 or quantized, of
 any target, whose weights stay where they are: as initializers outside of the loop, where ONNX Runtime packs them for
 its kernels once and maps them from a file. Everything that the step remembers has a fixed size, so it is what a Loop
-carries; a cache that grows is refused. Sampling is t2r_runtime.sampling, number for number, without top-p.
+carries; a cache that grows is refused. Sampling is t2r_runtime.sampling, number for number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from t2r_runtime.errors import UserError
-from t2r_runtime.loop import DRAWN, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, WRITTEN
+from t2r_runtime.loop import DRAWN, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, TOP_P, WRITTEN
 from t2r_runtime.noise import FACTORS, GOLDEN, SHIFTS, WORD
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature, StateSpec
 
@@ -26,6 +26,7 @@ _CONSTANTS = f"""
     int64 no_limit = {{0}}, int64 none = {{0}}, int64 one = {{1}}, int64 bad_token = {{-1}},
     int64 golden = {{{GOLDEN}}}, int64 low_word = {{{WORD - 1}}}, int64 size = {{%(vocabulary)d}},
     double greedy = {{0}}, double half = {{0.5}}, double words = {{{WORD}}}, float too_large = {{3.4e38}},
+    double whole = {{1}}, double never = {{-1.7e308}},
     int64[1] flat = {{-1}},
     {", ".join(f"int64 shift_{n} = {{{1 << n}}}" for n in sorted(set(SHIFTS)))},
     {", ".join(f"int64 factor_{i} = {{{factor - WORD}}}" for i, factor in enumerate(FACTORS))}
@@ -55,6 +56,12 @@ start (int64 {SEED}, int64 {DRAWN}) => (int64 draws) <{_CONSTANTS}> {{
     {_mix("seed_word", "seed_hash")}
     draws = Add(seed_hash, {DRAWN})
     chance = Greater({TEMPERATURE}, greedy)
+    no_edge = LessOrEqual({TOP_K}, no_limit)
+    no_nucleus = GreaterOrEqual({TOP_P}, whole)
+    unsorted = And(no_edge, no_nucleus)
+    edge = Min({TOP_K}, size)
+    limit = Where(no_edge, size, edge)
+    count = Reshape(limit, flat)
 }}"""
 
 # in the loop: logits (1, vocabulary) become a token (1), or -1 where they are not finite, and whether to go on
@@ -62,15 +69,12 @@ _CHOOSE = f"""
 choose (float[1, %(vocabulary)d] {LOGITS}, int64 iteration) => (bool go_on, int64[1] token, int64 written) {{
     chosen = If(chance) <
         then_branch = draw () => (int64[1] drawn_token) {{
-            everything = LessOrEqual({TOP_K}, no_limit)
-            values, tokens = If(everything) <
+            values, tokens = If(unsorted) <
                 then_branch = all () => (float[N] all_values, int64[N] all_tokens) {{
                     all_values = Reshape({LOGITS}, flat)
                     all_tokens = Range(none, size, one)
                 }},
                 else_branch = few () => (float[N] few_values, int64[N] few_tokens) {{
-                    limit = Min({TOP_K}, size)
-                    count = Reshape(limit, flat)
                     row = Reshape({LOGITS}, flat)
                     few_values, few_tokens = TopK(row, count)
                 }}
@@ -91,7 +95,21 @@ choose (float[1, %(vocabulary)d] {LOGITS}, int64 iteration) => (bool go_on, int6
             best = ReduceMax <keepdims = 0> (wide)
             below = Sub(wide, best)
             scores = Div(below, {TEMPERATURE})
-            noisy = Sub(scores, log_waiting)
+            allowed = If(no_nucleus) <
+                then_branch = keep () => (double[N] all_scores) {{
+                    all_scores = Identity(scores)
+                }},
+                else_branch = reach () => (double[N] nucleus_scores) {{
+                    weights = Exp(scores)
+                    sum = ReduceSum <keepdims = 0> (weights)
+                    enough = Mul({TOP_P}, sum)
+                    reached = CumSum(weights, none)
+                    before = Sub(reached, weights)
+                    inside = Less(before, enough)
+                    nucleus_scores = Where(inside, scores, never)
+                }}
+            >
+            noisy = Sub(allowed, log_waiting)
             place = ArgMax <axis = 0, keepdims = 1> (noisy)
             drawn_token = Gather(tokens, place)
         }},
@@ -137,7 +155,7 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
         name="loop",
         body=body,
     )
-    scalars = [(MAX_TOKENS, TensorProto.INT64), (TEMPERATURE, TensorProto.DOUBLE)]
+    scalars = [(MAX_TOKENS, TensorProto.INT64), (TEMPERATURE, TensorProto.DOUBLE), (TOP_P, TensorProto.DOUBLE)]
     scalars += [(name, TensorProto.INT64) for name in (TOP_K, SEED, DRAWN)]
     outer = helper.make_graph(
         [*start.node, loop],

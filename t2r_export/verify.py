@@ -75,7 +75,7 @@ def verify(
     _chained(report, both, bound, steps, progress)
     _from_the_start(report, both, bound)
     _prefill_against_steps(report, both, bound)
-    if decoder.writes(Sampling()):
+    if decoder.writes():
         _loop_against_steps(report, both, bound)
     if signature.batch is None:
         _batch_against_single(report, both, bound)

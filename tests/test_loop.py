@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import small
+from runtime import graphs
 from small import VOCABULARY
 from t2r_export.export import export
 from t2r_export.export_config import ExportConfig
@@ -23,6 +24,8 @@ from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.errors import UserError
+from t2r_runtime.loop import feeds
+from t2r_runtime.signature import StateSpec
 from t2r_runtime.states import States
 
 NAMES = ("learned", "rotary_keep", "rotary_drop", "window_rotary", "lstm", "mixed")
@@ -33,6 +36,10 @@ RULES: tuple[dict[str, Any], ...] = (
     {"temperature": 2, "top_k": VOCABULARY + 5, "seed": 2**70 + 1},  # a larger seed, and more than all
     {"temperature": 1e-300, "seed": 1},
     {"temperature": 3, "top_k": 1, "top_p": 0.1},
+    {"temperature": 2, "top_p": 0.6, "seed": 3},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "seed": 4},
+    {"temperature": 2, "top_p": 1e-9, "seed": 5},
+    {"temperature": 1.5, "top_p": 1 - 1e-12, "seed": 3},  # all of them, by the way of the sort
 )
 COUNT = 25
 
@@ -91,8 +98,9 @@ def test_a_run_is_its_steps(name: str, target: str, tmp_path: Path, monkeypatch:
     small.graph(tmp_path / "g.onnx", name, target=target, loop=True)
     states = start(name, tmp_path / "g.onnx")
     texts = [assert_same(tmp_path / "g.onnx", states, monkeypatch, **rules) for rules in RULES]
-    assert texts[0] == texts[4] == texts[5], "greedy, all three"
-    assert len({tuple(text) for text in texts}) == 4
+    assert texts[0] == texts[4] == texts[5] == texts[8], "greedy, all four"
+    assert texts[1] == texts[9]
+    assert len({tuple(text) for text in texts}) == 6
 
 
 @pytest.mark.parametrize("options", [{"batch": 1}, {"state_layout": "packed"}, {"top_k": 3}, {"float16_safe": True}])
@@ -171,17 +179,42 @@ def test_no_token_is_no_change(made: Path) -> None:
         np.testing.assert_array_equal(value, states[name])
 
 
-def test_what_a_loop_cannot_choose_or_show(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_loop_cannot_show(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(States, "write_text", None)  # not one goes through the loop
     decoder = Decoder(made, threads=1)
-    assert len(decoder.generate([1], 5, Sampling(top_p=0.9, stop_tokens=()))) == 5
     seen: list[int] = []
     assert decoder.generate([1], 5, Sampling(stop_tokens=()), seen.append) == seen
-    with pytest.raises(UserError) as caught:
-        decoder.write_text(1, Sampler(Sampling(top_p=0.5)), 3, ())
-    assert str(caught.value) == (
-        "expected top_p of 1 in a loop; received 0.5; leave it out, or open the graph with loop=False"
-    )
+
+
+@pytest.fixture(scope="module")
+def chooser() -> ort.InferenceSession:
+    """A loop around a step whose logits are a state that stays as it is."""
+    row = f"float[B,{VOCABULARY}]"
+    step = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        step (int64[B] input_ids, {row} past_row) => ({row} logits, {row} present_row) {{
+            logits = Identity(past_row)
+            present_row = Identity(past_row)
+        }}""")
+    signature = graphs.signature(states=(StateSpec("row", "float32", ("B", VOCABULARY)),), vocab_size=VOCABULARY)
+    return ort.InferenceSession(wrap(step, signature).SerializeToString())
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from([-3.0, -1.0, 0.0, 0.25, 0.5, 2.0, -np.inf]), min_size=VOCABULARY, max_size=VOCABULARY),
+    st.floats(0.01, 1),
+    st.integers(0, VOCABULARY),
+    st.floats(0.3, 3),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_choice(
+    chooser: ort.InferenceSession, logits: list[float], top_p: float, top_k: int, temperature: float, seed: int
+) -> None:
+    """The choice alone, with equal logits and impossible ones, draw after draw."""
+    row = np.array([*logits[1:], 1.0], np.float32)
+    sampler = Sampler(Sampling(temperature, top_k, top_p, seed))
+    written, _ = chooser.run(None, {"input_ids": np.array([0]), "past_row": row[None], **feeds(sampler, 8, ())})
+    assert written.tolist() == [sampler.pick(row) for _ in range(8)]
 
 
 def test_logits_that_are_not_finite(made: Path) -> None:
@@ -223,11 +256,12 @@ def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
     session = ort.InferenceSession(made.with_name(str(signature.loop)))
     states = {s.past: np.full(s.dims(1), s.initial, s.dtype) for s in signature.states}
     numbers = {"max_tokens": 9, "top_k": 3, "seed": 11, "drawn": 0}
-    feeds = {name: np.array(number) for name, number in numbers.items()} | states
-    feeds |= {"input_ids": np.array([4]), "temperature": np.array(0.8), "stop_tokens": np.array([], np.int64)}
-    tokens, *_ = session.run(None, feeds)
+    given = {name: np.array(number) for name, number in numbers.items()} | states
+    given |= {"input_ids": np.array([4]), "temperature": np.array(0.8), "stop_tokens": np.array([], np.int64)}
+    given |= {"top_p": np.array(0.9)}
+    tokens, *_ = session.run(None, given)
     assert session.get_outputs()[0].name == "tokens"
-    expected = Decoder(made, loop=False).generate([4], 9, Sampling(0.8, top_k=3, seed=11, stop_tokens=()))
+    expected = Decoder(made, loop=False).generate([4], 9, Sampling(0.8, top_k=3, top_p=0.9, seed=11, stop_tokens=()))
     assert tokens.tolist() == expected
 
 
@@ -299,7 +333,7 @@ def test_wrap_takes_a_step_with_its_weights(made: Path) -> None:
     model = wrap(onnx.load(made), signature)
     assert [len(x) for x in (model.graph.output, model.graph.input)] == [
         1 + len(signature.states),
-        7 + len(signature.states),
+        8 + len(signature.states),
     ]
 
 

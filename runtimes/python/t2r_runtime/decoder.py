@@ -248,9 +248,9 @@ class Decoder:
                 break
         return tokens
 
-    def writes(self, sampling: Sampling) -> bool:
-        """Whether there is a graph that writes by itself, and it can choose in this way."""
-        return self._graph.loop is not None and loop.able(sampling)
+    def writes(self) -> bool:
+        """Whether there is a graph that writes by itself."""
+        return self._graph.loop is not None
 
     def write_text(self, token: int, sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> list[int]:
         """Read `token` and write in one run of the graph that does so, as `generate` does in many.

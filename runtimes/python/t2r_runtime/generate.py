@@ -30,9 +30,9 @@ def stream(decoder: Decoder, ids: ArrayLike, max_tokens: int, sampling: Sampling
 
 
 def at_once(decoder: Decoder, ids: ArrayLike, max_tokens: int, sampling: Sampling) -> list[int] | None:
-    """`stream` in one run of a graph that writes; None, and nothing is read, where there is none that can."""
+    """`stream` in one run of a graph that writes; None, and nothing is read, where there is none."""
     prompt, stop = checked(decoder, ids, max_tokens, sampling)
-    if not decoder.writes(sampling):
+    if not decoder.writes():
         return None
     if prompt.size > 1:
         decoder.prefill(prompt[:-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.loop import DRAWN, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, WRITTEN
+from t2r_runtime.loop import DRAWN, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, TOP_P, WRITTEN
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
 
 Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
@@ -63,7 +63,7 @@ def _loop(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of a graph that writes: name → (dtype, dimensions)."""
     numbers = dict.fromkeys((MAX_TOKENS, TOP_K, SEED, DRAWN), ("int64", ()))
     inputs: dict[str, Form] = {INPUT_IDS: ("int64", (1,)), STOP_TOKENS: ("int64", (None,)), **numbers}
-    inputs[TEMPERATURE] = ("float64", ())
+    inputs |= dict.fromkeys((TEMPERATURE, TOP_P), ("float64", ()))
     outputs: dict[str, Form] = {WRITTEN: ("int64", (None,))}
 
     def single(spec: StateSpec) -> Form:
