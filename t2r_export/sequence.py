@@ -107,22 +107,22 @@ def chunked(
     R, C, W = row_numbers(ops, q) // (G * K), CHUNK, V + (z is not None)
     rest = ops.prompt.rest
     q = _blocks(ops, _longer(ops, by_sequence(ops, q, G * R * K), rest), G, R * K)  # (X, C, R·K)
-    q = ops.emit("Reshape", [q, ops.constant([0, 0, 0, C, R, K], "int64")], (B, G, "N", C, R, K))
-    q = ops.emit("Transpose", [q], (B, G, "N", R, C, K), perm=[0, 1, 2, 4, 3, 5])
-    q = ops.emit("Reshape", [q, ops.constant([0, 0, 0, R * C, K], "int64")], (B, G, "N", R * C, K))
     k = _blocks(ops, _longer(ops, by_sequence(ops, k, G * K), rest), G, K)  # (X, C, K)
     v = by_sequence(ops, v, G, V)
     v = _blocks(ops, _longer(ops, v, rest) if z is None else _with_ones(ops, v, rest), G, W)  # (X, C, V+1)
     k_turned = ops.transpose(k, (0, 1, 2, 4, 3))
-    scores = ops.matmul(q, k_turned)
-    q_start, k_start, k_end, carry = q, k, k_turned, None
+    k_start, k_end, carry = k, k_turned, None
+    rows = _of_heads(ops, q, R, K)  # (X, C·R, K)
+    scores, q_start = ops.matmul(rows, k_turned), rows
     if log_gate is None:
         share = _causal(ops, 1)
         scores = ops.mul(scores, _causal(ops, R))
     else:
         start, share = _decays(ops, _blocks(ops, _longer(ops, _per_token(ops, log_gate), rest), G, 1))
-        scores = ops.mul(scores, ops.concat([share] * R, axis=-2))
-        q_start, k_start = ops.mul(q, ops.concat([start] * R, axis=-2)), ops.mul(k, start)
+        shape = (B, G, "N", C, R, C)
+        scores = ops.emit("Reshape", [scores, ops.constant([0, 0, 0, C, R, C], "int64")], shape)
+        scores = _of_heads(ops, ops.mul(scores, ops.unsqueeze(share, 4)), R, C)
+        q_start, k_start = _of_heads(ops, ops.mul(q, start), R, K), ops.mul(k, start)
         k_end = ops.mul(k_turned, ops.split(share, [C - 1, 1], axis=-2)[1])
         carry = ops.split(start, [C - 1, 1], axis=-2)[1]  # (X, 1, 1)
     state = _joined(ops, S, z)
@@ -137,13 +137,19 @@ def chunked(
         carry = ops.sub(kept if carry is None else ops.mul(kept, carry), ops.matmul(k_end, read))  # (X, K, K)
         before, after = _states(ops, state, ops.matmul(k_end, v), carry)
         v = ops.sub(v, ops.matmul(read, before))
-    both = ops.add(ops.matmul(scores, v), ops.matmul(q_start, before))  # (X, R·C, V+1)
+    both = ops.add(ops.matmul(scores, v), ops.matmul(q_start, before))  # (X, C·R, V+1)
     return _parted(ops, _rows(ops, both, R), after, z is not None)
 
 
+def _of_heads(ops: GraphOps, x: Value, R: int, n: int) -> Value:
+    """x (X, C, R·n or R, n) -> (X, C·R, n): the heads of a token below one another."""
+    shape = (*x.shape[:3], CHUNK * R, n)
+    return ops.emit("Reshape", [x, ops.constant([0, 0, 0, CHUNK * R, n], "int64")], shape)
+
+
 def _causal(ops: GraphOps, heads: int) -> Value:
-    """(heads·C, C): 1 where a token of the row's may see that of the column, itself and those before it."""
-    return ops.constant(np.tile(np.tri(CHUNK), (heads, 1)), "float32", f"causal_{heads}x{CHUNK}")
+    """(C·heads, C): 1 where a token of the row's may see that of the column, itself and those before it."""
+    return ops.constant(np.repeat(np.tri(CHUNK), heads, axis=0), "float32", f"causal_{CHUNK}x{heads}")
 
 
 def _per_token(ops: GraphOps, x: Value) -> Value:
@@ -163,7 +169,7 @@ def _decays(ops: GraphOps, log_gate: Value) -> tuple[Value, Value]:
     taken = np.concatenate([np.ones((CHUNK, 1)), np.tri(CHUNK, k=-1)], axis=1)
     seen = np.concatenate([np.ones((CHUNK, 1)), sums], axis=1)
     spread = ops.mul(log_gate, ops.constant(taken, "float32", f"later_{CHUNK}"))
-    left = ops.exp(ops.matmul(ops.constant(sums, "float32", f"causal_1x{CHUNK}"), spread))
+    left = ops.exp(ops.matmul(ops.constant(sums, "float32", f"causal_{CHUNK}x1"), spread))
     start, share = ops.split(ops.mul(left, ops.constant(seen, "float32", f"causal_from_start_{CHUNK}")), [1, CHUNK])
     return start, share
 
@@ -238,13 +244,13 @@ def _blocks(ops: GraphOps, x: Value, G: int, n: int) -> Value:
 
 
 def _rows(ops: GraphOps, x: Value, R: int) -> Value:
-    """x (B, G, N, R·C, n) -> (B·T, G, R, n), without what filled up the last chunk."""
+    """x (B, G, N, C·R, n) -> (B·T, G, R, n), without what filled up the last chunk."""
     prompt = ops.prompt
     assert prompt is not None
     B, G, _, _, n = x.shape
-    x = ops.emit("Reshape", [x, ops.constant([0, 0, 0, R, CHUNK, n], "int64")], (B, G, "N", R, CHUNK, n))
-    x = ops.transpose(x, (0, 2, 4, 1, 3, 5))  # (B, N, C, G, R, n)
-    x = ops.emit("Reshape", [x, ops.constant([0, -1, G, R, n], "int64")], (B, "N*C", G, R, n))
+    x = ops.emit("Reshape", [x, ops.constant([0, 0, 0, CHUNK, R * n], "int64")], (B, G, "N", CHUNK, R * n))
+    x = ops.transpose(x, (0, 2, 3, 1, 4))  # (B, N, C, G, R·n)
+    x = ops.emit("Reshape", [x, ops.constant([0, -1, G, R * n], "int64")], (B, "N*C", G, R * n))
     bounds = [ops.constant([0], "int64"), prompt.tokens, ops.constant([1], "int64")]
-    x = ops.emit("Slice", [x, *bounds], (B, prompt.length, G, R, n))
+    x = ops.emit("Slice", [x, *bounds], (B, prompt.length, G, R * n))
     return ops.emit("Reshape", [x, ops.constant([-1, G, R, n], "int64")], (prompt.rows, G, R, n))
