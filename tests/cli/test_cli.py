@@ -107,6 +107,26 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
         assert "state sink_v.1: float32 B × 3 × 2 × 4, 96 bytes" in out
 
 
+def test_convert_to_a_gated_hybrid(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    sizes = ["--window", 3, "--feature-size", 5, "--sinks", 2]
+    rule = ["--update-rule", "gated", "--gate", "data"]
+    run(capsys, "convert", folder / "model.pt", tmp_path / "h.pt", "--mixer", "hybrid", *sizes, *rule)
+    run(capsys, "export", tmp_path / "h.pt", tmp_path / "h.onnx")
+    for file in ("h.pt", "h.onnx"):
+        out, _ = run(capsys, "inspect", tmp_path / file)
+        assert "layer 1: hybrid, the last 3 tokens and the first 2, 5 relu features of those before, merged by " in out
+        assert (
+            "memory: constant: each layer keeps S (3 × 5 × 4) and z (3 × 5), and k and v of the last 3 tokens and "
+            in out
+        )
+    run(capsys, "verify", tmp_path / "h.pt", tmp_path / "h.onnx", "--steps", 20)
+
+
+def test_defaults_that_differ_by_kind_are_all_said(capsys: Output) -> None:
+    out, _ = run(capsys, "convert", "--help")
+    assert "[window, hybrid; window default: 4, hybrid default: 0]" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     "name, size, options, learns",
     [
