@@ -45,6 +45,18 @@ def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
     return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in said.items())
 
 
+def _check_options(mixer: str, given: Mapping[str, Any]) -> None:
+    """Refuse what this mixer does not have, and name what it needs, in the words of the command line."""
+    fields = {field.name: field for field in dataclasses.fields(MIXER_CONFIGS[mixer])}
+    stray = [name for name in given if name not in fields]
+    needed = [name for name, f in fields.items() if "help" in f.metadata and f.default is dataclasses.MISSING]
+    missing = [name for name in needed if name not in given]
+    for names, said in ((stray, "does not have"), (missing, "needs")):
+        if names:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+            raise click.UsageError(f"The mixer {mixer} {said} {options}.")
+
+
 @click.command("convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
@@ -94,6 +106,7 @@ def command(
     if guard is not None or guard_eps is not None:
         eps = Guard.eps if guard_eps is None else guard_eps
         given["guard"] = {"kind": guard or Guard.kind, "eps": eps}
+    _check_options(mixer, given)
     config = mixer_from_dict({"kind": mixer, **given})
     loaded = checkpoint.load(source)
     if "positions" in given and loaded.config.position != "rotary":
@@ -113,7 +126,7 @@ def command(
     checkpoint.save(out, model, loaded.tokenizer, {**loaded.provenance, "convert": done})
     kinds = [layer.kind for layer in model.config.layers]
     written = out.stat().st_size
-    new = len(list(model.parameters())) > len(list(loaded.model.parameters()))
+    new = dict(model.named_parameters()).keys() - dict(loaded.model.named_parameters()).keys()
     show(
         as_json,
         {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},

@@ -158,9 +158,11 @@ def test_convert_to_a_feature_map(
     [
         (["--feature-size", "0"], "t2r: expected feature_size to be a whole number from 1 to "),
         (["--mixer", "window", "--window", "0"], "t2r: expected window to be a whole number from 1 to "),
+        ([], "t2r: The mixer linear needs --feature-size; see `t2r convert --help`"),
+        (["--mixer", "window", "--sinks", "2"], "t2r: The mixer window needs --window; see `t2r convert --help`"),
         (
-            ["--mixer", "window"],
-            "t2r: expected a window mixer's config to have the keys memory, sinks, window; ",
+            ["--mixer", "lstm", "--window", "2", "--guard", "add"],
+            "t2r: The mixer lstm does not have --window, --guard",
         ),
         (
             ["--feature-map", "elu", "--feature-size", "3"],
