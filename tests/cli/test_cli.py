@@ -191,14 +191,24 @@ def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, said, count",
+    "mixer, said, count",
     [
-        ("t2r", "many tokens at once, by a graph of its own", 3),
-        ("model", "one token at a time: layer 0: softmax has no form for many tokens in a graph", 1),
+        (["--feature-size", 3], "many tokens at once, by a graph of its own", 3),
+        (["--mixer", "lstm"], "one token at a time: layer 0: lstm has no form for many tokens in a graph", 1),
     ],
 )
-def test_export_for_prompts(name: str, said: str, count: int, folder: Path, tmp_path: Path, capsys: Output) -> None:
-    out, _ = run(capsys, "export", folder / f"{name}.pt", tmp_path / "g.onnx", "--prefill", "--top-k", 2)
+def test_export_for_prompts(
+    mixer: list[object],
+    said: str,
+    count: int,
+    folder: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: Output,
+) -> None:
+    source = tmp_path_factory.mktemp("converted") / "model.pt"
+    run(capsys, "convert", folder / "model.pt", source, *mixer)
+    out, _ = run(capsys, "export", source, tmp_path / "g.onnx", "--prefill", "--top-k", 2)
     assert f"prompts: {said}\n" in out
     assert len(list(tmp_path.iterdir())) == count
     assert Decoder(tmp_path / "g.onnx").signature.top_k == 2
