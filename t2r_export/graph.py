@@ -386,8 +386,17 @@ class GraphOps(TorchOps):
         return self.cast(hidden, "float32")
 
     def newest(self, x: Value, count: int) -> Value:
-        bounds = [self.constant([n], "int64") for n in (-count, np.iinfo(np.int64).max, 2)]
-        return self.emit("Slice", [x, *bounds], (*x.shape[:2], count, *x.shape[3:]))
+        return self._along(x, -count, np.iinfo(np.int64).max, count)
+
+    def oldest(self, x: Value, count: int) -> Value:
+        length = x.shape[2]
+        return self._along(
+            x, 0, -count, length - count if isinstance(length, int) else length.removesuffix(f"+{count}")
+        )
+
+    def _along(self, x: Value, start: int, end: int, length: Dim) -> Value:
+        bounds = [self.constant([n], "int64") for n in (start, end, 2)]
+        return self.emit("Slice", [x, *bounds], (*x.shape[:2], length, *x.shape[3:]))
 
     def places(self, x: Value) -> Value:
         tokens = self.emit("Shape", [x], (1,), "int64", start=2, end=3)

@@ -202,6 +202,10 @@ class TorchOps:
         """The last `count` of x (B, G, T, d) along T -> (B, G, count, d)."""
         return x[:, :, -count:]
 
+    def oldest(self, x: Any, count: int) -> Any:
+        """All but the last `count` of x (B, G, T + count, d) along that axis -> (B, G, T, d): a prompt's T tokens."""
+        return x[:, :, :-count]
+
     def places(self, x: Any) -> Any:
         """0 … T - 1 for x (B, G, T, d), int32."""
         return torch.arange(x.shape[2], dtype=torch.int32, device=x.device)

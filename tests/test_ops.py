@@ -114,6 +114,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "unseen": (lambda ops, w, x: ops.unseen(x[0], x[1]), [Y, floats(B, 3, 4, 4)]),
     "unseen_window": (lambda ops, w, x: ops.unseen(x[0], x[1], 3), [Y, floats(B, 3, 4, 4)]),
     "newest": (lambda ops, w, x: ops.newest(x[0], 2), [Y]),
+    "oldest": (lambda ops, w, x: ops.oldest(x[0], 2), [Y]),
     "places": (lambda ops, w, x: ops.places(x[0]), [Y]),
     "last": (lambda ops, w, x: ops.last(*x), [X, IDS]),
     "sequences": (lambda ops, w, x: ops.sequences(x[0]), [X]),

@@ -128,6 +128,42 @@ def step_sinks(sinks: Any, new: Any, slots: Tensor, seen: Any, ops: TorchOps = T
     return ops.add(ops.mul(sinks, ops.sub(1.0, here)), ops.mul(new, here))
 
 
+def steps_sinks(sinks: Any, new: Any, slots: Tensor, numbers: Any, ops: TorchOps) -> Any:
+    """`sinks_after` the tokens `new` (B, G, T, d) with `numbers` (B, 1, T, 1), in the operators of a graph.
+
+    slots: (s, 1). Both float32.
+    """
+    distance = ops.sub(ops.parameter(slots), ops.transpose(numbers, (0, 1, 3, 2)))
+    here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, T): whose slot is a token's own
+    return ops.add(ops.mul(sinks, ops.sub(1.0, ops.largest(here))), ops.matmul(here, new))
+
+
+def steps_bias(past: Any, new: Any, first: int, count: Any, per_group: int, ops: TorchOps) -> Any:
+    """What the scores of T new tokens for a buffer and themselves are changed by, in the operators of a graph.
+
+    Args:
+        past: (B, G, W, d), the buffer. new: (B, G, T, d).
+        first: the first token that is seen; those before it are another's.
+        count: (B), tokens read before these.
+
+    Returns:
+        (B, 1, per_group · T, W + T), rows as `TorchOps.by_head` has them.
+    """
+    W = past.shape[2]
+    start = ops.cast(count, "float32")
+    for _ in range(3):
+        start = ops.unsqueeze(start, -1)  # (B, 1, 1, 1)
+    places = ops.cast(ops.places(ops.concat([past, new], axis=2)), "float32")
+    absences = absent(ops.sub(float(W + first), places), start, ops)  # (B, 1, 1, W + T)
+    return ops.mul(ops.add(ops.concat([ops.unseen(past, new, W)] * per_group, axis=0), absences), MASKED)
+
+
+def steps_sink_bias(slots: Tensor, numbers: Any, per_group: int, ops: TorchOps) -> Any:
+    """The same of the scores for the sinks, of which some are yet to come: (B, 1, per_group · T, s)."""
+    yet = absent(ops.squeeze(ops.parameter(slots), 1), numbers, ops)  # (B, 1, T, s)
+    return ops.mul(ops.concat([yet] * per_group, axis=2), MASKED)
+
+
 def band_distance(window: int, chunk: int, device: torch.device) -> Tensor:
     """How far behind the query of each row of a band (chunk) its columns are: (chunk, chunk + window - 1)."""
     place = torch.arange(chunk + window - 1, device=device)

@@ -41,6 +41,9 @@ from t2r_export.mixers.banded import (
     sink_scores,
     sinks_after,
     step_sinks,
+    steps_bias,
+    steps_sink_bias,
+    steps_sinks,
 )
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
@@ -151,6 +154,8 @@ class HybridMixer(Mixer):
         return ops.add(ops.mul(ops.div(near, weight), ops.sub(1.0, closed)), ops.mul(far, closed))
 
     def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+        if x.shape[0] != state["count"].shape[0]:
+            return self._steps(x, state, rotary, ops)
         H, G, d, W, s = self.heads, self.kv_heads, self.head_size, self.config.window, self.config.sinks
         both, v = ops.linears(x, [[self.q, self.k], [self.v]])
         both = ops.reshape(both, (-1, H + G, d))
@@ -183,6 +188,51 @@ class HybridMixer(Mixer):
         y = self._merged(parts[:2], parts[2:], ops.reshape(gone, (-1, 1, 1)), ops)
         y = ops.linear(ops.reshape(y, (-1, H * d)), self.o.weight, self.o.bias)
         return y, {**after, "S": S, "z": z, "count": ops.add(state["count"], 1)}
+
+    def _steps(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, State]:
+        """`step` for T tokens of each sequence, x (B·T, D): those that leave the window in one run of the update rule,
+        what is near in one product, masked."""
+        H, G, d, W, s = self.heads, self.kv_heads, self.head_size, self.config.window, self.config.sinks
+        R, count, K = H // G, state["count"], self.config.feature_size
+        both, v = ops.linears(x, [[self.q, self.k], [self.v]])
+        both = ops.reshape(both, (-1, H + G, d))
+        if rotary is not None:
+            both = rotate(both, rotary, ops)
+        q, k = ops.split(both, [H, G], axis=1)
+        k, v = ops.by_head(k, G, d, count), ops.by_head(v, G, d, count)  # (B, G, T, d)
+        seen, counted = ops.positions(count, x)
+        keys, values = ops.concat([state["k"], k], axis=2), ops.concat([state["v"], v], axis=2)
+        after = {"k": ops.newest(keys, W), "v": ops.newest(values, W), "count": counted}
+        old_k, old_v = (ops.by_row(ops.oldest(part, W), 1) for part in (keys, values))  # (B·T, G·d)
+        seen = ops.cast(seen, "float32")
+        gone = ops.sub(1.0, absent(float(W + s), ops.unsqueeze(ops.unsqueeze(seen, -1), -1), ops))  # (B·T, 1, 1)
+        phi_q, phi_k = self._maps
+        features = phi_q(ops.unsqueeze(q, 2), True, ops)
+        leaving = ops.reshape(phi_k(ops.reshape(old_k, (-1, G, 1, d)), False, ops), (-1, G, K))
+        log_gate = self.gates.step(self.gates.logits(x, ops), ops).log_gate
+        far, far_weight, after["S"], after["z"] = RECURRENCES[self.config.update_rule].step(
+            features, ops.mul(leaving, gone), old_v, state["S"], state["z"], log_gate, None, ops
+        )
+        q = ops.by_head(ops.mul(q, d**-0.5), G, d, count)  # (B, G, R·T, d)
+        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))
+        scores = ops.add(scores, steps_bias(state["k"], k, s, count, R, ops))
+        if s:
+            numbers = ops.by_head(seen, 1, 1, count)
+            for name, new in (("sink_k", k), ("sink_v", v)):
+                after[name] = steps_sinks(state[name], new, self.slots, numbers, ops)
+            first = ops.matmul(q, ops.transpose(after["sink_k"], (0, 1, 3, 2)))
+            first = ops.add(first, steps_sink_bias(self.slots, numbers, R, ops))
+            scores, values = ops.concat([first, scores]), ops.concat([after["sink_v"], values], axis=2)
+        weights = ops.softmax(scores)
+        weight = ops.div(1.0, ops.largest(weights))  # the sum of exp(score - c), since that of the largest is 1
+        near = ops.mul(ops.matmul(weights, values), weight)
+        window = [ops.reshape(ops.by_row(part, R), (-1, H, part.shape[-1])) for part in (near, weight)]
+        sums = [ops.reshape(part, (-1, H, part.shape[-1])) for part in (far, far_weight)]
+        y = ops.reshape(self._merged(window, sums, gone, ops), (-1, H * d))
+        return ops.linear(y, self.o.weight, self.o.bias), after
+
+    def parallel_obstacle(self) -> str | None:
+        return None
 
     def state_spec(self) -> list[StateSpec]:
         G, K, d, W, s = self.kv_heads, self.config.feature_size, self.head_size, self.config.window, self.config.sinks

@@ -32,6 +32,9 @@ from t2r_export.mixers.banded import (
     sink_scores,
     sinks_after,
     step_sinks,
+    steps_bias,
+    steps_sink_bias,
+    steps_sinks,
 )
 from t2r_export.mixers.base import Mixer, State
 from t2r_export.mixers.memory import Memory
@@ -149,29 +152,19 @@ class WindowMixer(Mixer):
         seen, counted = ops.positions(count, x)
         keys, values = ops.concat([state["k"], k], axis=2), ops.concat([state["v"], v], axis=2)  # (B, G, W + T, d)
         after = {"k": ops.newest(keys, W), "v": ops.newest(values, W), "count": counted}
-        places = ops.places(keys)
-        start = ops.cast(count, "float32")
-        for _ in range(3):
-            start = ops.unsqueeze(start, -1)  # (B, 1, 1, 1)
-        absences = absent(ops.sub(float(W + s), ops.cast(places, "float32")), start, ops)  # (B, 1, 1, W + T)
-        hidden = ops.add(ops.concat([ops.unseen(state["k"], k, W)] * R, axis=0), absences)
         turned = q
         if self.turn is not None:  # by places among these tokens: only distances matter
-            keys = rotate(keys, _without_heads(self.turn.rotary(places, ops), ops), ops)
+            keys = rotate(keys, _without_heads(self.turn.rotary(ops.places(keys), ops), ops), ops)
             own, _ = ops.positions(ops.add(ops.mul(count, 0), W), x)
             turned = rotate(q, self.turn.rotary(own, ops), ops)
         scores = ops.matmul(ops.by_head(turned, G, d, count), ops.transpose(keys, (0, 1, 3, 2)))  # (B, G, R·T, W + T)
-        scores = ops.add(scores, ops.mul(hidden, MASKED))
+        scores = ops.add(scores, steps_bias(state["k"], k, s, count, R, ops))
         if s:
             numbers = ops.by_head(ops.cast(seen, "float32"), 1, 1, count)  # (B, 1, T, 1): of the tokens
-            distance = ops.sub(ops.parameter(self.slots), ops.transpose(numbers, (0, 1, 3, 2)))
-            here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, T): whose slot is a token's own
-            kept = ops.sub(1.0, ops.largest(here))
             for name, new in (("sink_k", k), ("sink_v", v)):
-                after[name] = ops.add(ops.mul(state[name], kept), ops.matmul(here, new))
-            yet = absent(ops.squeeze(ops.parameter(self.slots), 1), numbers, ops)  # (B, 1, T, s): sinks to come
+                after[name] = steps_sinks(state[name], new, self.slots, numbers, ops)
             near = self._turned_sink_scores(q, after["sink_k"], seen, count, ops)
-            near = ops.add(near, ops.mul(ops.concat([yet] * R, axis=2), MASKED))
+            near = ops.add(near, steps_sink_bias(self.slots, numbers, R, ops))
             scores, values = ops.concat([near, scores]), ops.concat([after["sink_v"], values], axis=2)
         weights = ops.softmax(scores)
         y = ops.matmul(weights, values)
