@@ -111,7 +111,7 @@ def draw(lines: list[Line], path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for number, line in enumerate(sorted(lines, key=lambda line: line.gap)):
-        right = number % 2 == 0
+        right = number % 2 == 1
         axes.plot(line.bytes / 1e3, line.gap, "o", color="C1" if line.grows else "C0")
         axes.annotate(
             line.name,
