@@ -31,13 +31,13 @@ MAX_TOKENS = 1 << 20
 # the others are ratios to
 FAST = "t2r:w4:block=128:head_bits=4:target=fused:top_k=1:prefill=1"
 STANDARD = (
-    "t2r:w4",
-    "t2r:w4:again",
+    "t2r:w4:prefill=1",
+    "t2r:w4:prefill=1:again",
     "t2r:w4:head_bits=4:target=fused:top_k=1:prefill=1",  # blocks as in Q4_0
     FAST,
-    "t2r:w8",
+    "t2r:w8:prefill=1",
     "t2r:int8",
-    "t2r:float32",
+    "t2r:float32:prefill=1",
     "genai:int4",
     "llama.cpp:Q4_0",
     "llama.cpp:Q8_0",
