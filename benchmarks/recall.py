@@ -219,6 +219,24 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
+def markdown(lines: list[dict[str, Any]], sizes: list[int]) -> str:
+    """A row a mixer; for each task a column a size, in percent. Softmax stands in the largest that holds its cache."""
+    tasks = list(dict.fromkeys(line["task"] for line in lines))
+    columns = [(task, kb) for task in tasks for kb in sizes]
+    found = {(line["task"], line["mixer"], line["kb"] or sizes[-1]): line for line in lines}
+    head = ["", *(f"{task} {kb} KB" for task, kb in columns)]
+    rows = [head, ["---"] * len(head)]
+    for name in dict.fromkeys(line["mixer"] for line in lines):
+        cells = [found.get((task, name, kb)) for task, kb in columns]
+        rows.append([name, *(_percent(line) if line else "-" for line in cells)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _percent(line: dict[str, Any]) -> str:
+    spread = f" ({100 * line['lowest']:.0f}-{100 * line['highest']:.0f})" if line["seeds"] > 1 else ""
+    return f"{100 * line['accuracy']:.0f}{spread}"
+
+
 def write_table(lines: list[dict[str, Any]], work: Path) -> None:
     table = io.StringIO()
     writer = csv.DictWriter(table, lines[0].keys(), lineterminator="\n")
@@ -261,8 +279,7 @@ def main() -> None:
         sizes, seeds, steps = sizes[:2], 1, 20
     rows = run_all(options.work, steps, plan(options.tasks.split(","), sizes, seeds))
     lines = summary(rows)
-    for line in lines:
-        print("  ".join(f"{key} {value}" for key, value in line.items()))
+    print(markdown(lines, sizes))
     write_table(lines, options.work)
     draw(lines, options.work / "recall.svg")
     write_bytes(options.work / "results.json", json.dumps({"runs": rows, "machine": machine()}, indent=1).encode())
