@@ -5,7 +5,8 @@
 Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE in the
 folder: steps-2, ratios-2, memory-2, prompts-2, starts-2 and limit-2 of `t2r bench decode` (2 is the number of threads),
 operators and products of `t2r bench profile`, batch and export of the other two. `machine` is the line that says where
-a result was measured. A place whose file is not there stays as it is, and is named.
+a result was measured; `aims aims` holds the results against what is aimed at (benchmarks/aims.py). A place whose file
+is not there stays as it is, and is named.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+
+from aims import aims_table
 
 from t2r_export.bench.tables import (
     BATCH,
@@ -55,7 +58,10 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("page", type=Path)
     options = parser.parse_args()
-    found = {path.name: tables(json.loads(path.read_text(encoding="utf-8"))) for path in options.results.glob("*.json")}
+    results = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in options.results.glob("*.json")}
+    found = {name: tables(result) for name, result in results.items()} | {
+        "aims": {"aims": aims_table(results).markdown()}
+    }
 
     def filled(place: re.Match[str]) -> str:
         head, file, name, end = place.groups()

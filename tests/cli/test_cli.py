@@ -369,7 +369,9 @@ class TestGenerate:
             "100000000",
         ]
         for send, code, last in ((signal.SIGINT, 130, b"t2r: interrupted\n"), (None, 141, b"")):
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored here is ignored there
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            signal.signal(signal.SIGINT, before)
             assert process.stdout
             assert process.stderr
             assert len(process.stdout.read(50)) == 50
