@@ -34,14 +34,14 @@ bench: $(VENV)/.peers
 	mv $(RESULTS)/forms.part $(RESULTS)/forms.json
 	$(BIN)/t2r bench decode $(ONE_LENGTH) $(BLOCKS) --json > $(RESULTS)/blocks.part
 	mv $(RESULTS)/blocks.part $(RESULTS)/blocks.json
-	$(BIN)/t2r bench decode --size gpt2-small --contexts 16,128,992 --prompts 512 $(GPT2) --json > $(RESULTS)/gpt2.part
+	$(BIN)/t2r bench decode --size gpt2-small --contexts 16,128,992 --prompts 512 --rounds 7 --starts 0 $(GPT2) --json > $(RESULTS)/gpt2.part
 	mv $(RESULTS)/gpt2.part $(RESULTS)/gpt2.json
 	$(BIN)/t2r bench profile --engine t2r:w4 --engine $(FAST) --engine t2r:float32 --json > $(RESULTS)/profile.part
 	mv $(RESULTS)/profile.part $(RESULTS)/profile.json
 	$(BIN)/t2r bench batch --engine t2r:w4 --engine $(FAST) --engine t2r:float32 --json > $(RESULTS)/batch.part
 	mv $(RESULTS)/batch.part $(RESULTS)/batch.json
-	$(BIN)/t2r bench export --size smollm-135m --rounds 3 --engine t2r:w4 --engine t2r:float32 --engine genai:int4 \
-	    --json > $(RESULTS)/export.part
+	$(BIN)/t2r bench export --size smollm-135m --rounds 3 --engine t2r:w4 --engine $(FAST) --engine t2r:float32 \
+	    --engine genai:int4 --json > $(RESULTS)/export.part
 	mv $(RESULTS)/export.part $(RESULTS)/export.json
 	$(BIN)/python benchmarks/tables.py $(RESULTS) docs/performance.md
 

@@ -13,6 +13,7 @@ from t2r_export.bench.engines import Candidate, genai_command, parse, require_in
 from t2r_export.bench.peer_files import write_folder
 from t2r_export.bench.sizes import config_of, random_model, softmax_model
 from t2r_export.bench.timing import Spread, run, turns
+from t2r_export.mixer_configs import LinearConfig
 from t2r_export.model import Transformer
 from t2r_runtime.errors import UserError
 
@@ -92,15 +93,28 @@ def _of_size(size: str, candidates: Sequence[Candidate], rounds: int, folder: Pa
     return figures
 
 
+# a candidate's options as `t2r export` writes them; K is the model's, prefill a switch
+OPTIONS = {
+    "target": "--target",
+    "block": "--block-size",
+    "head_bits": "--head-bits",
+    "embedding_bits": "--embedding-bits",
+    "top_k": "--top-k",
+}
+
+
 def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
-    model = random_model(size)
+    given = dict(candidate.options)
+    mixer = LinearConfig(int(given.pop("K", "32")), positions="drop")
+    model = random_model(size, mixer)
     checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
     program = [sys.executable, "-m", "t2r_export", "export", str(source / "model.pt")]
     options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
-    if "target" in candidate.options:
-        options += ["--target", candidate.options["target"]]
-    if "block" in candidate.options:
-        options += ["--block-size", candidate.options["block"]]
+    options += ["--prefill"] if given.pop("prefill", "0") == "1" else []
+    unknown = given.keys() - OPTIONS.keys()
+    if unknown:
+        raise UserError(f"options of an export: K, prefill, {', '.join(OPTIONS)}", ", ".join(unknown), "leave it out")
+    options += [part for name, value in given.items() for part in (OPTIONS[name], value)]
     return _Export(lambda place: [*program, str(place / "out.onnx"), *options], _count(model), [])
 
 

@@ -72,8 +72,9 @@ def test_batches_that_cannot_be(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_an_export_is_a_process(tmp_path: Path) -> None:
-    [made] = bench_export(["tiny"], ["t2r:w4:block=16:target=fused"], 1, tmp_path)
-    assert (made.name, made.size, made.ratio) == ("t2r:w4:block=16:target=fused", "tiny", 1.0)
+    form = "t2r:w4:K=4:block=16:head_bits=4:target=fused:top_k=1:prefill=1"
+    [made] = bench_export(["tiny"], [form], 1, tmp_path)
+    assert (made.name, made.size, made.ratio) == (form, "tiny", 1.0)
     assert made.weight_bytes == 4 * made.parameters
     assert 0 < made.file_bytes < made.weight_bytes + 100_000
     assert made.seconds > 0
@@ -110,6 +111,12 @@ def test_an_export_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_has_no_exporter() -> None:
     with pytest.raises(UserError, match="an exporter of t2r, genai; received torch:t2r"):
         bench_export(["smollm-135m"], ["torch:t2r"])
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_option_that_an_export_does_not_have() -> None:
+    with pytest.raises(UserError, match="options of an export: K, prefill, target, .*; received positions"):
+        bench_export(["tiny"], ["t2r:w4:positions=keep"])
 
 
 def test_memory_is_told_in_weights() -> None:
