@@ -5,7 +5,7 @@
 Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE in the
 folder: steps-2, ratios-2, memory-2, prompts-2, starts-2 and limit-2 of `t2r bench decode` (2 is the number of threads),
 operators and products of `t2r bench profile`, batch and export of the other two. `machine` is the line that says where
-a result was measured; `aims aims` holds the results against what is aimed at (t2r_export/bench/aims.py). A place whose file
+a result was measured; `aims aims` holds the results against our aims (t2r_export/bench/aims.py). A place whose file
 is not there stays as it is, and is named.
 """
 
