@@ -28,7 +28,7 @@ test: $(VENV)/.tox
 # llama-cpp-python is built from source, with cmake and a C++ compiler.
 bench: $(VENV)/.peers
 	mkdir -p $(RESULTS)
-	$(BIN)/t2r bench decode --contexts 16,1024,8192,100000 --plots $(RESULTS) --json > $(RESULTS)/decode.part
+	$(BIN)/t2r bench decode --contexts 16,1024,8192,100000 --rounds 7 --starts 3 --plots $(RESULTS) --json > $(RESULTS)/decode.part
 	mv $(RESULTS)/decode.part $(RESULTS)/decode.json
 	$(BIN)/t2r bench decode $(ONE_LENGTH) --threads 2,1 $(FORMS) --json > $(RESULTS)/forms.part
 	mv $(RESULTS)/forms.part $(RESULTS)/forms.json
