@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export import checkpoint
+from t2r_export.bench.tables import Table
 from t2r_export.checkpoint import Checkpoint
 from t2r_export.data import read_corpus
 from t2r_export.evaluate import evaluate_lengths
@@ -44,7 +45,6 @@ class Line:
     grows: bool
     tokens: int
     seconds: float
-    path: Path
     lengths: list[tuple[float, float]]  # nats, and those of the last quarter
 
     @property
@@ -83,7 +83,7 @@ def _line(
     states = loaded.model.state_spec()
     size = sum(spec.bytes(length=TRAINED) for spec in states)
     grows = any(spec.grows for spec in states)
-    return Line(name, gaps, size, grows, tokens, seconds, path, _nats_at(loaded, lengths, text))
+    return Line(name, gaps, size, grows, tokens, seconds, _nats_at(loaded, lengths, text))
 
 
 def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
@@ -99,10 +99,8 @@ def _nats(at: tuple[float, float]) -> str:
 
 def markdown(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]]) -> str:
     head = ["student", "above the teacher", "bytes of state", "tokens", "seconds", *(f"{n:,}" for n in lengths)]
-    rows = [head, ["---"] * len(head)]
-    if teacher:
-        rows.append(["the teacher", *[""] * 4, *map(_nats, teacher)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in [*rows, *(line.cells() for line in lines)])
+    first = [["the teacher", *[""] * 4, *map(_nats, teacher)]] if teacher else []
+    return Table("", head, [*first, *(line.cells() for line in lines)]).markdown()
 
 
 def draw(lines: list[Line], path: Path) -> None:

@@ -37,6 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2r_export.bench.tables import Table
 from t2r_export.bench.timing import machine
 from t2r_export.config import ModelConfig
 from t2r_export.initialize import initialize
@@ -225,11 +226,11 @@ def markdown(lines: list[dict[str, Any]], sizes: list[int]) -> str:
     columns = [(task, kb) for task in tasks for kb in sizes]
     found = {(line["task"], line["mixer"], line["kb"] or sizes[-1]): line for line in lines}
     head = ["", *(f"{task} {kb} KB" for task, kb in columns)]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for name in dict.fromkeys(line["mixer"] for line in lines):
         cells = [found.get((task, name, kb)) for task, kb in columns]
         rows.append([name, *(_percent(line) if line else "-" for line in cells)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return Table("", head, rows).markdown()
 
 
 def _percent(line: dict[str, Any]) -> str:

@@ -57,15 +57,19 @@ def _prompts(other: str, tokens: int) -> Callable[[Results, str], float]:
     return figure
 
 
+def _step_alone(form: str) -> str:
+    """The form as it is measured where nothing reads a prompt: without the graph for it."""
+    return form.replace(":prefill=1", "")
+
+
 def _gain(results: Results, form: str) -> float:
-    kind = form.replace(":prefill=1", "")
-    return _median(results["batch.json"]["batches"], "gain", name=f"{kind}:batch=any", threads=THREADS, batch=16)
+    name = f"{_step_alone(form)}:batch=any"
+    return _median(results["batch.json"]["batches"], "gain", name=name, threads=THREADS, batch=16)
 
 
 def _export(results: Results, form: str) -> float:
     rows = results["export.json"]["export"]
-    ours = form.replace(":prefill=1", "")
-    return _median(rows, "seconds", name=ours) / _median(rows, "seconds", name=GENAI)
+    return _median(rows, "seconds", name=_step_alone(form)) / _median(rows, "seconds", name=GENAI)
 
 
 def _distance(results: Results, form: str) -> float:

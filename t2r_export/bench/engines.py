@@ -119,15 +119,15 @@ def make(candidate: Candidate, size: str, folder: Path) -> Files:
 
 def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
     options = candidate.options
-    K = _whole(candidate, "K", 32)
+    K = whole(candidate, "K", 32)
     mixer = LinearConfig(K, positions=options.get("positions", "drop"))
     loaded = as_checkpoint(random_model(size, mixer), "/".join((size, *candidate.files_key)))
-    batch = None if options.get("batch") == "any" else _whole(candidate, "batch", 1)
+    batch = None if options.get("batch") == "any" else whole(candidate, "batch", 1)
     how = ExportConfig(
         batch=batch,
         target=options.get("target", ExportConfig.target),
-        top_k=_whole(candidate, "top_k", 0) or None,
-        prefill=bool(_whole(candidate, "prefill", 0)),
+        top_k=whole(candidate, "top_k", 0) or None,
+        prefill=bool(whole(candidate, "prefill", 0)),
     )
     path = folder / "graph.onnx"
     if candidate.form == "float32":
@@ -135,9 +135,9 @@ def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
     else:
         bits = QuantizeConfig(
             candidate.form,
-            block_size=_whole(candidate, "block", 0) or None,
-            head_bits=_whole(candidate, "head_bits", 0) or None,
-            embedding_bits=_whole(candidate, "embedding_bits", 0) or None,
+            block_size=whole(candidate, "block", 0) or None,
+            head_bits=whole(candidate, "head_bits", 0) or None,
+            embedding_bits=whole(candidate, "embedding_bits", 0) or None,
         )
         files = export_quantized(loaded, path, how, bits)[1].files
     require_parity(loaded, path)
@@ -153,7 +153,7 @@ def _make_genai(candidate: Candidate, size: str, folder: Path) -> Files:
 
 def genai_command(source: Path, out: Path, candidate: Candidate) -> list[str]:
     """The command line of onnxruntime-genai's own model builder."""
-    block = _whole(candidate, "block", 32)
+    block = whole(candidate, "block", 32)
     program = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(out)]
     cache = ["-c", str(out.parent / "cache")]
     return [*program, "-p", candidate.form, "-e", "cpu", *cache, "--extra_options", f"block_size={block}"]
@@ -165,14 +165,15 @@ def _make_llama_cpp(candidate: Candidate, size: str, folder: Path) -> Files:
 
 
 def _make_torch(candidate: Candidate, size: str, folder: Path) -> Files:
-    mixer = LinearConfig(_whole(candidate, "K", 32), positions="drop")
+    mixer = LinearConfig(whole(candidate, "K", 32), positions="drop")
     model = softmax_model(size) if candidate.form == "softmax" else random_model(size, mixer)
     path = folder / "model.pt"
     checkpoint.save(path, model, None, {"origin": f"random weights, {size}"})
     return Files(path, path.stat().st_size)
 
 
-def _whole(candidate: Candidate, option: str, default: int) -> int:
+def whole(candidate: Candidate, option: str, default: int) -> int:
+    """A candidate's option as a number, `default` where it is not given. Raises UserError: it is none."""
     text = candidate.options.get(option, str(default))
     if not text.isdecimal():
         raise UserError(f"a whole number for {option}", f"{text!r} in {candidate.name}", "correct the candidate")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t2r_export import checkpoint
-from t2r_export.bench.engines import Candidate, genai_command, parse, require_installed
+from t2r_export.bench.engines import Candidate, genai_command, parse, require_installed, whole
 from t2r_export.bench.peer_files import write_folder
 from t2r_export.bench.sizes import config_of, random_model, softmax_model
 from t2r_export.bench.timing import Spread, run, turns
@@ -104,13 +104,12 @@ OPTIONS = {
 
 
 def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
-    given = dict(candidate.options)
-    mixer = LinearConfig(int(given.pop("K", "32")), positions="drop")
-    model = random_model(size, mixer)
+    model = random_model(size, LinearConfig(whole(candidate, "K", 32), positions="drop"))
     checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
     program = [sys.executable, "-m", "t2r_export", "export", str(source / "model.pt")]
     options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
-    options += ["--prefill"] if given.pop("prefill", "0") == "1" else []
+    options += ["--prefill"] if whole(candidate, "prefill", 0) else []
+    given = {name: value for name, value in candidate.options.items() if name not in ("K", "prefill")}
     unknown = given.keys() - OPTIONS.keys()
     if unknown:
         raise UserError(f"options of an export: K, prefill, {', '.join(OPTIONS)}", ", ".join(unknown), "leave it out")

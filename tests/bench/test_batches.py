@@ -117,6 +117,8 @@ def test_what_has_no_exporter() -> None:
 def test_an_option_that_an_export_does_not_have() -> None:
     with pytest.raises(UserError, match="options of an export: K, prefill, target, .*; received positions"):
         bench_export(["tiny"], ["t2r:w4:positions=keep"])
+    with pytest.raises(UserError, match="a whole number for K; received 'many'"):
+        bench_export(["tiny"], ["t2r:w4:K=many"])
 
 
 def test_memory_is_told_in_weights() -> None:
