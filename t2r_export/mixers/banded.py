@@ -22,6 +22,18 @@ MASKED = -3e4
 MIN_CHUNK = 16  # tokens: below it a product is too small to be worth a call
 
 
+def slot_constants(sinks: int, window: int) -> tuple[Tensor, Tensor]:
+    """Of the slots of s sinks and a window of W tokens, float32; computed, not loaded: real numbers even where a model
+    is laid out on the meta device.
+
+    Returns:
+        The sinks' numbers (s, 1), and for each slot, the sinks' before the window's (s + W), how many tokens must have
+        come before the present one for it to hold one to be seen: the window's not before the sinks'.
+    """
+    slots, ages = (torch.arange(n, device="cpu").float() for n in (sinks, window))
+    return slots.view(-1, 1), torch.cat([slots, ages.flip(0) + sinks])
+
+
 def push(buffer: Any, new: Any, ops: TorchOps = TORCH) -> Any:
     """The buffer (B, G, W, d) without its oldest entry, and `new` (B, G, 1, d) behind its newest."""
     length = buffer.shape[2]

@@ -40,6 +40,7 @@ from t2r_export.mixers.banded import (
     key_bands,
     sink_scores,
     sinks_after,
+    slot_constants,
     step_sinks,
     steps_bias,
     steps_sink_bias,
@@ -80,11 +81,9 @@ class HybridMixer(Mixer):
         self.gates = Gates(model.width, G, linear)
         # log γ, or what the gate is the sigmoid of
         self.merge = nn.Parameter(torch.full((H,), OPEN_GATE if config.merge == "gate" else 0.0))
-        # computed, not loaded: real numbers even where a model is laid out on the meta device
-        slots, ages = (torch.arange(n, device="cpu").float() for n in (config.sinks, config.window))
-        self.register_buffer("slots", slots.view(-1, 1), persistent=False)
-        # tokens before the present one from which on a slot holds one to be seen: the window's not before the sinks'
-        self.register_buffer("needed", torch.cat([slots, ages.flip(0) + config.sinks]), persistent=False)
+        slots, needed = slot_constants(config.sinks, config.window)
+        self.register_buffer("slots", slots, persistent=False)
+        self.register_buffer("needed", needed, persistent=False)
 
     @property
     def _maps(self) -> tuple[FeatureMap, FeatureMap]:

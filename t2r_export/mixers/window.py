@@ -31,6 +31,7 @@ from t2r_export.mixers.banded import (
     query_rows,
     sink_scores,
     sinks_after,
+    slot_constants,
     step_sinks,
     steps_bias,
     steps_sink_bias,
@@ -62,15 +63,13 @@ class WindowMixer(Mixer):
         self.o = nn.Linear(model.heads * d, model.width, bias=model.output_bias)
         self.memory = Memory(model.kv_heads, config.memory, d, d, 0, False) if config.memory else None
         self.turn = RotaryPositions(model) if model.position == "rotary" else None
-        # computed, not loaded: real numbers even where a model is laid out on the meta device
-        slots, ages = torch.arange(s, device="cpu").float(), torch.arange(W, device="cpu").float()
-        self.register_buffer("slots", slots.view(s, 1), persistent=False)
-        # tokens before the present one from which on a slot holds one to be seen: the window's not before the sinks'
-        self.register_buffer("needed", torch.cat([slots, ages.flip(0) + s]), persistent=False)
+        slots, needed = slot_constants(s, W)
+        self.register_buffer("slots", slots, persistent=False)
+        self.register_buffer("needed", needed, persistent=False)
         if self.turn is not None:
             # of the window's slots, the present token being 0; the sinks' count from the first token
-            self.register_buffer("window_turns", self.turn.fixed(-ages.flip(0)), persistent=False)
-            self.register_buffer("sink_turns", self.turn.fixed(slots), persistent=False)
+            self.register_buffer("window_turns", self.turn.fixed(s - needed[s:]), persistent=False)
+            self.register_buffer("sink_turns", self.turn.fixed(slots.squeeze(1)), persistent=False)
 
     def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
         B, T, _ = x.shape
