@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2r_export import checkpoint
 from t2r_export.bench.tables import Table
-from t2r_export.checkpoint import Checkpoint
-from t2r_export.data import read_corpus
-from t2r_export.evaluate import evaluate_lengths
-from t2r_export.recipe import data_folder
+from t2r_export.build import data_folder
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.training.data import read_corpus
+from t2r_export.training.evaluate import evaluate_lengths
 
 TRAINED = 256  # tokens of a window in every recipe
 SEED = re.compile(r"-s\d+$")

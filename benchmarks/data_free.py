@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from t2r_export import checkpoint
+from t2r_export.build import data_folder
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
-from t2r_export.data import held_out_windows, read_corpus
-from t2r_export.evaluate import evaluate
 from t2r_export.finetune import finetune
-from t2r_export.finetune_config import FinetuneConfig, parse_plan
-from t2r_export.mixer_configs import LinearConfig
-from t2r_export.recipe import data_folder
-from t2r_export.sample import sample
+from t2r_export.training.data import held_out_windows, read_corpus
+from t2r_export.training.evaluate import evaluate
+from t2r_export.training.sample import sample
 
 BATCH, LENGTH, HELD_OUT = 4, 256, 0.1
 

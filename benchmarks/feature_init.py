@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from t2r_export import checkpoint
+from t2r_export.build import data_folder
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
 from t2r_export.finetune import finetune
-from t2r_export.finetune_config import FinetuneConfig, parse_plan
-from t2r_export.mixer_configs import LinearConfig
-from t2r_export.mixers.linear import LinearMixer
-from t2r_export.model import Transformer
-from t2r_export.recipe import data_folder
+from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.transformer import Transformer
 
 
 @torch.no_grad()

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from t2r_export import checkpoint
+from t2r_export.build import data_folder
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.finetune import finetune
-from t2r_export.finetune_config import FinetuneConfig, parse_plan
-from t2r_export.mixer_configs import mixer_from_dict
-from t2r_export.recipe import data_folder
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
 

@@ -21,8 +21,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from t2r_export.mixer_configs import Guard
-from t2r_export.mixers.recurrences import chunk_size, chunked, guarded
+from t2r_export.config.mixers import Guard
+from t2r_export.model.mixers.recurrences import chunk_size, chunked, guarded
 
 GUARD = Guard()
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -14,14 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from t2r_export import checkpoint
-from t2r_export.data import read_documents
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import SEPARATOR
 from t2r_export.export import export
-from t2r_export.finetune_config import SEPARATOR
-from t2r_export.quality import Quality, Ruined
 from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import BLOCK_OPTIONS, QuantizeConfig
+from t2r_export.quantizers.quality import Quality, Ruined
+from t2r_export.training.data import read_documents
 
 
 def main() -> None:

@@ -39,12 +39,12 @@ from torch import Tensor
 
 from t2r_export.bench.tables import Table
 from t2r_export.bench.timing import machine
-from t2r_export.config import ModelConfig
-from t2r_export.initialize import initialize
-from t2r_export.mixer_configs import SoftmaxConfig, mixer_from_dict
-from t2r_export.optimizers import make_optimizer
-from t2r_export.training import learning_rate
-from t2r_export.weights import outline
+from t2r_export.checkpoints.weights import outline
+from t2r_export.config.mixers import SoftmaxConfig, mixer_from_dict
+from t2r_export.config.model import ModelConfig
+from t2r_export.model.initialize import initialize
+from t2r_export.training.optimizers import make_optimizer
+from t2r_export.training.trainer import learning_rate
 from t2r_runtime.files import write_bytes
 
 KEYS, VALUES = 16, 8

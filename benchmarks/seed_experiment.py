@@ -32,19 +32,19 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from t2r_export import checkpoint
 from t2r_export.bench.timing import machine
-from t2r_export.config import ModelConfig
+from t2r_export.build import data_folder
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.feed_forward import NoneConfig
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig, LSTMConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
-from t2r_export.curves import draw, read_curves, write_csv
-from t2r_export.data import Windows, read_corpus
 from t2r_export.export import export
-from t2r_export.feed_forward_configs import NoneConfig
 from t2r_export.finetune import finetune
-from t2r_export.finetune_config import FinetuneConfig, parse_plan
-from t2r_export.initialize import initialize
-from t2r_export.mixer_configs import LinearConfig, LSTMConfig, SoftmaxConfig
-from t2r_export.recipe import data_folder
+from t2r_export.model.initialize import initialize
+from t2r_export.training.curves import draw, read_curves, write_csv
+from t2r_export.training.data import Windows, read_corpus
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
 from t2r_runtime.files import write_bytes

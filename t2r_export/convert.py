@@ -11,8 +11,8 @@ import dataclasses
 
 import torch
 
-from t2r_export.mixer_configs import MixerConfig, SoftmaxConfig
-from t2r_export.model import Transformer
+from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export import checkpoint
+from t2r_export.checkpoints import checkpoint
 from t2r_export.export import ExportReport, export
-from t2r_export.proof import Report
+from t2r_export.proof.report import Report
 from t2r_export.verify import verify
 from t2r_runtime import Decoder, Sampling, Text
 from t2r_runtime.errors import CheckFailed, UserError

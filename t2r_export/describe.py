@@ -15,11 +15,11 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from t2r_export import checkpoint
-from t2r_export.feed_forward_configs import DENSE, FeedForwardConfig, feed_forward_from_dict
-from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
-from t2r_export.mixers import Mixer
-from t2r_export.words import ranges
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
+from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.config.words import ranges
+from t2r_export.model.mixers import Mixer
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import open_graph, read_signature
 from t2r_runtime.signature import PREFIX, StateSpec

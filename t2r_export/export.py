@@ -16,17 +16,17 @@ import onnx
 from onnx import helper
 
 from t2r_export import __version__
-from t2r_export.checkpoint import Checkpoint
-from t2r_export.config import ModelConfig
-from t2r_export.export_config import ExportConfig, graph_format
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig, graph_format
+from t2r_export.config.model import ModelConfig
 from t2r_export.fold import LayerFold, fold
-from t2r_export.graph import GraphOps, Value, value_info
-from t2r_export.graph_file import EXTERNAL_BYTES, Weight, companion, shape, write_graph
-from t2r_export.layout import Group, group, low_name, with_low
-from t2r_export.loop import check_states, wrap
-from t2r_export.model import Transformer
-from t2r_export.ort_format import folder_beside, write_ort
-from t2r_export.targets import TARGETS, Target, find
+from t2r_export.graph.file import EXTERNAL_BYTES, Weight, companion, shape, write_graph
+from t2r_export.graph.generation import check_states, wrap
+from t2r_export.graph.layout import Group, group, low_name, with_low
+from t2r_export.graph.ort import folder_beside, write_ort
+from t2r_export.graph.recorder import GraphOps, Value, value_info
+from t2r_export.graph.targets import TARGETS, Target, find
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature
 
@@ -66,7 +66,7 @@ def export(
     If the config asks for it and every layer has a form for it, a graph for prompts lies beside it, of the same states
     and the same file of weights; and one that writes by itself, likewise. Weights past `external_bytes` always go to a
     file beside the graph. Nothing stands at `path` until all of it is whole. A name that ends in .ort gets ONNX
-    Runtime's own format, and what t2r_export.ort_format writes beside it.
+    Runtime's own format, and what t2r_export.graph.ort writes beside it.
 
     Raises:
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2r_export import checkpoint, lora
-from t2r_export.checkpoint import Checkpoint
-from t2r_export.data import Corpus, held_out_windows, read_corpus
-from t2r_export.evaluate import Evaluation, evaluate
-from t2r_export.finetune_config import FinetuneConfig
-from t2r_export.mixer_configs import SoftmaxConfig
-from t2r_export.model import Transformer
-from t2r_export.stages import STAGES
-from t2r_export.training import Trainer, choose_device, remove_state
-from t2r_export.training_log import TrainingLog
-from t2r_export.training_state import TrainingState, load_state
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.model.transformer import Transformer
+from t2r_export.training import lora
+from t2r_export.training.data import Corpus, held_out_windows, read_corpus
+from t2r_export.training.evaluate import Evaluation, evaluate
+from t2r_export.training.log import TrainingLog
+from t2r_export.training.stages import STAGES
+from t2r_export.training.state import TrainingState, load_state
+from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import CheckFailed, UserError
 
 

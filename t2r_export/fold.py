@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from t2r_export.mixers import Mixer
-from t2r_export.model import Transformer
-from t2r_export.weights import assemble
+from t2r_export.checkpoints.weights import assemble
+from t2r_export.model.mixers import Mixer
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import CheckFailed
 from t2r_runtime.signature import StateSpec
 

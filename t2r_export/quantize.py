@@ -2,7 +2,7 @@
 
 Requires a float32 graph of ours. Ensures the same inputs, outputs, opset and metadata but for the scheme's name; the
 states are the float32 tensors they were, whatever the scheme. The rounding is ONNX Runtime's own quantizers'; what is
-written here decides which nodes they touch. What each scheme costs is measured, by `t2r_export.quality`.
+written here decides which nodes they touch. What each scheme costs is measured, by `t2r_export.quantizers.quality`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from t2r_export.checkpoint import Checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig, graph_format
 from t2r_export.export import ExportReport, build, export
-from t2r_export.export_config import ExportConfig, graph_format
-from t2r_export.graph_file import (
+from t2r_export.graph.file import (
     EXTERNAL_BYTES,
     Weight,
     companion,
@@ -29,10 +29,9 @@ from t2r_export.graph_file import (
     without_older,
     write_whole,
 )
-from t2r_export.loop import wrap
-from t2r_export.ort_format import folder_beside, write_ort
-from t2r_export.quality import Quality, Ruined, measure, read_tokens
-from t2r_export.quantize_source import Source, read_source, source_of
+from t2r_export.graph.generation import wrap
+from t2r_export.graph.ort import folder_beside, write_ort
+from t2r_export.graph.targets import find
 from t2r_export.quantizers import Scheme, scheme
 from t2r_export.quantizers.base import (
     BLOCK_OPTIONS,
@@ -44,7 +43,8 @@ from t2r_export.quantizers.base import (
     Tokens,
     quiet,
 )
-from t2r_export.targets import find
+from t2r_export.quantizers.quality import Quality, Ruined, measure, read_tokens
+from t2r_export.quantizers.source import Source, read_source, source_of
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
@@ -79,7 +79,7 @@ def quantize(
     A graph for prompts beside `source` is quantized in the same way, and both share one file of weights; but it is left
     out by the schemes that round all tokens of a run together, whose numbers would depend on how a prompt is cut.
 
-    A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.ort_format writes beside it.
+    A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
 
     Args:
         check: a text, or token ids as .npy, to measure the quantized graph against `source` on.
@@ -214,7 +214,7 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
     """A text to calibrate on, or a .npy, as tokens (N,).
 
     Raises:
-        UserError: as for t2r_export.quality.read_tokens, and fewer than MIN_CALIBRATION.
+        UserError: as for t2r_export.quantizers.quality.read_tokens, and fewer than MIN_CALIBRATION.
     """
     tokens = read_tokens(path, signature)
     if len(tokens) < MIN_CALIBRATION:

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from t2r_export.checkpoint import Checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.weights import assemble
 from t2r_export.fold import FOLD_TOLERANCE, fold
-from t2r_export.layout import Group, group, low_name, with_low
-from t2r_export.lockstep import PREFIX_TOKENS, Errors, Lockstep, state_error, worse
-from t2r_export.model import Transformer
-from t2r_export.proof import Check, Report
-from t2r_export.tolerances import Tolerance, tolerance
-from t2r_export.weights import assemble
+from t2r_export.graph.layout import Group, group, low_name, with_low
+from t2r_export.model.transformer import Transformer
+from t2r_export.proof.report import Check, Report
+from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, Lockstep, state_error, worse
+from t2r_export.proof.tolerances import Tolerance, tolerance
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
 

@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from t2r_export.cli import main
-from t2r_export.config import ModelConfig
-from t2r_export.mixer_configs import SoftmaxConfig
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 CONFIG = ModelConfig(

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoint import Checkpoint
-from t2r_export.config import ModelConfig, RotaryConfig
-from t2r_export.export import ExportReport, export
-from t2r_export.export_config import ExportConfig
-from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
-from t2r_export.mixer_configs import (
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
+from t2r_export.config.mixers import (
     GRUConfig,
     Guard,
     HybridConfig,
@@ -24,9 +22,11 @@ from t2r_export.mixer_configs import (
     SoftmaxConfig,
     WindowConfig,
 )
-from t2r_export.mixers import State
-from t2r_export.model import Transformer
-from t2r_export.proof import Report
+from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.export import ExportReport, export
+from t2r_export.model.mixers import State
+from t2r_export.model.transformer import Transformer
+from t2r_export.proof.report import Report
 from t2r_export.verify import verify
 
 B, T, H, G, K, V = 2, 7, 6, 3, 5, 4

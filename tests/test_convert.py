@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K
+from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.convert import choose_layers, convert
-from t2r_export.mixer_configs import Guard, LinearConfig
-from t2r_export.model import Transformer
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 

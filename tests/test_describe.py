@@ -12,11 +12,11 @@ import pytest
 
 import small
 from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, G, K, V
-from t2r_export import checkpoint
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import SpanConfig
 from t2r_export.describe import Description, describe, lines
 from t2r_export.export import export
-from t2r_export.export_config import ExportConfig
-from t2r_export.mixer_configs import SpanConfig
 from t2r_runtime.errors import UserError
 
 

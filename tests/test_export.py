@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
-from t2r_export import graph_file
+from t2r_export.config.export import ExportConfig
 from t2r_export.export import build_graph, export
-from t2r_export.export_config import ExportConfig
 from t2r_export.fold import fold
-from t2r_export.layout import group, pack, unpack
-from t2r_export.targets import TARGETS
+from t2r_export.graph import file as graph_file
+from t2r_export.graph.layout import group, pack, unpack
+from t2r_export.graph.targets import TARGETS
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 from t2r_runtime.signature import Signature
@@ -150,7 +150,7 @@ def small_tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 
 def test_saved_and_loaded_is_nothing_happened(tmp_path: Path) -> None:
-    from t2r_export import checkpoint
+    from t2r_export.checkpoints import checkpoint
 
     made = small.model("hybrid")
     checkpoint.save(tmp_path / "m.pt", made, None, {})

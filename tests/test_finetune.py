@@ -16,13 +16,14 @@ import torch
 
 import small
 import texts
-from t2r_export import checkpoint, training
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
-from t2r_export.data import Windows
 from t2r_export.finetune import finetune, original
-from t2r_export.finetune_config import FinetuneConfig, parse_plan
-from t2r_export.mixer_configs import LinearConfig
-from t2r_export.training_state import load_state, save_state
+from t2r_export.training import trainer as training
+from t2r_export.training.data import Windows
+from t2r_export.training.state import load_state, save_state
 from t2r_runtime.errors import CheckFailed, UserError
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
@@ -35,9 +36,9 @@ TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_p
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from t2r_export.data import Windows
+from t2r_export.training.data import Windows
 from t2r_export.finetune import finetune
-from t2r_export.finetune_config import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
 
 options, kill = json.loads(sys.argv[1]), int(sys.argv[2])
 batch_of = Windows.__call__

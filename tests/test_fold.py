@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2
+from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.fold import FOLD_TOLERANCE, fold, fold_error
-from t2r_export.mixer_configs import Guard, LinearConfig
-from t2r_export.mixers import Mixer, State
-from t2r_export.mixers.linear import LinearMixer
-from t2r_export.model import Transformer
+from t2r_export.model.mixers import Mixer, State
+from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import CheckFailed
 
 

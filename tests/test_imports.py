@@ -1,4 +1,8 @@
-"""The arrows of the design: who may import whom, and what `--help` must not wait for."""
+"""The arrows of the design, room by room: who may import whom, and what `--help` must not wait for.
+
+The table is the one place where the rules stand; docs/architecture.md draws it. A room is a folder of t2r_export, or
+`t2r_export` itself for the files at its door, which are the stages of the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,43 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-HEAVY = {"torch", "onnx", "transformers", "accelerate"}
+HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "accelerate", "tokenizers"}
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the files of one folder may import: rooms of t2r_export, and heavy packages of others."""
+
+    rooms: set[str] = field(default_factory=set)
+    packages: set[str] = field(default_factory=set)
+
+
+PIPELINE = "t2r_export"  # the files at the door
+ROOMS = {
+    "config": Room({"config"}),
+    "model": Room({"config", "model", "model.mixers"}, {"torch"}),
+    "model.mixers": Room({"config", "model", "model.mixers"}, {"torch"}),
+    "checkpoints": Room({"config", "model", "checkpoints"}, {"torch"}),
+    "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
+    "training": Room(
+        {"config", "model", "model.mixers", "checkpoints", "training"}, {"torch", "accelerate", "tokenizers"}
+    ),
+    "quantizers": Room({"config", "graph", "quantizers", "training"}, {"onnx", "onnxruntime"}),
+    "proof": Room({"config", "model", "model.mixers", "checkpoints", "graph", "proof"}, {"torch"}),
+    PIPELINE: Room(
+        {PIPELINE, "config", "model", "model.mixers", "checkpoints", "graph", "training", "quantizers", "proof"},
+        {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
+    ),
+    "providers": Room({PIPELINE, "config", "checkpoints", "graph", "quantizers", "proof", "providers"}, HEAVY),
+    "cli": Room({"*"}, {"onnxruntime"}),
+}
+ONNX_STAGES = {"export.py", "quantize.py"}  # of the pipeline, those that write a graph
+ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
 
 
 def folder(package: str) -> Path:
@@ -22,84 +58,127 @@ def folder(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def imports(source: str) -> Iterator[str]:
-    """Every module that the source imports, at its top or inside a function."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute here, so that a search finds them"
-            assert node.module
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def offenders(files: list[Path], banned: set[str]) -> list[str]:
-    assert files
-    return [
-        f"{file.name} imports {name}"
-        for file in files
-        for name in imports(file.read_text(encoding="utf-8"))
-        if any(name == ban or name.startswith(f"{ban}.") for ban in banned)
-    ]
-
-
 def modules(package: str, pattern: str = "**/*.py") -> list[Path]:
     return sorted(folder(package).glob(pattern))
 
 
-STAGES = {
-    f"t2r_export.{stage}"
-    for stage in (
-        "convert",
-        "fold",
-        "export",
-        "verify",
-        "finetune",
-        "describe",
-        "bench",
-        "demo",
-        "graph",
-        "golden",
-        "quantize",
-        "compile",
-        "recipe",
-        "cli",
-    )
-}
-RULES = {
-    "the runtime needs neither torch nor the toolchain": (
-        modules("t2r_runtime"),
-        {"torch", "onnx", "t2r_export", "transformers"},
-    ),
-    "mixers know no graph": (modules("t2r_export", "mixers/*.py"), {"onnx", "onnxruntime", *STAGES}),
-    "the model knows no graph": (
-        [folder("t2r_export") / name for name in ("model.py", "ops.py", "positions.py")],
-        {"onnx", "onnxruntime", *STAGES},
-    ),
-    "importers know no stage": (modules("t2r_export", "importers/*.py"), {"onnx", "onnxruntime", *STAGES}),
-    "configs import nothing heavy": (
-        [folder("t2r_export") / name for name in ("config.py", "finetune_config.py")]
-        + modules("t2r_export", "mixer_configs/*.py"),
-        HEAVY | {"numpy"},
-    ),
-    "nothing installed needs transformers": (modules("t2r_export"), {"transformers"}),
-    "stages know no command line": (modules("t2r_export", "*.py"), {"click"}),
-}
-ENDS_PROCESSES = {"__main__.py", "errors.py"}  # these two are the command line's own
+def imports(source: str) -> Iterator[tuple[str, bool]]:
+    """Every module that the source imports, in its body, in a function or for types alone; and whether at import."""
+    tree = ast.parse(source)
+    later = {inner for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node not in later) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here, so that a search finds them"
+            assert node.module
+            yield node.module, node not in later
+            yield from ((f"{node.module}.{alias.name}", node not in later) for alias in node.names)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_arrow(rule: str) -> None:
-    files, banned = RULES[rule]
-    assert offenders([f for f in files if f.name not in ENDS_PROCESSES], banned) == []
+def room_of(module: str) -> str:
+    """The room of a module of t2r_export, by its dotted name."""
+    parts = module.split(".")[1:]
+    if parts[:2] == ["model", "mixers"]:
+        return "model.mixers"
+    return parts[0] if parts and parts[0] in ROOMS else PIPELINE
 
 
-@pytest.mark.parametrize("line", ["import torch", "from torch import nn", "def f():\n    import torch.nn as nn"])
-def test_a_wrong_arrow_is_seen(line: str, tmp_path: Path) -> None:
-    file = tmp_path / "wrong.py"
-    file.write_text(line)
-    assert offenders([file], {"torch"})
+def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
+    """Whether a file of that room may import the module `name`."""
+    rules, top = ROOMS[room], name.partition(".")[0]
+    if top == "t2r_export":
+        if name in ("t2r_export", "t2r_export.__version__") or rules.rooms == {"*"}:
+            return True
+        return room_of(name) in rules.rooms and not (room == "model.mixers" and name in ABOVE_MIXERS)
+    if top == "onnx" and room == PIPELINE:
+        return file in ONNX_STAGES
+    if top in HEAVY:  # the command line may wait until a command runs
+        return top in rules.packages or (room == "cli" and not at_import)
+    return top != "click" or room == "cli"
+
+
+def refused(room: str, file: str, source: str) -> list[str]:
+    """The imports of one file that its room does not allow."""
+    return sorted({name for name, at_import in imports(source) if not allowed(room, file, name, at_import)})
+
+
+def rooms() -> Iterator[tuple[str, Path]]:
+    root = folder("t2r_export")
+    for file in modules("t2r_export"):
+        place = file.relative_to(root)
+        if place.name != "__main__.py":
+            yield room_of(".".join(["t2r_export", *place.with_suffix("").parts])), file
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arrows(room: str) -> None:
+    files = [file for name, file in rooms() if name == room]
+    assert files
+    wrong = {f.name: names for f in files if (names := refused(room, f.name, f.read_text(encoding="utf-8")))}
+    assert wrong == {}
+
+
+FORBIDDEN = [
+    ("config", "x.py", "import torch"),
+    ("config", "x.py", "from t2r_export.model import ops"),
+    ("model", "x.py", "import onnx"),
+    ("model", "x.py", "from t2r_export.graph.recorder import GraphOps"),
+    ("model", "x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import t2r_export.export"),
+    ("model.mixers", "x.py", "from t2r_export.model.transformer import Transformer"),
+    ("model.mixers", "x.py", "from t2r_export.training.lora import x"),
+    ("checkpoints", "x.py", "from t2r_export.convert import convert"),
+    ("checkpoints", "x.py", "import transformers"),
+    ("graph", "x.py", "from t2r_export.export import export"),
+    ("training", "x.py", "import onnx"),
+    ("quantizers", "x.py", "import torch"),
+    ("proof", "x.py", "from t2r_export.verify import verify"),
+    (PIPELINE, "verify.py", "import onnx"),
+    (PIPELINE, "export.py", "from t2r_export.cli import output"),
+    (PIPELINE, "export.py", "import click"),
+    ("providers", "x.py", "from t2r_export.cli import output"),
+    ("cli", "x.py", "import torch"),
+]
+
+
+@pytest.mark.parametrize("room, file, source", FORBIDDEN)
+def test_a_forbidden_import_is_refused(room: str, file: str, source: str) -> None:
+    assert refused(room, file, source)
+    hidden = "def f():\n" + "\n".join(f"    {line}" for line in source.splitlines())
+    assert refused(room, file, hidden) or room == "cli"
+
+
+def test_no_import_circle() -> None:
+    """Between modules of either package, imports for types alone included."""
+    files = {}
+    for package in ("t2r_export", "t2r_runtime"):
+        for file in modules(package):
+            name = ".".join([package, *file.relative_to(folder(package)).with_suffix("").parts])
+            files[name.removesuffix(".__init__")] = file
+    arrows = {
+        name: {other for other, _ in imports(file.read_text(encoding="utf-8")) if other in files and other != name}
+        for name, file in files.items()
+    }
+    assert circle(arrows) == []
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """The names that are left when those without an arrow to another are taken away, and those without one from any."""
+    left = dict(arrows)
+    while True:
+        aimed = {name for targets in left.values() for name in targets}
+        ends = [name for name, targets in left.items() if not targets & left.keys() or name not in aimed]
+        if not ends:
+            return sorted(left)
+        for name in ends:
+            del left[name]
+
+
+def test_the_runtime_needs_neither_torch_nor_the_toolchain() -> None:
+    banned = {"torch", "onnx", "t2r_export", "transformers"}
+    for file in modules("t2r_runtime"):
+        assert not {name.partition(".")[0] for name, _ in imports(file.read_text(encoding="utf-8"))} & banned, file
 
 
 def loaded_by(program: str) -> set[str]:
@@ -112,12 +191,13 @@ def loaded_by(program: str) -> set[str]:
 
 @pytest.mark.parametrize("module", ["t2r_runtime", *(f"t2r_runtime.{f.stem}" for f in modules("t2r_runtime", "*.py"))])
 def test_runtime_brings_in_no_torch(module: str) -> None:
-    assert loaded_by(f"import {module.removesuffix('.__init__')}") & {*HEAVY, "t2r_export"} == set()
+    forbidden = {"torch", "onnx", "transformers", "accelerate", "t2r_export"}
+    assert loaded_by(f"import {module.removesuffix('.__init__')}") & forbidden == set()
 
 
-@pytest.mark.parametrize("module", ["config", "mixer_configs", "finetune_config", "errors"])
-def test_module_brings_in_no_torch(module: str) -> None:
-    assert loaded_by(f"import t2r_export.{module}") & HEAVY == set()
+@pytest.mark.parametrize("module", [f.stem for f in modules("t2r_export", "config/*.py")])
+def test_configs_bring_in_nothing_heavy(module: str) -> None:
+    assert loaded_by(f"import t2r_export.config.{module}".removesuffix(".__init__")) & HEAVY == set()
 
 
 def verbs() -> list[str]:
@@ -129,7 +209,7 @@ def verbs() -> list[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in verbs())])
 def test_help_brings_in_nothing_heavy(arguments: list[str]) -> None:
     program = f"from t2r_export.cli import main; assert main({arguments!r}) == 0"
-    assert loaded_by(program) & {*HEAVY, "onnxruntime", "tokenizers"} == set()
+    assert loaded_by(program) & HEAVY == set()
 
 
 @pytest.mark.skipif("PYTHONSAFEPATH" not in os.environ, reason="run from the source tree, outside tox")

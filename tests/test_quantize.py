@@ -17,14 +17,14 @@ import small
 from small import VOCABULARY
 from t2r_export import quantizers
 from t2r_export.bench.graphs import OPSET_SWITCH
-from t2r_export.export_config import ExportConfig
-from t2r_export.mixer_configs import Guard
-from t2r_export.quality import Ruined
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import Guard
+from t2r_export.graph.targets import TARGETS
 from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers
 from t2r_export.quantizers.calibration import feeds
-from t2r_export.targets import TARGETS
+from t2r_export.quantizers.quality import Ruined
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 

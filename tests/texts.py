@@ -9,11 +9,11 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import small
-from t2r_export import checkpoint
-from t2r_export.config import ModelConfig
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import SEPARATOR
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
-from t2r_export.finetune_config import SEPARATOR
-from t2r_export.mixer_configs import LinearConfig
 
 LETTERS = "abcdefgh ."
 BOS, EOS = len(LETTERS), len(LETTERS) + 1

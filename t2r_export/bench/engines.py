@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2r_export import checkpoint
 from t2r_export.bench import timing
 from t2r_export.bench.graphs import as_checkpoint, require_parity
 from t2r_export.bench.limit import TokenBytes, token_bytes
 from t2r_export.bench.peer_files import write_folder, write_gguf
 from t2r_export.bench.sizes import config_of, random_model, softmax_model
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.export import export
-from t2r_export.export_config import ExportConfig
-from t2r_export.mixer_configs import LinearConfig
 from t2r_export.quantize import export_quantized
 from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime.errors import UserError

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2r_export import checkpoint
 from t2r_export.bench.engines import Candidate, genai_command, parse, require_installed, whole
 from t2r_export.bench.peer_files import write_folder
 from t2r_export.bench.sizes import config_of, random_model, softmax_model
 from t2r_export.bench.timing import Spread, run, turns
-from t2r_export.mixer_configs import LinearConfig
-from t2r_export.model import Transformer
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from t2r_export.bench.sizes import random_model
 from t2r_export.bench.timing import StepFigures, interleaved
-from t2r_export.checkpoint import Checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
 from t2r_export.export import export
-from t2r_export.export_config import ExportConfig
-from t2r_export.model import Transformer
+from t2r_export.model.transformer import Transformer
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed

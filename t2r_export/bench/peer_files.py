@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-from t2r_export.config import ModelConfig
-from t2r_export.importers.llama import LLAMA
-from t2r_export.model import Transformer
+from t2r_export.checkpoints.importers.llama import LLAMA
+from t2r_export.config.model import ModelConfig
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 LONGEST = 1 << 14  # positions that a file without an end of its own promises

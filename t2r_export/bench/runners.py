@@ -168,7 +168,7 @@ class Torch:
     def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
         import torch
 
-        from t2r_export import checkpoint
+        from t2r_export.checkpoints import checkpoint
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)

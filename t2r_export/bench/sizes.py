@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from t2r_export.config import ModelConfig, RotaryConfig
-from t2r_export.initialize import initialize
-from t2r_export.mixer_configs import LinearConfig, MixerConfig, SoftmaxConfig
-from t2r_export.model import Transformer
+from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.model.initialize import initialize
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 FEATURE_BIAS, TOKEN_STD = 0.5, 0.1

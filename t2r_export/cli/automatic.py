@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import note, show, size, table
-from t2r_export.mixer_configs import MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
 TRIED = tuple(f"linear:feature_size={count}" for count in (8, 16, 32, 64))
@@ -84,9 +84,9 @@ def convert_automatically(
     as_json: bool,
 ) -> None:
     """Choose, write the model and print what was measured."""
-    from t2r_export import checkpoint
-    from t2r_export.data import read_corpus
-    from t2r_export.sensitivity import Trial, choose
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.training.data import read_corpus
+    from t2r_export.training.layer_choice import Trial, choose
 
     if budget is None or text is None:
         raise click.UsageError("--auto needs --budget and --text.")

@@ -12,7 +12,7 @@ from t2r_export.cli.output import json_option, note, show, table
 
 if TYPE_CHECKING:
     from t2r_export.bench.tables import Table
-    from t2r_export.export_config import ExportConfig
+    from t2r_export.config.export import ExportConfig
 
 
 def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:

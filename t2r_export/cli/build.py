@@ -18,7 +18,7 @@ FILE = click.Path(path_type=Path)
 @json_option
 def command(recipe: Path, work: Path, data: Path | None, as_json: bool) -> None:
     """Make every model that RECIPE, a TOML file, describes; a second run goes on where the first one stopped."""
-    from t2r_export.recipe import build, data_folder
+    from t2r_export.build import build, data_folder
 
     students = build(recipe, work, data or data_folder(), note)
     rows = [

@@ -24,7 +24,7 @@ def command(
 
     OUT is opened like any graph, with the same provider. Name the chip with --provider-option, as in soc_model=57.
     """
-    from t2r_export.compile import compile_graph
+    from t2r_export.providers.compile import compile_graph
 
     with providers.own_stdout():
         report = compile_graph(source, out, provider, providers.parsed(provider_options), allow_fallback)

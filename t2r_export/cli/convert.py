@@ -11,7 +11,7 @@ import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.output import json_option, show, size
-from t2r_export.mixer_configs import MIXER_CONFIGS, Guard, LinearConfig, mixer_from_dict
+from t2r_export.config.mixers import MIXER_CONFIGS, Guard, LinearConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
 KINDS = list(MIXER_CONFIGS)  # what a layer can become: of softmax, one with a memory
@@ -92,7 +92,7 @@ def command(
 
     With --auto, each layer becomes what costs the fewest nats per token under a budget of state; softmax may stay.
     """
-    from t2r_export import checkpoint
+    from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert
 
     given = {name: value for name, value in options.items() if value is not None}

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, show, table
-from t2r_export.finetune_config import DEVICES, SEPARATOR
+from t2r_export.config.finetune import DEVICES, SEPARATOR
 from t2r_runtime.errors import UserError
 
 FILE = click.Path(path_type=Path)
@@ -36,10 +36,10 @@ def command(
     The last quarter of the windows is shown beside the whole: a model that was trained on short windows may be lost
     there.
     """
-    from t2r_export import checkpoint
-    from t2r_export.data import read_corpus
-    from t2r_export.evaluate import evaluate_lengths
-    from t2r_export.training import choose_device
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.training.data import read_corpus
+    from t2r_export.training.evaluate import evaluate_lengths
+    from t2r_export.training.trainer import choose_device
 
     try:
         sizes = [int(part) for part in lengths.split(",")]

@@ -56,9 +56,9 @@ def command(
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
     digest = sha256_beside(model) if model.is_file() else None  # before torch is imported, which takes as long
     with importing():
-        from t2r_export import checkpoint
+        from t2r_export.checkpoints import checkpoint
+        from t2r_export.config.export import ExportConfig
         from t2r_export.export import export
-        from t2r_export.export_config import ExportConfig
         from t2r_export.quantizers.base import QuantizeConfig
 
     if kind and not out.suffix:

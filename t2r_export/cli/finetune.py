@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import json_option, show, table
-from t2r_export.finetune_config import STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import STAGES, FinetuneConfig, parse_plan
 
 FILE = click.Path(path_type=Path)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}

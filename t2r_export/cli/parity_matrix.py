@@ -12,7 +12,7 @@ from t2r_export.cli.output import json_option, note, show, table
 from t2r_runtime.errors import CheckFailed, UserError
 
 if TYPE_CHECKING:
-    from t2r_export.parity_matrix import Cell, Matrix
+    from t2r_export.providers.matrix import Cell, Matrix
 
 FILE = click.Path(path_type=Path)
 
@@ -45,8 +45,8 @@ def command(
     A cell holds the worst difference of a logit, the worst one of a state relative to the state's largest value, and,
     where precision is given up, the share of equal greedy tokens; or the number of the reason why it cannot be.
     """
-    from t2r_export import checkpoint
-    from t2r_export.parity_matrix import PRECISIONS, parity_matrix, read_matrix
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.providers.matrix import PRECISIONS, parity_matrix, read_matrix
     from t2r_runtime import PROVIDERS
 
     matrix = parity_matrix(

@@ -18,7 +18,7 @@ FILE = click.Path(path_type=Path)
 @json_option
 def command(logs: tuple[Path, ...], out: Path | None, table: Path | None, as_json: bool) -> None:
     """Draw the losses of training runs against the tokens they were trained on, a colour a run."""
-    from t2r_export.curves import draw, read_curves, write_csv
+    from t2r_export.training.curves import draw, read_curves, write_csv
 
     if out is None and table is None:
         raise click.UsageError("Missing option '--out' or '--csv'.")

@@ -13,8 +13,8 @@ from t2r_export.cli.output import json_option, show, size, table
 from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from t2r_export.quality import Quality
     from t2r_export.quantize import QuantizeReport
+    from t2r_export.quantizers.quality import Quality
 
 FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +64,7 @@ def refuse_without_scheme(check: Path | None, **given: Any) -> None:
 @contextlib.contextmanager
 def ruin_shown(as_json: bool) -> Iterator[None]:
     """Print what was measured of a model that the quantization ruined, and go on raising."""
-    from t2r_export.quality import Ruined
+    from t2r_export.quantizers.quality import Ruined
 
     try:
         yield

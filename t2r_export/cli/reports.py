@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from t2r_export.cli.output import size, table
-from t2r_export.words import ranges
+from t2r_export.config.words import ranges
 
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport
-    from t2r_export.proof import Report
+    from t2r_export.proof.report import Report
 
 
 def export_text(report: ExportReport, files: dict[str, int]) -> str:

@@ -8,7 +8,7 @@ import click
 
 from t2r_export.cli.output import json_option, show, size
 from t2r_export.cli.progress import progress
-from t2r_export.finetune_config import DEVICES
+from t2r_export.config.finetune import DEVICES
 from t2r_runtime.errors import UserError
 
 FILE = click.Path(path_type=Path)
@@ -32,9 +32,9 @@ def command(
     """
     import numpy as np
 
-    from t2r_export import checkpoint
-    from t2r_export.sample import sample
-    from t2r_export.training import choose_device
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.training.sample import sample
+    from t2r_export.training.trainer import choose_device
     from t2r_runtime.files import replacing
 
     if out.suffix != ".npy":

@@ -29,7 +29,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
-    from t2r_export import checkpoint
+    from t2r_export.checkpoints import checkpoint
     from t2r_export.verify import verify
 
     loaded = checkpoint.load(model)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from t2r_export.graph_file import Weight
+from t2r_export.graph.file import Weight
 from t2r_export.quantizers.base import Calibration, QuantizeConfig
 from t2r_export.quantizers.blocks import blocks
 from t2r_export.quantizers.float16 import float16

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from t2r_export.graph.targets import find
 from t2r_export.quantizers.base import own_table
-from t2r_export.targets import find
 from t2r_runtime.signature import Signature
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from t2r_export.graph_file import Weight, refer, values
+from t2r_export.graph.file import Weight, refer, values
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import INPUT_IDS, LOGITS
 

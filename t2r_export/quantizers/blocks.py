@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
-from t2r_export.graph_file import Weight, fill, refer, values
+from t2r_export.graph.file import Weight, fill, refer, values
 from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, three_axes
 from t2r_export.quantizers.base import (
     Calibration,

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx
 
-from t2r_export.graph_file import Weight, fill
+from t2r_export.graph.file import Weight, fill
 from t2r_export.quantizers.base import (
     Calibration,
     QuantizeConfig,

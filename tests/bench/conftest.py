@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from t2r_export.bench import sizes
-from t2r_export.config import ModelConfig
-from t2r_export.mixer_configs import LinearConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.model import ModelConfig
 
 TINY = dataclasses.replace(
     sizes.SIZES["smollm-135m"],

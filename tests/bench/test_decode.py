@@ -13,7 +13,7 @@ from t2r_export.bench.decode import CONTEXTS, Plan, bench_decode, limits
 from t2r_export.bench.engines import Files, parse
 from t2r_export.bench.limit import Bandwidth, TokenBytes
 from t2r_export.bench.worker import DISCARDED
-from t2r_export.config import ModelConfig
+from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import CheckFailed, UserError
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from t2r_export import checkpoint
 from t2r_export.bench import engines
 from t2r_export.bench.engines import Candidate, parse
-from t2r_export.config import ModelConfig
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.model import ModelConfig
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 

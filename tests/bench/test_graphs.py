@@ -7,7 +7,7 @@ import pytest
 import small
 from t2r_export.bench import sizes
 from t2r_export.bench.graphs import LAYOUTS, as_checkpoint, bench_graphs, require_parity
-from t2r_export.config import ModelConfig
+from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import CheckFailed, UserError
 
 

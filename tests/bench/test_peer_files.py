@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import small
-from t2r_export import checkpoint
 from t2r_export.bench.peer_files import write_folder, write_gguf
 from t2r_export.bench.sizes import softmax_model
-from t2r_export.config import ModelConfig
-from t2r_export.mixer_configs import SoftmaxConfig
-from t2r_export.model import Transformer
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 GPT2 = dataclasses.replace(small.GPT2, kv_heads=small.H, layers=(SoftmaxConfig(),) * 2)

@@ -9,7 +9,7 @@ import pytest
 
 from t2r_export.bench.profile import bench_profile
 from t2r_export.bench.tables import profile_tables
-from t2r_export.config import ModelConfig
+from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 
 

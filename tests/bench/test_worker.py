@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import small
-from t2r_export import checkpoint
 from t2r_export.bench import runners, worker
 from t2r_export.bench.runners import RUNNERS, T2R, Torch, random_ids, scaled
 from t2r_export.bench.worker import DISCARDED, Worker, serve
+from t2r_export.checkpoints import checkpoint
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 

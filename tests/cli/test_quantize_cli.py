@@ -12,7 +12,7 @@ import pytest
 
 import small
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
-from t2r_export import checkpoint
+from t2r_export.checkpoints import checkpoint
 from t2r_export.quantizers import SCHEMES, base
 from t2r_runtime import Decoder
 

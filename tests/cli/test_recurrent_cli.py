@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
-from t2r_export import checkpoint
-from t2r_export.config import ModelConfig
-from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
-from t2r_export.initialize import initialize
-from t2r_export.mixer_configs import GRUConfig, LinearConfig, LSTMConfig
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
+from t2r_export.config.mixers import GRUConfig, LinearConfig, LSTMConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.model.initialize import initialize
 
 PLAIN = dataclasses.replace(
     CONFIG, heads=1, kv_heads=1, head_size=1, ffn_size=1, norm="none", residual=False, position="none"

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cli_models import CONFIG, Output, letter_tokenizer, run
-from t2r_export import checkpoint
-from t2r_export.model import Transformer
+from t2r_export.checkpoints import checkpoint
+from t2r_export.model.transformer import Transformer
 
 SMALL = ["--steps", "2,3", "--length", 16, "--batch", 2]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from parity.test_parity import GPT2, LLAMA
-from t2r_export.config import ModelConfig
-from t2r_export.feed_forward_configs import DENSE, NoneConfig, ProductKeyConfig
-from t2r_export.mixer_configs import (
+from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
+from t2r_export.config.mixers import (
     GRUConfig,
     Guard,
     HybridConfig,
@@ -18,6 +17,7 @@ from t2r_export.mixer_configs import (
     SpanConfig,
     WindowConfig,
 )
+from t2r_export.config.model import ModelConfig
 
 K, CLAMP = 5, Guard("clamp", 1e-2)
 # what divides a row of numbers by its root mean square has 16 of them or more: see docs/providers.md on OpenVINO

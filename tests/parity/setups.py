@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from t2r_export.export_config import ExportConfig
-from t2r_export.provider_graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.remote import RemoteDecoder
+from t2r_export.config.export import ExportConfig
+from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
+from t2r_export.providers.subprocess import RemoteDecoder
 from t2r_runtime import PROVIDERS, Decoder
 
 GRAPHS = {

@@ -10,8 +10,8 @@ import pytest
 
 from parity.setups import PROVIDER, WANTED, opened
 from parity.test_parity import GPT2, LLAMA, MODELS, saved, verified
-from t2r_export.compile import compile_graph
 from t2r_export.export import export
+from t2r_export.providers.compile import compile_graph
 from t2r_export.quantize import quantize
 from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime import PROVIDERS, UserError

@@ -10,8 +10,8 @@ import pytest
 from parity.mixers import MIXERS
 from parity.setups import SETUP, SETUPS, WANTED
 from parity.test_parity import fits, outcome, saved, verified
+from t2r_export.config.mixers import MIXER_CONFIGS
 from t2r_export.export import export
-from t2r_export.mixer_configs import MIXER_CONFIGS
 from t2r_runtime import UserError
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened
-from t2r_export import checkpoint
-from t2r_export.config import ModelConfig, RotaryConfig
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig, RotaryConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
-from t2r_export.mixer_configs import Guard, LinearConfig, SoftmaxConfig
-from t2r_export.model import Transformer
-from t2r_export.parity_matrix import sampled
-from t2r_export.proof import Report
+from t2r_export.model.transformer import Transformer
+from t2r_export.proof.report import Report
+from t2r_export.providers.matrix import sampled
 from t2r_export.quantize import quantize
 from t2r_export.quantizers import SCHEMES
 from t2r_export.quantizers.base import QuantizeConfig

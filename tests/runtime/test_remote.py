@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from runtime import graphs
-from t2r_export.remote import RemoteDecoder, Worker, remote_versions
+from t2r_export.providers.subprocess import RemoteDecoder, Worker, remote_versions
 from t2r_runtime import Decoder, UserError
 
 

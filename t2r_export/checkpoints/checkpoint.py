@@ -1,0 +1,234 @@
+"""A model at rest: config, weights and tokenizer in one file, and how it came to be what it is.
+
+Our own file is torch's zip archive with tensors and plain data in it and nothing else, read with `weights_only=True`,
+so that opening a stranger's file runs none of its code. `load` opens a Hugging Face folder just as well.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from t2r_export.checkpoints.importers import read_folder
+from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, one_line, weight_shapes
+from t2r_export.config.model import ModelConfig
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing, sha256_beside
+
+FORMAT = "t2r-checkpoint"
+VERSION = 1
+KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
+OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `load` returns."""
+
+    config: ModelConfig
+    model: Transformer  # float32, in eval mode, on the CPU
+    tokenizer: str | None  # the text of a tokenizer.json
+    provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
+    sha256: str  # of the file, or of the folder's files (see importers.files)
+
+
+def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> None:
+    """Write a model.pt, whole or not at all. A tied head is stored once.
+
+    The bytes depend on the arguments' values alone: the same model, tokenizer and provenance give the same file.
+
+    Args:
+        path: where to; what was there before stays until the new file is complete.
+        model: any device and precision; float32 is what is stored.
+        tokenizer: the text of a tokenizer.json, or None.
+        provenance: plain JSON data.
+
+    Raises:
+        UserError: the file cannot be written, a weight is not finite, or `provenance` is not JSON data.
+    """
+    weights = {name: as_float32(name, tensor.detach().cpu()) for name, tensor in sorted(model.state_dict().items())}
+    if model.config.tied_head:
+        del weights[HEAD]
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "config": _plain(model.config.to_dict(), "the config"),
+        "weights": _unshared(weights),
+        "tokenizer": tokenizer,
+        "provenance": _plain(dict(provenance), "provenance"),
+    }
+    with replacing(path) as part, part.open("wb") as file:
+        # a file object, because torch.save puts a path's own name into the archive
+        _write(lambda out: torch.save(data, out), file)
+
+
+def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
+    """Open a model.pt of ours or a Hugging Face folder.
+
+    Args:
+        digest: t2r_runtime.files.sha256_beside of the model.pt, where that was begun before.
+
+    Raises:
+        UserError: there is nothing there, or it is neither of the two, or damaged, or does not fit its own config, or
+            has a weight that is not finite.
+    """
+    try:
+        return _load(Path(path), digest)
+    except OSError as error:
+        raise UserError(f"to be able to read {path}", error.strerror or str(error), OPEN) from error
+
+
+def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
+    if path.is_dir():
+        found = read_folder(path)
+        model = assemble(found.config, found.weights)
+        return Checkpoint(found.config, model, found.tokenizer, found.provenance, found.sha256)
+    data = _read(path)
+    digest = digest or sha256_beside(path)
+    try:
+        config = ModelConfig.from_dict(data["config"])
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"a model's config in {path}", one_line(error), OPEN) from error
+    weights = data["weights"]
+    compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
+    model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
+    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest())
+
+
+def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
+    """`data` as JSON gives it back: plain, its keys sorted, and no two values the same object.
+
+    The last matters to the bytes: pickle writes an object that occurs twice as a reference, and whether equal strings
+    are one object depends on how a program came by them.
+    """
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"plain JSON data as {what}", one_line(error), "keep to numbers, texts, lists and objects"
+        ) from error
+    return plain
+
+
+def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor with a storage of its own: torch.save writes storages whole, and equal ones once."""
+    seen: set[int] = set()
+    for name, tensor in weights.items():
+        storage = tensor.untyped_storage()
+        if storage.nbytes() != tensor.nbytes or storage.data_ptr() in seen:
+            weights[name] = tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+    return weights
+
+
+class _Recording:
+    """A file that remembers why a write failed: torch reports a full disk as a RuntimeError about its archive."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _write(save: Callable[[Any], None], file: IO[bytes]) -> None:
+    out = _Recording(file)
+    try:
+        save(out)
+    except Exception:
+        if out.error is not None:
+            raise out.error from None
+        raise
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's dictionary, checked in its keys and their types."""
+    _check_archive(path)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which are refused anyway
+            # mapped, not read: pages come in as they are used, and leave again when memory is short
+            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"tensors and plain data, and nothing else, in {path}", _refused(error), f"do not trust this file; {OPEN}"
+        ) from error
+    except OSError:
+        raise
+    except Exception as error:  # damaged bytes make torch call its own functions with anything, so this can be any
+        raise UserError(f"a whole checkpoint in {path}", one_line(error), OPEN) from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise UserError(f"a checkpoint of the format {FORMAT} in {path}", "something else", OPEN)
+    if data.get("version") != VERSION:
+        raise UserError(
+            f"version {VERSION} of {path}", one_line(repr(data.get("version"))), "use the version of t2r that wrote it"
+        )
+    _check_types(data, path)
+    return data
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse what is not a whole, uncompressed zip archive before torch looks at it.
+
+    torch stores without compression; a compressed member can only be there to unpack into more than the file's size.
+    """
+    if not path.is_file():
+        raise UserError(f"a checkpoint at {path}", "nothing" if not path.exists() else "no ordinary file", OPEN)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise UserError(f"a checkpoint in {path}", f"no archive, or a part of one ({error})", OPEN) from error
+    if not any(member.filename.endswith("/data.pkl") for member in members):
+        raise UserError(f"a checkpoint in {path}", "an archive of something else", OPEN)
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise UserError(f"an archive without compression in {path}", "a compressed one", OPEN)
+
+
+def _check_types(data: dict[str, Any], path: Path) -> None:
+    if set(data) != set(KEYS):
+        raise UserError(f"the keys {', '.join(KEYS)} in {path}", listed(sorted(map(str, data))), OPEN)
+    weights, tokenizer = data["weights"], data["tokenizer"]
+    if not isinstance(weights, dict) or not all(isinstance(k, str) and _stored(v) for k, v in weights.items()):
+        raise UserError(f"tensors by name as the weights in {path}", "something else", OPEN)
+    # the same storage under many names could claim far more memory than the file would lead one to expect
+    claimed, size = sum(tensor.nbytes for tensor in weights.values()), path.stat().st_size
+    if claimed > size:
+        raise UserError(f"weights of at most the {size} bytes of {path}", f"{claimed} bytes", OPEN)
+    if tokenizer is not None and not isinstance(tokenizer, str):
+        raise UserError(f"a text as the tokenizer in {path}", type(tokenizer).__name__, OPEN)
+    if not isinstance(data["provenance"], dict):
+        raise UserError(f"an object as the provenance in {path}", type(data["provenance"]).__name__, OPEN)
+    _plain(data["provenance"], f"the provenance in {path}")
+
+
+def _stored(value: Any) -> bool:
+    """Whether this is a plain tensor whose every number is in the file: no view that repeats them, no mere shape."""
+    plain = type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided and not value.is_nested
+    return plain and value.device.type == "cpu" and value.is_contiguous()
+
+
+def _refused(error: Exception) -> str:
+    """What torch refused to unpickle, from its message of many lines of advice that would not be ours."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    return f"a reference to {one_line(found[1])}" if found else "something else"

@@ -1,0 +1,23 @@
+"""Checkpoints that others made: one family a file, named in one table by config.json's `model_type`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from t2r_export.checkpoints.importers.base import Importer
+from t2r_export.checkpoints.importers.folder import Imported, read
+from t2r_export.checkpoints.importers.gpt2 import GPT2
+from t2r_export.checkpoints.importers.llama import LLAMA
+
+IMPORTERS: dict[str, Importer] = {
+    "gpt2": GPT2,
+    "llama": LLAMA,
+}
+
+
+def read_folder(path: str | Path) -> Imported:
+    """Read a Hugging Face folder of any family in `IMPORTERS`. Raises UserError, see `importers.folder.read`."""
+    return read(Path(path), IMPORTERS)
+
+
+__all__ = ["IMPORTERS", "Imported", "Importer", "read_folder"]

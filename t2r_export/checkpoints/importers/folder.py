@@ -1,0 +1,217 @@
+"""A Hugging Face folder: config.json, weights as safetensors (one file, or shards with an index), tokenizer.json.
+
+Nothing in the folder is trusted: texts are bounded, a shard is a plain file name inside the folder, names and shapes
+are compared with the config by the headers alone, and only then are weights read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from t2r_export.checkpoints.importers.base import Fields, Importer, Source
+from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
+from t2r_export.checkpoints.weights import EMBEDDING, as_float32, compare, listed, one_line, weight_shapes
+from t2r_export.config.model import ModelConfig
+from t2r_runtime.errors import UserError
+
+CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+BEFORE = "use the model from before it was quantized"
+# bytes; above the largest of their kind, and small enough to read whole
+LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, TOKENIZER: 1 << 27, INDEX: 1 << 25}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a folder gives: `weights` by our names, float32, complete and finite."""
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    tokenizer: str | None
+    provenance: dict[str, Any]
+    sha256: str  # of all files that were read, see Folder.sha256
+
+
+def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
+    """Read the folder with the importer that its config names.
+
+    Raises:
+        UserError: a file that is needed is missing, too large, damaged or outside the folder; an unknown family; a
+            feature that the family's importer lacks; names or shapes that do not fit the config; weights not finite.
+    """
+    files = Folder(folder)
+    fields = Fields(files.object(CONFIG, LIMITS[CONFIG]), CONFIG)
+    family = fields.get("model_type")
+    if not isinstance(family, str) or family not in importers:
+        raise fields.wrong("model_type", f"one of {', '.join(sorted(importers))}", family, "use a model of those")
+    if fields.get("quantization_config"):
+        raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
+    importer = importers[family]
+    config = importer.config(fields)
+    config = dataclasses.replace(config, **_special_tokens(config, fields, files))
+    tensors = _tensors(files, importer)
+    weights = _weights(config, importer, tensors, folder)
+    tokenizer = _tokenizer(files)
+    origin = {
+        "format": "huggingface",
+        "name": folder.resolve().name,
+        "model_type": family,
+        "dtypes": sorted({tensor.dtype for tensor in tensors.values()}),
+        "trained_positions": _trained_positions(fields, config),
+        "config_keys_not_used": fields.unread(),
+        "files": files.hashes(),
+    }
+    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256())
+
+
+def _special_tokens(config: ModelConfig, fields: Fields, files: Folder) -> dict[str, Any]:
+    """bos_token and eos_tokens: of generation_config.json, which is what generation goes by, or of config.json."""
+    sources = [fields]
+    if files.has(GENERATION):
+        sources.insert(0, Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION))
+    bos = [tokens for source in sources if (tokens := source.tokens("bos_token_id", config.vocab_size))]
+    eos = [tokens for source in sources if (tokens := source.tokens("eos_token_id", config.vocab_size))]
+    return {"bos_token": bos[0][0] if bos else None, "eos_tokens": eos[0] if eos else ()}
+
+
+def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
+    """How far its training went: what a model without a table of positions can be asked for beyond it is untried."""
+    key = "max_position_embeddings"
+    return config.max_positions if fields.get(key) is None else fields.size(key)
+
+
+def _tokenizer(files: Folder) -> str | None:
+    if not files.has(TOKENIZER):
+        return None
+    text = files.text(TOKENIZER, LIMITS[TOKENIZER])
+    parse_object(text, str(files.folder / TOKENIZER))
+    return text
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a tensor lies, as the header of its file says."""
+
+    path: Path
+    name: str  # in the file
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
+    """Every tensor of the folder that is a weight, by its full name."""
+    tensors: dict[str, _Stored] = {}
+    shards = _shards(files)
+    paths = {file: files.path(file) for file in shards}  # all names are checked before any file is opened
+    for file, names in shards.items():
+        stored = _header(paths[file])
+        if names is not None and names != set(stored):
+            missing, unexpected = sorted(names - set(stored)), sorted(set(stored) - names)
+            raise UserError(
+                f"in {file} the tensors that {INDEX} lists",
+                f"missing {listed(missing)}, unexpected {listed(unexpected)}",
+                DOWNLOAD,
+            )
+        for name, tensor in stored.items():
+            full = name if name == importer.head or name.startswith(importer.prefix) else importer.prefix + name
+            if importer.buffers.fullmatch(full):
+                continue
+            if full in tensors:
+                raise UserError(f"{listed([full])} once in {files.folder}", f"also {listed([name])}", DOWNLOAD)
+            tensors[full] = tensor
+    return tensors
+
+
+def _shards(files: Folder) -> dict[str, set[str] | None]:
+    """Weight files and the tensors that each must have (None: any)."""
+    if files.has(WEIGHTS):
+        return {WEIGHTS: None}
+    if not files.has(INDEX):
+        raise UserError(
+            f"{WEIGHTS}, or {INDEX} with its shards, in {files.folder}",
+            "neither",
+            "save the model in the safetensors format first",
+        )
+    index = Fields(files.object(INDEX, LIMITS[INDEX]), INDEX).object("weight_map")
+    shards: dict[str, set[str] | None] = {}
+    for name, file in index.items():
+        if not isinstance(file, str):
+            raise UserError(f"file names in the weight_map of {INDEX}", ascii(file)[:100], DOWNLOAD)
+        names = shards.setdefault(file, set())
+        assert names is not None
+        names.add(name)
+    return shards
+
+
+def _header(path: Path) -> dict[str, _Stored]:
+    tensors = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 -- no mapping: it has keys and cannot be iterated
+                part = file.get_slice(name)
+                tensors[name] = _Stored(path, name, tuple(part.get_shape()), part.get_dtype())
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+    return tensors
+
+
+def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored], folder: Path) -> dict[str, Tensor]:
+    """Our weights, cut out of the stored tensors once names and shapes are known to fit."""
+    ours = weight_shapes(config)
+    sources = importer.sources(config)
+    expected = {name: _source_shape(source, ours) for name, source in sources.items()}
+    copied_head = importer.head if config.tied_head and importer.head in tensors else None
+    if copied_head:  # a tied head may be stored all the same; it is compared below
+        expected[copied_head] = ours[EMBEDDING]
+    compare(expected, {name: tensor.shape for name, tensor in tensors.items()}, str(folder))
+    weights: dict[str, Tensor] = {}
+    for name, tensor in _values(tensors):
+        if name == copied_head:
+            weights[name] = tensor
+            continue
+        source = sources[name]
+        sizes = [ours[part][0] for part in source.parts]
+        parts = (tensor.T if source.transposed else tensor).split(sizes)
+        # a copy, where it is cut or turned, so that each weight has its own memory in the order it is used in
+        if source.transposed or len(parts) > 1:
+            parts = tuple(part.clone(memory_format=torch.contiguous_format) for part in parts)
+        weights.update(zip(source.parts, parts, strict=True))
+    if copied_head and not torch.equal(weights.pop(copied_head), weights[EMBEDDING]):
+        raise UserError(
+            f"{copied_head} equal to the embedding, since tie_word_embeddings is true or left out",
+            "another tensor",
+            f"set tie_word_embeddings to false in {CONFIG} if the head is its own",
+        )
+    return weights
+
+
+def _source_shape(source: Source, ours: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    rest = ours[source.parts[0]][1:]
+    shape = (sum(ours[part][0] for part in source.parts), *rest)
+    return shape[::-1] if source.transposed else shape
+
+
+def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor's full name and its value in float32, file by file."""
+    by_path: dict[Path, list[str]] = {}
+    for name, stored in tensors.items():
+        by_path.setdefault(stored.path, []).append(name)
+    for path, names in by_path.items():
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in names:
+                    yield name, as_float32(name, file.get_tensor(tensors[name].name))
+        except (SafetensorError, OSError) as error:
+            raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"whole safetensors in {path}", one_line(error), DOWNLOAD)

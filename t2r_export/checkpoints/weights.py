@@ -1,0 +1,136 @@
+"""From named tensors to a model: names compared, then shapes, then values, and only then a model is made.
+
+Whatever a config claims, nothing is allocated for it: the model is laid out on torch's `meta` device, which holds
+shapes and no numbers, compared with the tensors that are there, and takes those over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from t2r_export.config.model import ModelConfig
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.errors import UserError
+
+Shapes = Mapping[str, Sequence[int]]
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+HEAD, EMBEDDING = "head.weight", "embedding.weight"
+LISTED = 5  # names that a message spells out before it only counts
+
+
+def outline(config: ModelConfig) -> Transformer:
+    """The model with shapes and without numbers (its position frequencies are computed: they are not weights)."""
+    try:
+        with torch.device("meta"), _NoInitialValues():
+            return Transformer(config)
+    except RuntimeError as error:  # torch counts bytes in 64 bits
+        raise UserError(
+            "sizes that some memory could hold", str(error)[:200], "correct the sizes in the config"
+        ) from error
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Lets torch.nn.init leave tensors without numbers as they are.
+
+    Nothing else would come of it, but torch loads its compiler for that: a second or two of every start.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == torch.nn.init.__name__:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a model with this config consists of; a tied head is not listed."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in outline(config).state_dict().items()}
+    if config.tied_head:
+        del shapes[HEAD]
+    return shapes
+
+
+def compare(expected: Shapes, found: Shapes, where: str) -> None:
+    """Check that `found` has the names and shapes of `expected`.
+
+    Raises:
+        UserError: names missing and names unexpected, both in one message; or, if the names agree, the shapes that
+            do not.
+    """
+    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or unexpected:
+        raise UserError(
+            f"in {where} the {len(expected)} tensors that its config describes",
+            f"missing {listed(missing)}, unexpected {listed(unexpected)}",
+            "check that config and weights belong together",
+        )
+    wrong = [name for name in expected if tuple(expected[name]) != tuple(found[name])]
+    if wrong:
+        raise UserError(
+            f"in {where} the shapes that its config describes",
+            listed([f"{name} {_shape(found[name])} instead of {_shape(expected[name])}" for name in sorted(wrong)]),
+            "correct the sizes in the config, or find the weights that belong to it",
+        )
+
+
+def as_float32(name: str, tensor: Tensor) -> Tensor:
+    """The tensor as dense float32, itself where it is that already.
+
+    Raises:
+        UserError: it holds no floating-point numbers, or a NaN, or an infinity, or a value past float32's range.
+    """
+    if tensor.dtype not in FLOATS or tensor.layout != torch.strided:
+        raise UserError(
+            f"dense floating-point numbers in {name!r}",
+            f"{tensor.layout} of {tensor.dtype}".replace("torch.", ""),
+            "use the checkpoint from before it was quantized",
+        )
+    tensor = tensor.detach().to(torch.float32).contiguous()
+    low, high = tensor.aminmax() if tensor.numel() else (torch.zeros(()), torch.zeros(()))
+    if not torch.isfinite(low + high):  # a NaN anywhere comes out of aminmax as NaN
+        kind = "NaN" if torch.isnan(tensor).any() else "an infinity"
+        raise UserError(f"finite numbers in {name!r}", kind, "use a checkpoint from before its training diverged")
+    return tensor
+
+
+def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
+    """The model, in eval mode, that consists of `weights` themselves (no copy is made).
+
+    `weights` has the names and shapes of `weight_shapes(config)`: what came from a file goes through `compare` first.
+    """
+    model = outline(config)
+    weights = dict(weights)
+    if config.tied_head:
+        weights[HEAD] = weights[EMBEDDING]
+    model.load_state_dict(weights, strict=True, assign=True)
+    if config.tied_head:  # assigning made two parameters of the one tensor
+        model.head.weight = model.embedding.weight
+    return model.eval()
+
+
+def listed(names: Iterable[str]) -> str:
+    """A few of the names, on one line whatever characters a file put into them, and how many more there are."""
+    names = list(names)
+    shown = ", ".join(one_line(name) for name in names[:LISTED])
+    more = len(names) - LISTED
+    return (shown or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def one_line(text: object) -> str:
+    """The text of an error, or a name from a file, as a part of a line: short, and printable whatever was in it."""
+    line = str(text)
+    return (line if line.isprintable() else ascii(line))[:200] or "nothing"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(str(n) for n in shape) or "a scalar"

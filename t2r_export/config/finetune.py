@@ -1,0 +1,178 @@
+"""What a finetuning run is asked to do, as plain data: frozen, validated on construction, readable without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t2r_runtime.errors import UserError
+
+SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
+MAX_STEPS = 1 << 40
+PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
+OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class StageDefaults:
+    """What a stage does when nothing else is asked for."""
+
+    steps: int
+    learning_rate: float  # the peak, for a model of width 64
+    scaled: bool = True  # by 64 / width, as Adam on a layer's matrices wants it (Yang et al. 2022, arXiv 2203.03466)
+
+
+# What each does stands in t2r_export.training.stages, under the same names. The figures were found on stories260K,
+# whose width is 64; a feature map's inputs are a head's, so the rate of transfer does not depend on the width.
+STAGES = {
+    "transfer": StageDefaults(300, 1e-2, scaled=False),
+    "align": StageDefaults(300, 1e-2),
+    "distill": StageDefaults(3000, 4e-3),
+    "task": StageDefaults(1000, 1e-3),
+}
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage of a run."""
+
+    stage: str
+    steps: int  # 0 leaves the stage out
+    learning_rate: float | None  # the peak; None: the stage's default for the model's width
+
+    def __post_init__(self) -> None:
+        if self.stage not in STAGES:
+            raise UserError(f"stages out of {', '.join(STAGES)}", repr(self.stage), "choose one of those")
+        _whole(f"steps of {self.stage}", self.steps, 0)
+        if self.learning_rate is not None:
+            _between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
+
+    def for_width(self, width: int) -> StagePlan:
+        """The plan with a learning rate, whatever it was."""
+        if self.learning_rate is not None:
+            return self
+        default = STAGES[self.stage]
+        return dataclasses.replace(self, learning_rate=default.learning_rate * (64 / width if default.scaled else 1))
+
+
+def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None = None) -> tuple[StagePlan, ...]:
+    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; what is not given is the stage's default."""
+    names = [name.strip() for name in stages.split(",")]
+    for name in names:
+        if name not in STAGES:
+            raise UserError(f"stages out of {', '.join(STAGES)}", repr(name), "choose one of those")
+    counts = _numbers("steps", steps, int, names) or [STAGES[name].steps for name in names]
+    rates = _numbers("learning rates", learning_rates, float, names) or [None] * len(names)
+    return tuple(StagePlan(*row) for row in zip(names, counts, rates, strict=True))
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Everything that a run depends on. Paths as given; sizes are checked here, files when they are read."""
+
+    model: Path
+    output: Path
+    data: tuple[Path, ...]
+    plan: tuple[StagePlan, ...] = field(default_factory=lambda: parse_plan("transfer,distill"))
+    teacher: Path | None = None  # default: the softmax model that `model` was converted from, rebuilt from its weights
+    separator: str = SEPARATOR  # a line of the text that ends a document
+    held_out: float = 0.1  # share of the documents, the last ones, for validation
+    length: int = 256  # tokens that a window predicts
+    batch: int = 16  # windows a step, over all processes
+    hidden: float = 5.0  # weight of the blocks' outputs beside KL in the distill stage
+    cross_entropy: float = 0.0  # its weight beside KL in the distill stage
+    lora: bool = False  # distill and task train adapters of the projections and the mixers' new parameters alone
+    lora_rank: int = 8
+    lora_alpha: float = 16.0  # alpha / rank scales what an adapter adds
+    warmup: float = 0.05  # share of a stage's steps
+    optimizer: str = "adamw"
+    weight_decay: float = 0.0
+    clip: float = 1.0  # of the gradient's norm
+    seed: int = 0
+    precision: str = "auto"
+    device: str = "auto"
+    checkpoint_every: int = 200  # steps between two saved states
+    validate_every: int = 200
+    resume: bool = False
+    log: Path | None = None  # default: beside the output
+
+    def __post_init__(self) -> None:
+        if not sum(plan.steps for plan in self.plan):
+            raise UserError("at least one step of one stage", "none", "give the number of steps")
+        for name in ("length", "batch", "checkpoint_every", "validate_every", "lora_rank"):
+            _whole(name, getattr(self, name), 1)
+        _whole("seed", self.seed, 0)
+        _between("held_out", self.held_out, 0, 1)
+        _between("clip", self.clip, 0, math.inf)
+        _between("lora_alpha", self.lora_alpha, 0, math.inf)
+        for name, high in (
+            ("warmup", 1.0),
+            ("hidden", math.inf),
+            ("cross_entropy", math.inf),
+            ("weight_decay", math.inf),
+        ):
+            _between(name, getattr(self, name), 0, high, closed=True)
+        for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} out of {', '.join(known)}", repr(getattr(self, name)), "choose one of those")
+
+    @property
+    def state_path(self) -> Path:
+        """Where the state of an unfinished run is kept."""
+        return self.output.with_name(self.output.name + ".training")
+
+    @property
+    def log_path(self) -> Path:
+        return self.log or self.output.with_name(self.output.name + ".jsonl")
+
+    def for_width(self, width: int) -> FinetuneConfig:
+        """The config with every learning rate known, for a model of this width."""
+        return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan))
+
+    def recipe(self) -> dict[str, Any]:
+        """What decides about the result, as plain data: for the provenance, and to recognise a run by."""
+        names = (
+            "length",
+            "batch",
+            "hidden",
+            "cross_entropy",
+            "warmup",
+            "optimizer",
+            "weight_decay",
+            "clip",
+            "seed",
+            "precision",
+            "held_out",
+        )
+        plan = [dataclasses.asdict(stage) for stage in self.plan if stage.steps]
+        adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
+        return {"stages": plan, **{name: getattr(self, name) for name in names}, **adapters}
+
+
+def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[Any]:
+    if text is None:
+        return []
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{what} as numbers with commas between them", repr(text), f"correct the {what}") from None
+    if len(numbers) != len(names):
+        raise UserError(f"{len(names)} {what}, one for each of {', '.join(names)}", repr(text), f"correct the {what}")
+    return numbers
+
+
+def _whole(name: str, value: Any, low: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= MAX_STEPS:
+        raise UserError(f"{name} to be a whole number of at least {low}", repr(value), f"correct {name}")
+
+
+def _between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fine or not (low <= value <= high if closed else low < value < high):
+        above = f"from {low:g}" if closed else f"above {low:g}"
+        to = "" if high == math.inf else f" {'to' if closed else 'and below'} {high:g}"
+        raise UserError(f"{name} to be a number {above}{to}", repr(value), f"correct {name}")

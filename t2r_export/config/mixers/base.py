@@ -1,0 +1,58 @@
+"""The base of the mixers' configs, and what they are made of. Imports without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from t2r_export.config.tagged import Kind
+from t2r_export.config.validation import choice, number
+
+if TYPE_CHECKING:
+    from t2r_export.config.model import ModelConfig
+
+
+def option(help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
+    """A field that a person sets: `t2r convert` makes an option of it, with this help. Without a default: needed."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How the denominator φ(q)·z is kept from zero: `clamp` is max(den, eps), `add` is den + eps.
+
+    Part of the model: it is the same in training, in the eager step, in the graph and in every runtime.
+    """
+
+    kind: str = "add"
+    eps: float = 1e-6
+
+    KINDS: ClassVar[tuple[str, ...]] = ("clamp", "add")
+
+    def __post_init__(self) -> None:
+        choice("guard kind", self.kind, self.KINDS)
+        number("guard eps", self.eps)
+
+
+@dataclass(frozen=True)
+class MixerConfig(Kind):
+    """Base of the mixers' configs."""
+
+    grows: ClassVar[bool] = False  # with every token, what a layer keeps
+
+    @property
+    def folded(self) -> bool:
+        """Whether the exported form of the weights has taken the place of the trained one."""
+        return False
+
+    def check(self, model: ModelConfig) -> None:
+        """Refuse with a UserError what a layer of this `model` cannot be."""
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        """What a layer carries from one token to the next, for a person, after `keeps`."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        # a memory is left out where there is none: layers without keep their files, byte for byte
+        return {key: value for key, value in super().to_dict().items() if (key, value) != ("memory", 0)}

@@ -1,0 +1,165 @@
+"""Linear attention: its feature maps, normalizers and update rules, and what goes together. Imports without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from t2r_export.config.mixers.base import Guard, MixerConfig, option
+from t2r_export.config.validation import amount, choice, flag, need, number, size
+
+if TYPE_CHECKING:
+    from t2r_export.config.model import ModelConfig
+
+
+# a feature map -> whether K features are possible of a head of size d, and which are, for a person
+FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
+    "relu": (lambda K, d: True, "any number"),
+    "elu": (lambda K, d: K == d, "the head size, {d}"),
+    "rfa": (lambda K, d: K % 2 == 0, "even: a sine and a cosine of each random direction"),
+    "favor": (lambda K, d: True, "any number"),
+    "dpfp": (lambda K, d: K % (2 * d) == 0 and K < 4 * d * d, "{two_d} · n, with n from 1 to {most}"),
+    "hedgehog": (lambda K, d: K % 2 == 0, "even: W x and its negative"),
+}
+FAVOR_HEAD = 128  # its largest feature is exp(d/2), and float32 ends at exp(88)
+
+
+@dataclass(frozen=True)
+class LinearConfig(MixerConfig):
+    """Linear attention (Katharopoulos et al. 2020) with a feature map; T2R's, relu(W_φ x + b_φ), unless it says so."""
+
+    kind: ClassVar[str] = "linear"
+    FEATURE_MAPS: ClassVar[tuple[str, ...]] = tuple(FEATURE_SIZES)
+    LEARNED: ClassVar[tuple[str, ...]] = ("relu", "hedgehog")  # of each head and side, unless shared
+    RANDOM: ClassVar[tuple[str, ...]] = ("rfa", "favor")
+    NORMALIZERS: ClassVar[tuple[str, ...]] = ("z", "none", "group_norm", "rms_norm")
+    POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "drop")
+    UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
+    GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data")
+
+    feature_size: int = option("Features of each head, K.")
+    shared_features: bool = option("One feature map for q and k of a head, as the authors' code has.", False)
+    positions: str = option(
+        "Rotary models: rotate q and k before the feature map, or not, so that the layer can be folded.",
+        "keep",
+        POSITIONS,
+    )
+    query_scale: float = option("Multiplies q before the feature map; the authors use d ** -0.5.", 1.0)
+    guard: Guard = Guard()
+    folded: bool = False  # W_φ is inside the projections (eq. 8)
+    feature_map: str = option("What makes features of q and k: docs/mixers.md.", "relu", FEATURE_MAPS)
+    normalizer: str = option(
+        "What the sum over tokens is divided by: the state z, nothing, or its own size, head by head.", "z", NORMALIZERS
+    )
+    sigma: float = option("Of rfa: the width of its kernel, at the start where it is learned.", 1.0)
+    fixed_sigma: bool = option("Of rfa: do not learn sigma.", False)
+    redraw: bool = option("Of rfa and favor: other random directions in every training step.", False)
+    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+    update_rule: str = option("How the state takes in a token: docs/mixers.md.", "linear", UPDATE_RULES)
+    gate: str = option(
+        "Of the gated rules, what the state keeps: a share fixed for each head, or one computed from the token.",
+        "none",
+        GATES,
+    )
+    moving_average: bool = option("Of the rule gated: what is not kept is the new token's share.", False)
+
+    def __post_init__(self) -> None:
+        size("feature_size", self.feature_size)
+        amount("memory", self.memory)
+        choice("feature_map", self.feature_map, self.FEATURE_MAPS)
+        choice("normalizer", self.normalizer, self.NORMALIZERS)
+        number("sigma", self.sigma)
+        flag("fixed_sigma", self.fixed_sigma)
+        flag("redraw", self.redraw)
+        self._check_rule()
+        self._only("shared_features", self.shared_features, self.LEARNED)
+        self._only("sigma", self.sigma != 1.0, ("rfa",))
+        self._only("fixed_sigma", self.fixed_sigma, ("rfa",))
+        self._only("redraw", self.redraw, self.RANDOM)
+        choice("positions", self.positions, self.POSITIONS)
+        number("query_scale", self.query_scale)
+        flag("shared_features", self.shared_features)
+        flag("folded", self.folded)
+        need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
+
+    def _check_rule(self) -> None:
+        choice("update_rule", self.update_rule, self.UPDATE_RULES)
+        choice("gate", self.gate, self.GATES)
+        flag("moving_average", self.moving_average)
+        gates = self.GATES[1:] if "gated" in self.update_rule else self.GATES[:1]
+        rest = tuple(name for name in self.NORMALIZERS if name != "z")
+        rule = f"for the update rule {self.update_rule}"
+        need(self.gate in gates, f"a gate of {', '.join(gates)} {rule}", f"gate {self.gate}", "choose one of those")
+        need(
+            not self.delta or self.normalizer in rest,
+            f"a normalizer of {', '.join(rest)} {rule}, which has no z",
+            f"normalizer {self.normalizer}",
+            "choose one of those",
+        )
+        need(
+            not self.moving_average or self.update_rule == "gated",
+            "moving_average only with the update rule gated",
+            self.update_rule,
+            "leave moving_average out",
+        )
+        need(
+            not self.memory or self.update_rule == "linear",
+            "a memory only with the update rule linear",
+            self.update_rule,
+            "leave memory out",
+        )
+
+    @property
+    def delta(self) -> bool:
+        """Whether a key's old value is taken out before the new one goes in."""
+        return "delta" in self.update_rule
+
+    def _only(self, name: str, given: bool, maps: tuple[str, ...]) -> None:
+        """An option that only some feature maps have is not silently ignored by the others."""
+        fine = not given or self.feature_map in maps
+        need(fine, f"{name} only with the feature map {' or '.join(maps)}", self.feature_map, f"leave {name} out")
+
+    def check(self, model: ModelConfig) -> None:
+        self._check_feature_size(model.head_size)
+        need(
+            not self.shared_features or model.kv_heads == model.heads,
+            "as many kv heads as query heads where q and k share a feature map",
+            f"{model.kv_heads} kv heads, {model.heads} query heads",
+            "leave shared features out",
+        )
+        need(
+            not self.folded or model.position != "rotary" or self.positions == "drop",
+            "an unfolded layer where positions are rotated before φ",
+            "folded=True with positions='keep'",
+            "set positions to 'drop', or folded to false",
+        )
+
+    def _check_feature_size(self, d: int) -> None:
+        possible, which = FEATURE_SIZES[self.feature_map]
+        need(
+            possible(self.feature_size, d),
+            f"feature_size to be {which.format(d=d, two_d=2 * d, most=2 * d - 1)}, with the feature map "
+            f"{self.feature_map}",
+            self.feature_size,
+            "correct feature_size",
+        )
+        need(
+            self.feature_map != "favor" or d <= FAVOR_HEAD,
+            f"a head size of at most {FAVOR_HEAD} with the feature map favor",
+            d,
+            "choose another feature map",
+        )
+
+    def summary(self) -> str:
+        guard = f"guard {self.guard.kind} {self.guard.eps:g}"
+        divided = guard if self.normalizer == "z" else f"normalizer {self.normalizer}"
+        memory = f", memory of {self.memory}" if self.memory else ""
+        rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}"
+        gate = "" if self.gate == "none" else f", gate {self.gate}{', moving average' * self.moving_average}"
+        features = f"{self.feature_size} {self.feature_map} features"
+        return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        S = f"S ({kv_heads} × {self.feature_size} × {head_size})"
+        return f"{S} and z ({kv_heads} × {self.feature_size})" if self.normalizer == "z" else S

@@ -1,0 +1,92 @@
+"""Softmax attention: over everything, over the first tokens and the last, over learned spans. Imports without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from t2r_export.config.mixers.base import MixerConfig, option
+from t2r_export.config.validation import amount, flag, need, number, size
+
+if TYPE_CHECKING:
+    from t2r_export.config.model import ModelConfig
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig(MixerConfig):
+    """Causal softmax attention with a cache that grows by one key and value a step."""
+
+    kind: ClassVar[str] = "softmax"
+    grows: ClassVar[bool] = True
+
+    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+
+    def __post_init__(self) -> None:
+        amount("memory", self.memory)
+
+    def summary(self) -> str:
+        return f"memory of {self.memory}" if self.memory else ""
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return "k and v of every token"
+
+
+@dataclass(frozen=True)
+class WindowConfig(MixerConfig):
+    """Softmax attention over the first tokens and the last ones (Xiao et al. 2023, arXiv 2309.17453)."""
+
+    kind: ClassVar[str] = "window"
+
+    window: int = option("Last tokens that a query sees, itself among them, W.")
+    sinks: int = option("First tokens of the text that every query sees beside them.", 4)
+    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+
+    def __post_init__(self) -> None:
+        size("window", self.window)
+        amount("sinks", self.sinks)
+        amount("memory", self.memory)
+
+    def summary(self) -> str:
+        memory = f", memory of {self.memory}" if self.memory else ""
+        return f"the last {self.window} tokens and the first {self.sinks}{memory}"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return f"k and v of the last {self.window} tokens" + (f" and the first {self.sinks}" if self.sinks else "")
+
+
+@dataclass(frozen=True)
+class SpanConfig(MixerConfig):
+    """Softmax attention whose heads learn how far they look back (Sukhbaatar et al. 2019, arXiv 1905.07799)."""
+
+    kind: ClassVar[str] = "span"
+
+    span: int = option("The longest that a head can look back, in tokens, itself among them.")
+    ramp: int = option("Tokens over which the mask falls from 1 to 0 behind a head's span.", 32)
+    span_loss: float = option("What the longest span of all heads adds to the loss.", 0.02)
+    folded: bool = False  # every kv head has a buffer of its own length, and the masks are constants
+    spans: tuple[int, ...] = ()  # those lengths, where folded
+
+    def __post_init__(self) -> None:
+        size("span", self.span)
+        size("ramp", self.ramp)
+        need(self.ramp <= self.span, f"a ramp of at most the span, {self.span}", self.ramp, "correct ramp")
+        number("span_loss", self.span_loss, positive=False)
+        flag("folded", self.folded)
+        need(isinstance(self.spans, list | tuple), "spans to be a list", type(self.spans).__name__, "correct spans")
+        object.__setattr__(self, "spans", tuple(self.spans))
+        for length in self.spans:
+            size("spans", length, self.span)
+
+    def check(self, model: ModelConfig) -> None:
+        wanted = model.kv_heads if self.folded else 0
+        need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "spans": list(self.spans)}
+
+    def summary(self) -> str:
+        spans = f"the last {', '.join(map(str, self.spans))}" if self.folded else f"up to the last {self.span}"
+        return f"{spans} tokens, ramp {self.ramp}"
+
+    def keeps(self, kv_heads: int, head_size: int) -> str:
+        return f"k and v of the last {', '.join(map(str, self.spans or (self.span,)))} tokens"

@@ -1,0 +1,1 @@
+"""ONNX graphs: recorded, packed for a target, written."""

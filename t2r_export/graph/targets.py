@@ -1,0 +1,203 @@
+"""The forms in which one model can be written, by name: the table of targets.
+
+A target chooses how the operators of a step become nodes, and at which opset; what is computed is the same, and a test
+compares them all. Each is a subclass of the portable recorder that overrides what it writes differently.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from t2r_export.graph.recorder import IR_VERSION, OPSET, Dim, GraphOps, Value
+from t2r_export.model.ops import row_size, update_rule
+from t2r_runtime.errors import UserError
+
+
+class AttentionOps(GraphOps):
+    """Linear attention as one node, where a step reads one token.
+
+    Of a prompt, ONNX Runtime's node for the CPU reads one token after the other; chunks side by side take less time.
+
+    z stays beside it in ordinary operators. A column of ones in v would carry it inside the node, but then S and z
+    are one state; a second node with a value of ones needs a constant as tall as the batch. On the CPU the three
+    differ by less than the noise.
+    """
+
+    domain: str
+
+    def sequences(self, x: Value) -> Value:
+        if self.prompt is not None:
+            return x
+        return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
+
+    def linear_attention(
+        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
+        beta: Value | None = None,
+    ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
+        if self.prompt is not None:
+            return super().linear_attention(q, k, v, S, z, log_gate, beta)
+        _, G, K, V = S.shape
+        assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
+        heads = row_size(q) // K
+        packed = [x if x.shape[1:-1] == (1,) else self.sequences(x) for x in (q, k, v)]  # (B, T=1, heads · size)
+        optional = [Value("", "float32", ()) if x is None else self._row(x, S) for x in (log_gate, beta)]
+        while optional and not optional[-1].name:
+            optional.pop()
+        numerator, after = self.emit_many(
+            "LinearAttention",
+            [*packed, S, *optional],
+            [(self.batch, 1, heads * V), S.shape],
+            domain=self.domain,
+            update_rule=update_rule(log_gate, beta),
+            scale=1.0,  # left out or 0 it would be K^-0.5
+            q_num_heads=heads,
+            kv_num_heads=G,
+        )
+        numerator = self.reshape(numerator, (-1, G, heads // G, V))
+        if z is None:
+            return numerator, None, after, None
+        if log_gate is not None:
+            z = self.mul(z, self.squeeze(self.exp(log_gate), -1))
+        z = self.add(z, self.reshape(k, (-1, G, K)))
+        denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
+        return numerator, denominator, after, z
+
+    def _row(self, x: Value, state: Value) -> Value:
+        """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""
+        if x.shape[0] == self.batch:
+            return self.sequences(x)
+        shape = (self.batch, 1, row_size(x))
+        x = self.reshape(x, (1, *shape[1:]))
+        if isinstance(self.batch, int):
+            sizes = self.constant(shape, "int64")
+        else:
+            batch = self.emit("Shape", [state], (1,), "int64", end=1)
+            sizes = self.concat([batch, self.constant(shape[1:], "int64")])
+        return self.emit("Expand", [x, sizes], shape)
+
+
+class FusedOps(AttentionOps):
+    """The nodes of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel: linear attention, and a
+    norm together with the sum in front of it, which ONNX Runtime's own fusions leave apart for tensors of two axes."""
+
+    domain = "com.microsoft"
+
+    def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
+        return self._of_a_sum("SkipLayerNormalization", x, [weight, bias], eps) or super().layer_norm(
+            x, weight, bias, eps
+        )
+
+    def rms_norm(self, x: Value, weight: Tensor | None, eps: float) -> Value:
+        fused = weight is not None and self._of_a_sum("SkipSimplifiedLayerNormalization", x, [weight], eps)
+        return fused or super().rms_norm(x, weight, eps)
+
+    def _of_a_sum(self, op: str, x: Value, weights: Sequence[Tensor], eps: float) -> Value | None:
+        """The norm of x, where the last node is the sum that x is; it then takes that node's place."""
+        addends = self.sums.get(x.name)
+        if addends is None or self.nodes[-1].output[0] != x.name:
+            return None
+        self.nodes.pop()
+        inputs = [*addends, *(self.parameter(weight) for weight in weights)]
+        y, _ = self.emit_many(op, inputs, [x.shape, x.shape], domain=self.domain, epsilon=eps)
+        self.nodes[-1].output[1:] = ["", "", x.name]  # mean and deviation are for training
+        self.declared[-1] = x
+        return y
+
+
+class StandardOps(AttentionOps):
+    """Linear attention as ONNX itself defines it since opset 27."""
+
+    domain = ""
+
+
+class NpuOps(GraphOps):
+    """The step in operators that QNN, CoreML (ML programs) and NNAPI take, where the portable spelling has others.
+
+    What is left to the CPU: the Gather of an embedding (CoreML takes none, NNAPI none with 64-bit ids), which is the
+    first node, so that the rest is one partition; and for NNAPI the exact Gelu.
+    """
+
+    def __init__(self, model: nn.Module, batch: Dim) -> None:
+        super().__init__(model, batch)
+        self._logits: dict[str, Value] = {}  # by the name of their log_sigmoid
+
+    def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
+        # a Gemm without a third input kills the process in the XNNPACK provider of ONNX Runtime 1.21
+        return super()._bias(weight, bias) or [self.constant(np.zeros(weight.shape[0]), "float32")]
+
+    def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
+        x = self.sub(x, self.mean(x))
+        root = self._unary("Sqrt", self.add(self.mean(self.mul(x, x)), eps))
+        return self.add(self.mul(self.div(x, root), self.parameter(weight)), self.parameter(bias))
+
+    def gelu(self, x: Value, tanh: bool) -> Value:
+        if not tanh:
+            return super().gelu(x, tanh)
+        # x · (1 + tanh u) / 2 is x · sigmoid(2u), for u = √(2/π) (x + 0.044715 x³) = x · √(2/π) (1 + 0.044715 x²)
+        scale = 2 * math.sqrt(2 / math.pi)
+        twice_u = self.mul(x, self.add(self.mul(self.mul(x, x), 0.044715 * scale), scale))
+        return self.mul(x, self.sigmoid(twice_u))
+
+    def exp(self, x: Value) -> Value:
+        # of a log gate it is the Sigmoid: NNAPI takes no Softplus and CoreML no Neg. prune drops the logarithm
+        logit = self._logits.get(x.name)
+        return super().exp(x) if logit is None else self.sigmoid(logit)
+
+    def log_sigmoid(self, x: Value) -> Value:
+        y = super().log_sigmoid(x)
+        self._logits[y.name] = x
+        return y
+
+    def cos(self, x: Value) -> Value:
+        # halving is exact at every position; adding π/2 to a large angle is not
+        sine = self.sin(self.mul(x, 0.5))
+        return self.sub(1.0, self.mul(self.mul(sine, sine), 2.0))
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int = -1) -> list[Value]:
+        if len(set(sizes)) == 1:
+            return super().split(x, sizes, axis)
+        axis %= len(x.shape)
+        ends = list(itertools.accumulate(sizes))
+        return [self._slice(x, end - size, end, axis) for size, end in zip(sizes, ends, strict=True)]
+
+    def _slice(self, x: Value, start: int, end: int, axis: int) -> Value:
+        bounds = [self.constant([n], "int64") for n in (start, end, axis)]
+        return self.emit("Slice", [x, *bounds], (*x.shape[:axis], end - start, *x.shape[axis + 1 :]))
+
+
+@dataclass(frozen=True)
+class Target:
+    """How a graph for a target is written."""
+
+    ops: type[GraphOps]
+    opsets: Mapping[str, int]  # the operator sets that its nodes belong to, written down on purpose
+    ir_version: int
+    static: bool = False  # every dimension is a number
+    ordinary: bool = True  # a state's sum is an Add
+    ort_style: str = "Fixed"  # Runtime: an .ort keeps these operators, where Fixed would merge them for the CPU
+
+
+TARGETS = {
+    "portable": Target(GraphOps, {"": OPSET}, IR_VERSION),
+    "fused": Target(FusedOps, {"": OPSET, "com.microsoft": 1}, IR_VERSION, ordinary=False),
+    # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
+    "standard": Target(StandardOps, {"": 27}, 13, ordinary=False),
+    "npu": Target(NpuOps, {"": OPSET}, IR_VERSION, static=True, ort_style="Runtime"),
+}
+
+
+def find(name: str) -> Target:
+    """The target of that name.
+
+    Raises:
+        UserError: there is none; lists those that are.
+    """
+    if name not in TARGETS:
+        raise UserError(f"a target of {', '.join(TARGETS)}", repr(name), "choose one of those")
+    return TARGETS[name]

@@ -1,0 +1,265 @@
+"""The feature maps of linear attention: what makes φ(q) and φ(k) of q and k, one class a map, in one table.
+
+    φ(x) = activation(W x + b)
+
+A map's affine part is W and b of each head, or nothing. Folding (Kasai et al. 2021, eq. 8) puts it into the
+projections before it; what is left, the activation and its own constants, follows the packed projection. So a map
+with no affine part folds too: its projections are packed and nothing else changes. docs/mixers.md has the table of
+formulas, sources and sizes; `t2r_export.model.reference` has each in plain NumPy.
+
+Written in the operators of `t2r_export.model.ops`, so that the parallel form, the step and the graph are
+one definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.ops import TORCH, TorchOps, row_size
+
+EPS = 1e-6  # keeps a mean square or a sum of features from zero, where a division by it follows
+
+
+class FeatureMap(nn.Module):
+    """φ for `heads` heads: the base of the maps, and the interface that the mixer works with.
+
+    Args:
+        heads: query heads for a map of q, key heads for one of k; key heads for a joint map, which serves both.
+        head_size: d. config: the layer's; where it says folded, the affine part is not made.
+    """
+
+    joint: ClassVar[bool] = False  # one map for q and k: φ(q)·φ(k) estimates a kernel from the same random numbers
+    elementwise: ClassVar[bool] = False  # the activation needs no heads apart
+
+    def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
+        super().__init__()
+        self.heads, self.head_size, self.size, self.folded = heads, head_size, config.feature_size, config.folded
+
+    @property
+    def argument_size(self) -> int:
+        """Numbers a head that the activation takes, which is what a folded projection gives."""
+        return self.head_size
+
+    def affine(self) -> tuple[Tensor, Tensor | None] | None:
+        """W (heads, d, argument_size), transposed, and b (heads, argument_size): what a fold moves. None: nothing."""
+        return None
+
+    def take_over(self, unfolded: FeatureMap) -> None:
+        """In a folded map: the constants that its activation keeps, from the map that was folded."""
+
+    @torch.no_grad()
+    def imitate(self, keys: FeatureMap) -> None:
+        """Start as the map of the key heads, each query head as its group: φ(q)·φ(k) is then large where q is near k,
+        and training starts from an attention, not from noise (docs/quality.md has what it is worth)."""
+        for mine, theirs in zip(self.parameters(), keys.parameters(), strict=True):
+            mine.copy_(theirs.repeat_interleave(self.heads // keys.heads, 0))
+
+    def redraw(self) -> None:
+        """New random directions, where the map has any."""
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        """Arguments (B, heads, T, argument_size), T = 1 in a step -> (B, …, K), head by head, token by token."""
+        raise NotImplementedError
+
+    def forward(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        """φ of x (B, heads, T, d), or in a folded map of the packed projection's (…, argument_size), as `activate`."""
+        affine = self.affine()
+        if affine is not None:
+            weight, bias = affine
+            x = ops.matmul(x, ops.parameter(weight))
+            if bias is not None:
+                x = ops.add(x, ops.reshape(ops.parameter(bias), (self.heads, 1, self.argument_size)))
+        return self.activate(x, query, ops)
+
+
+class Relu(FeatureMap):
+    """φ(x) = relu(W x + b), W and b learned, of each head: T2R (Kasai et al. 2021, arXiv 2103.13076, eq. 6)."""
+
+    elementwise = True
+
+    def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
+        super().__init__(heads, head_size, config)
+        if not self.folded:
+            self.weight = nn.Parameter(torch.empty(heads, head_size, self.size))
+            self.bias = nn.Parameter(torch.empty(heads, self.size))
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows of unit length in all directions: features start at the scale of q and k."""
+        nn.init.normal_(self.weight, std=self.head_size**-0.5)
+        nn.init.zeros_(self.bias)
+
+    @property
+    def argument_size(self) -> int:
+        return self.size
+
+    def affine(self) -> tuple[Tensor, Tensor | None] | None:
+        return None if self.folded else (self.weight, self.bias)
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        return ops.relu(x)
+
+
+class Elu(FeatureMap):
+    """φ(x) = elu(x) + 1, K = d, nothing learned (Katharopoulos et al. 2020, arXiv 2006.16236)."""
+
+    elementwise = True
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        return ops.add(ops.elu(x), 1.0)
+
+
+class Hedgehog(FeatureMap):
+    """φ(x) = [softmax(W x), softmax(-W x)], W learned from the identity (Zhang et al. 2024, arXiv 2402.04347).
+
+    W is (K/2, d) of each head; the paper has K = 2d.
+    """
+
+    def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
+        super().__init__(heads, head_size, config)
+        if not self.folded:
+            self.weight = nn.Parameter(torch.eye(head_size, self.argument_size).repeat(heads, 1, 1))
+
+    @property
+    def argument_size(self) -> int:
+        return self.size // 2
+
+    def affine(self) -> tuple[Tensor, Tensor | None] | None:
+        return None if self.folded else (self.weight, None)
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        # a difference: QNN 2.7 takes a negative factor into Softmax and loses it there
+        return ops.concat([ops.softmax(x), ops.softmax(ops.sub(0.0, x))])
+
+
+class Dpfp(FeatureMap):
+    """φ_{iν}(x) = r_i r_{i+ν}, r = relu([x, -x]), ν = 1..n, K = 2dn, divided by its sum: deterministic parameter-free
+    projection (Schlag et al. 2021, arXiv 2102.11174, with its sum-normalised features)."""
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        double = 2 * self.head_size
+        r = ops.relu(ops.concat([x, ops.mul(x, -1.0)]))
+        products = []
+        for shift in range(1, self.size // double + 1):
+            first, rest = ops.split(r, [shift, double - shift])
+            products.append(ops.mul(r, ops.concat([rest, first])))
+        features = products[0] if len(products) == 1 else ops.concat(products)
+        total = ops.mul(ops.mean(features), float(self.size))
+        return ops.div(features, ops.add(total, EPS))
+
+
+class RandomMap(FeatureMap):
+    """Base of the maps that estimate a kernel with random directions `weight` (heads, d, ·): kept, never trained."""
+
+    joint = True
+    weight: Tensor
+
+    def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
+        super().__init__(heads, head_size, config)
+        self.register_buffer("weight", self.draw())
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        """New directions, float32, from that generator or torch's own."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        # seeded by the present ones, so that a run that is resumed, or shared by several devices, draws the same
+        present = self.weight.detach().flatten()[:64].float().cpu().numpy().tobytes()
+        seed = int.from_bytes(hashlib.sha256(present).digest()[:8]) >> 1
+        # a new tensor, because an earlier pass may still need the old one for its gradients
+        self.weight = self.draw(torch.Generator().manual_seed(seed)).to(self.weight)
+
+    def take_over(self, unfolded: FeatureMap) -> None:
+        assert isinstance(unfolded, RandomMap)
+        self.weight.copy_(unfolded.weight)
+
+    def grouped(self, x: Any, ops: TorchOps) -> Any:
+        """x (B, heads of q or of k, T, d) -> (B, heads of k, ·, d): query heads beside the key head that they share."""
+        if x.shape[1] == self.heads:
+            return x
+        return ops.reshape(x, (-1, self.heads, row_size(x) // (self.heads * self.head_size), self.head_size))
+
+
+class RandomFourier(RandomMap):
+    """φ(x) = √(1/D) [sin(W x̂), cos(W x̂)], x̂ = x/|x|, rows of W from N(0, I/σ²), K = 2D: random feature attention
+    (Peng et al. 2021, arXiv 2103.02143).
+
+    φ(x)·φ(y) estimates exp(-|x̂ - ŷ|²/2σ²). Learned or fixed, σ is a number for each input of each head.
+    """
+
+    inverse_sigma: Tensor
+
+    def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
+        super().__init__(heads, head_size, config)
+        if not self.folded:
+            inverse = torch.full((heads, 1, head_size), 1.0 / config.sigma)
+            if config.fixed_sigma:
+                self.register_buffer("inverse_sigma", inverse)
+            else:
+                self.inverse_sigma = nn.Parameter(inverse)
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        # d^-½ belongs to x̂: a root mean square norm makes it √d times as long
+        normal = torch.randn(self.heads, self.head_size, self.size // 2, generator=generator)
+        return normal / math.sqrt(self.head_size)
+
+    def take_over(self, unfolded: FeatureMap) -> None:
+        assert isinstance(unfolded, RandomFourier)
+        self.weight.copy_(unfolded.weight * unfolded.inverse_sigma.mT)
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        x = ops.rms_norm(self.grouped(x, ops), None, EPS)
+        if not self.folded:
+            x = ops.mul(x, ops.parameter(self.inverse_sigma))
+        x = ops.matmul(x, ops.parameter(self.weight))
+        return ops.mul(ops.concat([ops.sin(x), ops.cos(x)]), (self.size // 2) ** -0.5)
+
+
+class Favor(RandomMap):
+    """Positive orthogonal random features of exp(q·k/√d): FAVOR+ (Choromanski et al. 2021, arXiv 2009.14794).
+
+        φ(x) ∝ exp(W x - |x|²/2),  x = q d^-¼ or k d^-¼,  rows of W orthogonal in blocks of d, each √d long
+
+    Stabilised exactly. φ(q): softmax(W q), since any factor of one query cancels between numerator and denominator.
+    φ(k): as it stands, since W k - |k|²/2 never exceeds |w|²/2 = d/2; so no maximum runs along, and training, prefill
+    and step are one function. 1/√m is left out, which cancels as well.
+    """
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        d = self.head_size
+        blocks = math.ceil(self.size / d)
+        q, r = torch.linalg.qr(torch.randn(self.heads, blocks, d, d, generator=generator))
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # now all directions are equally likely
+        directions: Tensor = q.flatten(1, 2)[:, : self.size].mT.contiguous()  # (heads, d, m)
+        directions *= d**0.25  # √d for the length, d^-¼ for x
+        return directions
+
+    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+        x = self.grouped(x, ops)
+        y = ops.matmul(x, ops.parameter(self.weight))
+        if query:
+            return ops.softmax(y)
+        half = ops.mul(ops.mean(ops.mul(x, x)), self.head_size**0.5 / 2)  # |k d^-¼|²/2
+        return ops.exp(ops.sub(y, half))
+
+
+# the names of the config -> class; their sizes stand under the same names in mixer_configs.linear.FEATURE_SIZES
+FEATURE_MAPS: dict[str, type[FeatureMap]] = {
+    "relu": Relu,
+    "elu": Elu,
+    "rfa": RandomFourier,
+    "favor": Favor,
+    "dpfp": Dpfp,
+    "hedgehog": Hedgehog,
+}
+
+
+def build_feature_map(heads: int, head_size: int, config: LinearConfig) -> FeatureMap:
+    """The map that `config` names, with fresh weights."""
+    return FEATURE_MAPS[config.feature_map](heads, head_size, config)

@@ -1,0 +1,95 @@
+"""What a layer's update rule asks of a token: how much of the state stays, and how much of the token goes in.
+
+    g_t = 1 - 2^(-5-i) for head i, fixed  (RetNet, Sun et al. 2023, arXiv 2307.08621, section 2.3), or
+    g_t = sigmoid(w_g·x_t + b_g)          (RFA-gate, Peng et al. 2021, arXiv 2103.02143, section 3.3)
+    β_t = sigmoid(w_β·x_t + b_β)          (Schlag et al. 2021, arXiv 2102.11174, eq. 26)
+
+x is the block's normalised input, which q, k and v are made of as well. One number a kv head. A gate is computed as
+log g: near 1, where a layer that remembers has it, float32 cannot tell many values of g itself apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.ops import TORCH, TorchOps
+
+OPEN = 6.0  # b_g to start from: g = 0.9975, so that a swapped layer starts near the one without a gate
+
+
+class Control(NamedTuple):
+    """What a token does to the state, where the update rule asks for it."""
+
+    log_gate: Any | None = None  # log g, the share of the state that stays
+    beta: Any | None = None  # the delta rule's rate
+    entering: Any | None = None  # 1 - g of a moving average, which multiplies φ(k)
+
+
+class Gates(nn.Module):
+    """log g and β of every kv head. In a folded layer the rows that compute them stand with those of q, k and v."""
+
+    log_gate: Tensor  # fixed gates, (1, heads, 1, 1), and
+    entering: Tensor  # 1 - g
+
+    def __init__(self, width: int, heads: int, config: LinearConfig) -> None:
+        super().__init__()
+        self.heads, self.config = heads, config
+        self.data, self.delta = config.gate == "data", config.delta
+        if config.gate == "fixed":
+            # computed, not loaded: real numbers even where a model is laid out on the meta device
+            left = 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64, device="cpu"))
+            self.register_buffer("log_gate", torch.log1p(-left).float().view(1, heads, 1, 1), persistent=False)
+            self.register_buffer("entering", left.float().view(1, heads, 1, 1), persistent=False)
+        if self.rows and not config.folded:
+            self.weight = nn.Parameter(torch.zeros(self.rows, width))  # of g, then of β
+            # not called a bias: a model from random weights starts with those at zero
+            start = [OPEN] * (heads * self.data) + [0.0] * (heads * self.delta)
+            self.offset = nn.Parameter(torch.tensor(start))
+
+    @property
+    def rows(self) -> int:
+        """Numbers a token that are computed from x."""
+        return self.heads * (self.data + self.delta)
+
+    def logits(self, x: Any, ops: TorchOps = TORCH) -> Any | None:
+        """x (…, D) -> (…, rows), before the sigmoid; None where nothing is computed from x."""
+        if not self.rows:
+            return None
+        return ops.add(ops.linear(x, self.weight, None), ops.parameter(self.offset))
+
+    def parallel(self, logits: Tensor | None, batch: int, length: int) -> Control:
+        """Logits (B, T, rows) of a sequence -> each (B, T, heads)."""
+        shape = (batch, length, self.heads)
+        control = self._computed(logits, shape, TORCH)
+        if self.config.gate != "fixed":
+            return control
+        log_gate, entering = (number.view(-1).expand(shape) for number in (self.log_gate, self.entering))
+        return control._replace(log_gate=log_gate, entering=entering if self.config.moving_average else None)
+
+    def step(self, logits: Any | None, ops: TorchOps = TORCH) -> Control:
+        """Logits of a token, `rows` numbers a row -> each (B, heads, 1, 1), or (1, heads, 1, 1) where it is fixed."""
+        control = self._computed(logits, (-1, self.heads, 1, 1), ops)
+        if self.config.gate != "fixed":
+            return control
+        entering = ops.parameter(self.entering) if self.config.moving_average else None
+        return control._replace(log_gate=ops.parameter(self.log_gate), entering=entering)
+
+    def _computed(self, logits: Any | None, shape: Sequence[int], ops: TorchOps) -> Control:
+        """What is computed from the token, with these axes."""
+        if not self.rows:
+            return Control()
+        parts = [logits] if self.data != self.delta else ops.split(logits, [self.heads] * 2)
+        log_gate = beta = entering = None
+        if self.data:
+            u = ops.reshape(parts[0], shape)
+            log_gate = ops.log_sigmoid(u)
+            if self.config.moving_average:
+                entering = ops.exp(ops.log_sigmoid(ops.mul(u, -1.0)))  # 1 - g would lose what a small share is
+        if self.delta:
+            beta = ops.sigmoid(ops.reshape(parts[-1], shape))
+        return Control(log_gate, beta, entering)

@@ -1,0 +1,1 @@
+"""Is the graph still the model? Comparisons, bounds and reports."""

@@ -1,0 +1,116 @@
+"""A model and its graph in lockstep: the same random states and tokens for both, and how far apart they come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from t2r_export.graph.layout import Group, pack, unpack
+from t2r_export.model.mixers import State
+from t2r_export.model.transformer import Transformer
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+
+PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every state is non-zero
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far a graph's logits are from its model's, and its states: see `state_error`."""
+
+    logits: float = 0.0
+    states: float = 0.0
+
+    def or_worse(self, other: Errors) -> Errors:
+        """The larger of each."""
+        return Errors(worse(self.logits, other.logits), worse(self.states, other.states))
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """Both sides, and the generator of all that is random. States are those of the unfolded model."""
+
+    model: Transformer  # unfolded
+    decoder: Decoder
+    groups: list[Group]  # the states as the graph has them
+    generator: torch.Generator
+
+    def begin(self, batch: int) -> State:
+        """Put both sides into the same random states (B = batch); the model's."""
+        states = self.random_state(batch)
+        self.decoder.reset(batch=batch)
+        self.decoder.set_state(self.packed(states))
+        return states
+
+    def step(self, ids: Tensor, states: State) -> tuple[Tensor, State, np.ndarray, Errors]:
+        """One token (B,) on both sides: the model's logits and states, the graph's logits, and its errors."""
+        expected, states = self.model.step(ids, states)
+        logits = self.decoder.step(ids.numpy())
+        return expected, states, logits, self.errors(logits, expected, states)
+
+    def errors(self, logits: np.ndarray, expected: Tensor, states: State) -> Errors:
+        """Of the graph's logits (B, vocabulary) and of the states that it has now."""
+        difference = float(np.abs(logits - expected.numpy()).max())
+        return Errors(difference, state_error(unpack(self.decoder.state(), self.groups), self._arrays(states)))
+
+    def random_state(self, batch: int) -> State:
+        """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
+
+        So all are non-zero, none is like another, and their size is one that the model can meet. The position is kept.
+        """
+        ids = self.random_ids((batch, self.prefix))
+        _, states = self.model.prefill(ids, self.model.init_state(batch))
+        return {
+            name: value * (0.5 + torch.rand(value.shape, generator=self.generator))
+            if value.is_floating_point()
+            else value
+            for name, value in states.items()
+        }
+
+    def random_ids(self, shape: tuple[int, ...]) -> Tensor:
+        """Tokens (shape), int64."""
+        return torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator)
+
+    def packed(self, states: State) -> dict[str, np.ndarray]:
+        """The model's states as the decoder takes them."""
+        return pack(self._arrays(states), self.groups)
+
+    @property
+    def prefix(self) -> int:
+        """Tokens read for a random state: as many as the longest memory needs, up to half of what fits."""
+        wanted = max(block.mixer.horizon() for block in self.model.blocks)
+        end = self.model.config.max_positions
+        return max(PREFIX_TOKENS, wanted if end is None else min(wanted, end // 2))
+
+    def room(self, used: int, wanted: int) -> int:
+        """How many of the wanted tokens fit behind the used ones, where positions end."""
+        end = self.model.config.max_positions
+        if end is None or self.model.positions.past_end == "clamp":
+            return wanted
+        if end <= used:
+            raise UserError(f"a model that reaches past {used} positions", f"max_positions {end}", "nothing to verify")
+        return min(wanted, end - used)
+
+    def _arrays(self, states: State) -> dict[str, np.ndarray]:
+        return {name: value.numpy() for name, value in self.model.fold_states(states).items()}
+
+
+def state_error(received: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """Largest difference of any state, relative to the largest absolute value of that state."""
+    worst = 0.0
+    for name, value in expected.items():
+        assert received[name].shape == value.shape, (name, received[name].shape, value.shape)
+        difference = np.abs(received[name].astype(np.float64) - value).max(initial=0.0)
+        worst = worse(worst, float(difference / max(np.abs(value).max(initial=0.0), np.finfo(np.float32).tiny)))
+    return worst
+
+
+def worse(a: float, b: float) -> float:
+    """The larger one, and NaN if either is: max() would lose it."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

@@ -1,0 +1,1 @@
+"""Execution providers: the parity matrix, ahead-of-time compilation, other interpreters."""

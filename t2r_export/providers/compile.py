@@ -1,0 +1,92 @@
+"""Compile a step graph ahead of time: what a provider's compiler makes of it, in ONNX Runtime's EPContext form.
+
+An accelerator's compiler may need minutes and gigabytes, which a device has not. It runs here instead; the file that
+comes out holds the compiled program in place of nodes and weights, with the inputs, outputs and metadata of the
+graph it was made from, and is opened like any other with the same provider and provider options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from t2r_export.graph.ort import folder_beside
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing
+from t2r_runtime.providers import PROVIDERS
+from t2r_runtime.session import existing_file, open_graph, read_signature
+
+CONTEXT = "EPContext"  # the operator whose attribute is the program
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """What was compiled."""
+
+    files: list[Path]
+    provider: str
+    placement: Mapping[str, int]  # provider → number of nodes of the source
+    programs: int  # in the file
+
+
+def compile_graph(
+    source: str | Path,
+    out: str | Path,
+    provider: str,
+    provider_options: Mapping[str, str] | None = None,
+    allow_fallback: bool = False,
+) -> CompileReport:
+    """Write what `provider` compiles the graph at `source` to, as one file that was opened before it stands at `out`.
+
+    Args:
+        provider_options: passed on to the provider, above all the chip: a program runs on the one that it was made for.
+        allow_fallback: keep the nodes that the provider does not take beside the programs, for the CPU.
+
+    Raises:
+        UserError: a provider that is unknown, missing, or whose programs cannot be kept; a graph that is not ours or
+            is compiled already; or one that the provider does not take whole.
+    """
+    source, out = existing_file(source, "an ONNX file"), Path(out)
+    able = [name for name, entry in PROVIDERS.items() if entry.compiles]
+    if provider in PROVIDERS and provider not in able:
+        raise UserError(f"a provider whose programs can be kept, of {', '.join(able)}", provider, "choose one of those")
+    if out.suffix != ".onnx":
+        raise UserError("a name that ends in .onnx for a compiled graph", str(out), "correct it")
+    if programs(source):
+        raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
+    with folder_beside(out) as folder:
+        made = folder / "compiled.onnx"
+        config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
+        graph = open_graph(source, provider, None, provider_options, allow_fallback, config, prefill=False, loop=False)
+        for other, name in (("for prompts", graph.signature.prefill), ("that writes", graph.signature.loop)):
+            if name is not None:
+                option = "--prefill" if name == graph.signature.prefill else "--loop"
+                raise UserError(
+                    "a graph by itself to compile", f"one with a graph {other} beside it", f"export without {option}"
+                )
+        count = programs(made) if made.exists() else 0
+        if not count:
+            raise UserError(f"a program from {provider}", "none", "see docs/providers.md on what it takes")
+        compiled = open_graph(made, provider, None, provider_options, allow_fallback)
+        assert compiled.signature == graph.signature, "the metadata is what it was"
+        with replacing(out) as part:
+            made.replace(part)
+    return CompileReport([out], provider, graph.placement, count)
+
+
+def programs(path: Path) -> int:
+    """How many compiled programs the graph at `path` holds.
+
+    Raises:
+        UserError: not an ONNX file, or not one of ours.
+    """
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export it again") from error
+    read_signature({prop.key: prop.value for prop in model.metadata_props})
+    return sum(node.op_type == CONTEXT for node in model.graph.node)

@@ -1,0 +1,260 @@
+"""Every provider with every precision: a measured parity for each, or the reason why there can be none.
+
+A cell exports the model in the form that its provider takes (t2r_export.providers.graphs), quantizes it, and compares
+it with the float32 eager model (t2r_export.verify). Graphs run in a process of their own, so that a provider which ends
+its process loses one cell, and so that each provider may have its own Python with its own ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.export import export
+from t2r_export.proof.report import Report
+from t2r_export.proof.tolerances import tolerance
+from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
+from t2r_export.providers.subprocess import RemoteDecoder, remote_versions
+from t2r_export.quantize import calibration_tokens, quantize
+from t2r_export.quantizers import SCHEMES, scheme
+from t2r_export.quantizers.base import MIN_CALIBRATION, QuantizeConfig
+from t2r_export.verify import verify
+from t2r_runtime import PROVIDERS, Decoder
+from t2r_runtime.errors import UserError
+
+NONE = "none"
+PRECISIONS = (NONE, *SCHEMES)
+SAMPLED = 512  # steps of the text that the model writes for int8-static where none is given
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One provider with one precision. A cell without a reason was measured."""
+
+    provider: str
+    precision: str
+    reason: str | None = None  # why nothing was measured
+    passed: bool = False
+    logits: float = math.nan  # worst absolute difference
+    state: float = math.nan  # worst difference, relative to that state's largest value
+    greedy: float = math.nan  # share of steps with the same greedy token
+    exact: bool = True  # whether every greedy token has to be the same
+    steps: int = 0
+    placement: Mapping[str, int] = field(default_factory=dict)  # provider → number of nodes
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Cells in order, of one checkpoint."""
+
+    checkpoint_sha256: str
+    versions: Mapping[str, Mapping[str, str]]  # of each provider that is installed: package → version
+    cells: Sequence[Cell]
+
+    @property
+    def failed(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.reason is None and not cell.passed]
+
+
+def parity_matrix(
+    checkpoint: Checkpoint,
+    providers: Sequence[str] = tuple(PROVIDERS),
+    precisions: Sequence[str] = PRECISIONS,
+    steps: int = 256,
+    calibrate: Path | None = None,
+    pythons: Mapping[str, str] | None = None,
+    earlier: Iterable[Matrix] = (),
+    progress: Callable[[Cell], None] = lambda _: None,
+    allow_fallback: bool = False,
+) -> Matrix:
+    """Measure every cell of `providers` and `precisions` that can be measured here.
+
+    Args:
+        steps: chained steps a cell.
+        calibrate: text for int8-static; None is text that the model writes itself.
+        pythons: provider → command of the Python that has it; this one where none is named.
+        earlier: matrices of the same checkpoint; what they measured is not measured again.
+        progress: called with each new cell.
+        allow_fallback: measure a cell of which the CPU runs a part, too; `Cell.placement` says how many nodes. Of a
+            provider that never takes a whole step, such cells are measured anyway.
+
+    Raises:
+        UserError: an unknown provider or precision, a text that one cannot calibrate on, or an earlier matrix of
+            another checkpoint.
+    """
+    for name in (*providers, *(pythons or {})):
+        if name not in PROVIDERS:
+            raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these")
+    for name in precisions:
+        if name != NONE:
+            scheme(name)
+    known, versions = _joined(checkpoint, earlier)
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = _Graphs(checkpoint, Path(folder), calibrate)
+        if calibrate is not None and any(name != NONE and SCHEMES[name].calibrated for name in precisions):
+            # a text that does not serve is a mistake to correct, not the reason of a cell
+            calibration_tokens(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
+        for provider in providers:
+            command = (pythons or {}).get(provider, sys.executable)
+            missing = None
+            if any(_open(known, provider, precision) for precision in precisions):
+                try:
+                    versions[provider] = remote_versions(command, provider)
+                except UserError as error:
+                    missing = f"expected {error.expected}: {error.do}"
+            for precision in precisions:
+                if not _open(known, provider, precision):
+                    continue
+                if missing is None:
+                    known[provider, precision] = _measured(graphs, provider, precision, command, steps, allow_fallback)
+                    progress(known[provider, precision])
+                else:  # an earlier reason is from where it is installed, or the same one
+                    known.setdefault((provider, precision), Cell(provider, precision, missing))
+    order = {name: i for i, name in enumerate((*PROVIDERS, *PRECISIONS))}
+    cells = sorted(known.values(), key=lambda cell: (order[cell.provider], order[cell.precision]))
+    return Matrix(checkpoint.sha256, versions, cells)
+
+
+def read_matrix(path: Path) -> Matrix:
+    """The matrix that `t2r parity-matrix --json` wrote to `path`.
+
+    Raises:
+        UserError: no such file, or not one of those.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        cells = [_cell_of(cell) for cell in data["cells"]]
+        if all(cell.provider in PROVIDERS and cell.precision in PRECISIONS for cell in cells):
+            return Matrix(data["checkpoint_sha256"], dict(data["versions"]), cells)
+        problem = "an unknown provider or precision"
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise UserError(f"the output of t2r parity-matrix --json in {path}", problem, "write it again")
+
+
+def _cell_of(data: dict[str, Any]) -> Cell:
+    numbers = {key: math.nan if data[key] is None else data[key] for key in ("logits", "state", "greedy")}
+    return Cell(**{**data, **numbers})  # JSON has no NaN
+
+
+class _Graphs:
+    """The graphs of one checkpoint, each written when the first cell asks for it."""
+
+    def __init__(self, checkpoint: Checkpoint, folder: Path, calibrate: Path | None) -> None:
+        self.checkpoint = checkpoint
+        self._folder = folder
+        self._calibrate = calibrate
+        self._made: dict[Any, Path] = {}
+
+    def path(self, wanted: ProviderGraph, precision: str) -> Path:
+        """The graph's file. UserError: there can be none."""
+        bits = wanted.activation_bits if precision != NONE and SCHEMES[precision].calibrated else 8
+        key = (wanted.config, precision, bits)
+        if key not in self._made:
+            out = self._folder / f"{len(self._made)}.onnx"
+            if precision == NONE:
+                export(self.checkpoint, out, wanted.config)
+            else:
+                source = self.path(wanted, NONE)
+                out = self._folder / f"{len(self._made)}.onnx"
+                quantize(source, out, QuantizeConfig(precision, calibrate=self._text(precision), activation_bits=bits))
+            self._made[key] = out
+        return self._made[key]
+
+    def _text(self, precision: str) -> Path | None:
+        if not SCHEMES[precision].calibrated:
+            return None
+        if self._calibrate is None:
+            self._calibrate = self._folder / "sampled.npy"
+            np.save(self._calibrate, sampled(self.checkpoint))
+        return self._calibrate
+
+
+@torch.inference_mode()
+def sampled(checkpoint: Checkpoint, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Text of the model's own, (N,) token ids: at least enough of it to calibrate on."""
+    model, generator = checkpoint.model, torch.Generator().manual_seed(seed)
+    length = min(model.config.max_positions or SAMPLED, SAMPLED)
+    batch = math.ceil(2 * MIN_CALIBRATION / length)
+    ids, states, columns = torch.full((batch,), model.config.bos_token or 0), model.init_state(batch), []
+    for _ in range(length):
+        columns.append(ids)
+        logits, states = model.step(ids, states)
+        ids = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    return torch.stack(columns, 1).flatten().numpy()
+
+
+def _open(known: Mapping[tuple[str, str], Cell], provider: str, precision: str) -> bool:
+    """Whether nobody has measured that cell."""
+    cell = known.get((provider, precision))
+    return cell is None or cell.reason is not None
+
+
+def _joined(
+    checkpoint: Checkpoint, earlier: Iterable[Matrix]
+) -> tuple[dict[tuple[str, str], Cell], dict[str, Mapping[str, str]]]:
+    """The cells and versions of all; the first that was measured wins, then the first with its provider installed."""
+    known: dict[tuple[str, str], Cell] = {}
+    ranks: dict[tuple[str, str], int] = {}
+    versions: dict[str, Mapping[str, str]] = {}
+    for matrix in earlier:
+        if matrix.checkpoint_sha256 != checkpoint.sha256:
+            raise UserError("a matrix of this checkpoint to merge", "one of another", "measure it again")
+        for cell in matrix.cells:
+            key = (cell.provider, cell.precision)
+            rank = 2 if cell.reason is None else int(cell.provider in matrix.versions)
+            if rank > ranks.get(key, -1):
+                known[key], ranks[key] = cell, rank
+        for provider, found in matrix.versions.items():
+            versions.setdefault(provider, found)
+    return known, versions
+
+
+def _measured(graphs: _Graphs, provider: str, precision: str, command: str, steps: int, allow_fallback: bool) -> Cell:
+    """The cell of a provider that is installed."""
+    wanted, partial = PROVIDER_GRAPHS[provider], PROVIDERS[provider].partial or allow_fallback
+    if not wanted.growing and any(spec.grows for spec in graphs.checkpoint.model.state_spec()):
+        return Cell(provider, precision, "takes no caches that grow: convert every layer")
+    decoder = None
+    try:
+        tolerance(provider, precision)
+        path = graphs.path(wanted, precision)
+        decoder = RemoteDecoder(command, path, provider, threads=1, allow_fallback=partial)
+        placement = decoder.placement
+        if provider not in placement:
+            return Cell(provider, precision, f"takes none of the graph's {sum(placement.values())} nodes")
+        report = verify(graphs.checkpoint, path, provider, steps, decoder=cast(Decoder, decoder))
+    except UserError as error:
+        return Cell(provider, precision, f"expected {error.expected}; received {error.received}")
+    finally:
+        if decoder is not None:
+            decoder.close()
+    return _cell(report, precision, placement)
+
+
+def _cell(report: Report, precision: str, placement: Mapping[str, int]) -> Cell:
+    def worst(what: str) -> float:
+        return float(np.max([check.worst for check in report.checks if what in check.name]))  # NaN if any is
+
+    return Cell(
+        report.provider,
+        precision,
+        None,
+        report.passed,
+        worst("logits"),
+        worst("states"),
+        report.greedy_agreement,
+        report.greedy_bound == 1,
+        report.steps,
+        dict(placement),
+    )

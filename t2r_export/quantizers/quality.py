@@ -1,0 +1,204 @@
+"""What a quantization costs: the quantized graph against its float32 source, on text, by running both.
+
+Both graphs read the same tokens, step by step with their states chained, as a program on a device would run them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from t2r_export.bench.timing import interleaved
+from t2r_export.training.data import read_documents
+from t2r_runtime import Decoder, Text
+from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.session import one_line
+from t2r_runtime.signature import Signature
+
+WINDOW = 256  # tokens that a window predicts, from the initial state
+WINDOWS = 64
+CHAIN = 1000  # chained steps of the long run
+CHAINS = 4  # texts that it reads side by side
+ROUNDS = 40  # of timing
+
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A quantized graph beside its source."""
+
+    scheme: str
+    nats_before: float  # a token
+    nats_after: float
+    tokens: int  # that these two are the means of
+    bound: float  # share by which nats may grow
+    steps: int  # of the long run
+    greedy_agreement: float  # share of its predictions that are the same token
+    worst_logits: float  # largest difference of any logit in it
+    milliseconds_before: float  # a step at batch 1, median; or at the batch that the graph is fixed to
+    milliseconds_after: float
+
+    @property
+    def loss(self) -> float:
+        """Share by which nats/token grew; negative if it shrank."""
+        return self.nats_after / self.nats_before - 1
+
+    @property
+    def passed(self) -> bool:
+        return self.loss <= self.bound  # NaN does not pass
+
+    @property
+    def time_ratio(self) -> float:
+        return self.milliseconds_after / self.milliseconds_before
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "loss": self.loss, "time_ratio": self.time_ratio, "passed": self.passed}
+
+
+class Ruined(CheckFailed):
+    """The quantized graph is too far from its source; `quality` says how far."""
+
+    def __init__(self, out: Path, quality: Quality) -> None:
+        q = quality
+        super().__init__(
+            f"{out} was not written: {q.scheme} takes nats/token from {q.nats_before:.4f} to {q.nats_after:.4f}, "
+            f"{q.loss:+.2%} of at most {q.bound:+.2%}"
+        )
+        self.quality = quality
+
+
+def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) -> Quality:
+    """Run the graphs at `before` (float32) and `after` (quantized) over a text file, or token ids as .npy.
+
+    Args:
+        bound: share by which nats/token may grow.
+
+    Raises:
+        UserError: a text too short for one window.
+    """
+    graphs = [Decoder(before), Decoder(after)]
+    tokens = read_tokens(text, graphs[0].signature)
+    rows = windows(tokens, graphs[0].signature)
+    nats = [_nats(graph, rows) for graph in graphs]
+    agreement, worst, steps = _long_run(graphs, tokens)
+    times = interleaved({"before": _stepper(graphs[0]), "after": _stepper(graphs[1])}, ROUNDS)
+    return Quality(
+        scheme=scheme,
+        nats_before=nats[0],
+        nats_after=nats[1],
+        tokens=rows.shape[0] * (rows.shape[1] - 1),
+        bound=bound,
+        steps=steps,
+        greedy_agreement=agreement,
+        worst_logits=worst,
+        milliseconds_before=times[0].milliseconds,
+        milliseconds_after=times[1].milliseconds,
+    )
+
+
+def read_tokens(path: Path, signature: Signature) -> Tokens:
+    """A text as tokens (N,) with the graph's tokenizer, each document from its beginning-of-text token; or a .npy.
+
+    Raises:
+        UserError: an unreadable file, a graph without a tokenizer, tokens that are not in its vocabulary.
+    """
+    if path.suffix == ".npy":
+        return _read_array(path, signature)
+    text, bos = Text.of(signature), signature.bos_token
+    start, end = ([bos], []) if bos is not None else ([], list(signature.eos_tokens[:1]))
+    tokens: list[int] = []
+    for document in read_documents(path):
+        ids = text.encode(document)
+        tokens += [*(start if ids[:1] != start else []), *ids, *end]
+    return np.array(tokens, np.int64)
+
+
+def windows(tokens: Tokens, signature: Signature) -> Tokens:
+    """Rows (N, length + 1), at most `WINDOWS` and evenly spread: the same every time.
+
+    Raises:
+        UserError: too few tokens for one row.
+    """
+    length = min(WINDOW, signature.max_positions or WINDOW)
+    count = (len(tokens) - 1) // length
+    if count < 1:
+        raise UserError(f"a text of at least {length + 1} tokens to check on", str(len(tokens)), "give more text")
+    chosen = np.linspace(0, count - 1, min(count, WINDOWS)).astype(np.int64)
+    rows: Tokens = tokens[chosen[:, None] * length + np.arange(length + 1)]
+    return rows
+
+
+def _nats(graph: Decoder, rows: Tokens) -> float:
+    """Mean cross-entropy of the next token over rows (N, T+1), each read from the initial state."""
+    batch = graph.signature.batch or len(rows)
+    total, count = 0.0, 0
+    for part in _parts(rows, batch):
+        graph.reset(batch=batch)
+        for now, then in zip(part.T[:-1], part.T[1:], strict=True):
+            logits = graph.step(now).astype(np.float64)
+            peak = logits.max(-1)
+            total_exp = np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak
+            total += float((total_exp - logits[np.arange(batch), then]).sum())
+            count += batch
+    return total / count
+
+
+def _long_run(graphs: list[Decoder], tokens: Tokens) -> tuple[float, float, int]:
+    """Share of equal greedy predictions, worst difference of a logit, and steps of texts read side by side."""
+    signature = graphs[0].signature
+    batch = signature.batch or CHAINS
+    steps = min(CHAIN, len(tokens) // batch)
+    starts = np.linspace(0, len(tokens) - steps, batch).astype(np.int64)
+    same, worst = 0, 0.0
+    for step in range(steps):
+        if step % (signature.max_positions or CHAIN) == 0:
+            for graph in graphs:
+                graph.reset(batch=batch)
+        before, after = (graph.step(tokens[starts + step]) for graph in graphs)
+        same += int((before.argmax(-1) == after.argmax(-1)).sum())
+        difference = float(np.abs(after - before).max())
+        worst = math.nan if math.isnan(difference) or math.isnan(worst) else max(worst, difference)
+    return same / (steps * batch), worst, steps
+
+
+def _parts(rows: Tokens, batch: int) -> list[Tokens]:
+    """Rows in groups of `batch`; what is left over, less than a whole group, fills up with rows from the start."""
+    count = math.ceil(len(rows) / batch) * batch
+    return np.split(np.resize(rows, (count, rows.shape[1])), count // batch)
+
+
+def _stepper(graph: Decoder) -> Any:
+    graph.reset(batch=graph.signature.batch or 1)
+    ids = np.ones(graph.batch, np.int64) % graph.signature.vocab_size
+    left = [0]
+
+    def step() -> None:
+        if left[0] == 0:  # where positions end
+            graph.reset()
+            left[0] = graph.signature.max_positions or 1 << 30
+        left[0] -= 1
+        graph.step(ids)
+
+    return step
+
+
+def _read_array(path: Path, signature: Signature) -> Tokens:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"token ids in {path}", one_line(error), "write them with numpy.save") from error
+    inside = array.size and array.dtype.kind in "iu" and 0 <= array.min() and array.max() < signature.vocab_size
+    if not inside:
+        raise UserError(
+            f"whole numbers from 0 to {signature.vocab_size - 1} in {path}",
+            f"{array.dtype} of shape {array.shape}",
+            "write token ids of this model with numpy.save",
+        )
+    tokens: Tokens = array.ravel().astype(np.int64)
+    return tokens

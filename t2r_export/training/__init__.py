@@ -1,0 +1,1 @@
+"""Teaching a converted model what its teacher knows."""

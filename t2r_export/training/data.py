@@ -1,0 +1,210 @@
+"""Training text: files become documents, documents become tokens, tokens become one packed stream cut into windows.
+
+A text file is cut into documents at every line that holds the separator and nothing else. Each document is stripped
+of the white space around it and tokenized with the checkpoint's own tokenizer. A document starts with the model's
+beginning-of-text token if it has one; otherwise it ends with the first of its end-of-text tokens if it has any. The
+documents then stand one after the other, and windows run across their borders: no padding, every token is trained on.
+
+A file that ends in .npy holds token ids already: (N,) is one stream, (N, length+1) one window a row. That is the way
+in for models without a tokenizer, and for sequences that must not be shifted or joined.
+
+The last documents are held out for validation, so that a validation text is never the end of a training text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from t2r_export.config.finetune import SEPARATOR
+from t2r_export.config.model import ModelConfig
+from t2r_runtime.errors import UserError
+
+IntArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens to train on and tokens held out: int32, both streams (N,) or both rows (N, length+1)."""
+
+    training: Tensor
+    validation: Tensor
+
+    @property
+    def sha256(self) -> str:
+        """What the corpus is, for recognising it: the hash of the two parts."""
+        parts = (part.numpy().tobytes() for part in (self.training, self.validation))
+        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def read_corpus(
+    paths: Sequence[Path],
+    tokenizer: str | None,
+    model: ModelConfig,
+    held_out: float = 0.1,
+    separator: str = SEPARATOR,
+) -> Corpus:
+    """Files as a corpus for `model`. `tokenizer` is the text of its tokenizer.json.
+
+    Raises:
+        UserError: no file, an unreadable or empty one, text for a model without a tokenizer, a token outside the
+            model's vocabulary, kinds of files mixed.
+    """
+    if not paths:
+        raise UserError("at least one file to train on", "none", "name a text file")
+    arrays = [path.suffix == ".npy" for path in paths]
+    if all(arrays):
+        corpus = _from_arrays([_read_array(path) for path in paths], held_out)
+    elif any(arrays):
+        raise UserError("text files or .npy files", "both", "tokenize the text first, or leave the .npy files out")
+    else:
+        documents = [document for path in paths for document in read_documents(path, separator)]
+        corpus = _from_documents(tokenize(documents, tokenizer, model), held_out)
+    for part in (corpus.training, corpus.validation):
+        if part.numel() and not 0 <= int(part.min()) <= int(part.max()) < model.vocab_size:
+            raise UserError(
+                f"tokens from 0 to {model.vocab_size - 1}, the model's vocabulary",
+                f"tokens from {int(part.min())} to {int(part.max())}",
+                "use the tokenizer that the model was trained with",
+            )
+    return corpus
+
+
+def read_documents(path: Path, separator: str = SEPARATOR) -> list[str]:
+    """The documents of a UTF-8 text file: what stands between lines that are `separator`. Empty ones are left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"to be able to read {path}", reason, "name an existing text file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"UTF-8 text in {path}", str(error), "convert the file to UTF-8") from error
+    pieces = re.split(rf"^[ \t]*{re.escape(separator)}[ \t]*$", text, flags=re.MULTILINE) if separator else [text]
+    documents = [piece.strip() for piece in pieces]
+    documents = [document for document in documents if document]
+    if not documents:
+        raise UserError(f"text in {path}", "an empty file", "name a file with text in it")
+    return documents
+
+
+def tokenize(documents: Sequence[str], tokenizer: str | None, model: ModelConfig) -> list[list[int]]:
+    """Token ids of each document, with the model's beginning-of-text token in front or its end-of-text behind."""
+    if tokenizer is None:
+        raise UserError(
+            "a tokenizer in the checkpoint, to read text with",
+            "a checkpoint without one",
+            "give token ids as a .npy file, or import the model from a folder with a tokenizer.json",
+        )
+    from tokenizers import Tokenizer
+
+    encodings = Tokenizer.from_str(tokenizer).encode_batch(list(documents), add_special_tokens=False)
+    before = [] if model.bos_token is None else [model.bos_token]
+    after = [] if before else list(model.eos_tokens[:1])
+    return [before + encoding.ids + after for encoding in encodings]
+
+
+def _from_documents(documents: list[list[int]], held_out: float) -> Corpus:
+    """The last documents for validation; where they are too few to be cut so, the last tokens."""
+    kept = len(documents) - round(len(documents) * held_out)
+    parts = [np.array([t for d in part for t in d], np.int32) for part in (documents[:kept], documents[kept:])]
+    if not all(len(part) for part in parts):
+        whole = np.concatenate(parts)
+        kept = len(whole) - round(len(whole) * held_out)
+        parts = [whole[:kept], whole[kept:]]
+    return Corpus(*(torch.from_numpy(part) for part in parts))
+
+
+def _from_arrays(arrays: list[IntArray], held_out: float) -> Corpus:
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise UserError("arrays of one shape", f"rows of {sorted(shapes)}", "train on files of one kind at a time")
+    whole = np.concatenate(arrays).astype(np.int32)
+    kept = len(whole) - round(len(whole) * held_out)
+    return Corpus(torch.from_numpy(whole[:kept]), torch.from_numpy(whole[kept:]))
+
+
+def _read_array(path: Path) -> IntArray:
+    try:
+        array: IntArray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"an array of token ids in {path}", str(error), "write it with numpy.save") from error
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iu" or not array.size:
+        raise UserError(
+            f"whole numbers of shape (N,) or (N, length+1) in {path}",
+            f"{array.dtype} of shape {array.shape}",
+            "write token ids with numpy.save",
+        )
+    if array.max() > np.iinfo(np.int32).max:
+        raise UserError(f"token ids of 32 bits in {path}", f"{array.max()}", "write the model's token ids")
+    return array
+
+
+class Windows:
+    """Batches of windows in a shuffled order that is a function of the seed and the step: nothing to save or restore.
+
+    Every epoch has its own order and, in a stream, its own offset, so that a token does not always stand at the same
+    place of its window. Rows are taken as they are.
+    """
+
+    def __init__(self, tokens: Tensor, length: int, batch: int, seed: int) -> None:
+        """tokens (N,) or (N, length+1); a batch holds `batch` windows of length+1 tokens."""
+        check_length(tokens, length, "training text")
+        self.tokens, self.length, self.size, self.seed = tokens, length, batch, seed
+        # one window less than fits leaves room for the offset
+        self.count = len(tokens) if tokens.ndim == 2 else max(1, (len(tokens) - 1) // length - 1)
+        self._epochs: dict[int, Tensor] = {}
+
+    def __call__(self, step: int) -> Tensor:
+        """The batch of a step, counted from 0: (batch, length+1) int64."""
+        places = range(step * self.size, (step + 1) * self.size)
+        starts = torch.stack([self._epoch(i // self.count)[i % self.count] for i in places])
+        if self.tokens.ndim == 2:
+            return self.tokens[starts].long()
+        return self.tokens[starts[:, None] + torch.arange(self.length + 1)].long()
+
+    def _epoch(self, epoch: int) -> Tensor:
+        """Where the windows of an epoch start, in its order (count,)."""
+        if epoch not in self._epochs:
+            # a batch of a short text may span several epochs, a later batch never goes back
+            self._epochs = {e: order for e, order in self._epochs.items() if e + 1 >= epoch}
+            random = np.random.default_rng((self.seed, epoch))
+            order = random.permutation(self.count)
+            if self.tokens.ndim == 1:
+                room = len(self.tokens) - 1 - self.count * self.length
+                order = order * self.length + random.integers(0, room, endpoint=True)
+            self._epochs[epoch] = torch.from_numpy(order)
+        return self._epochs[epoch]
+
+
+def held_out_windows(tokens: Tensor, length: int) -> Tensor:
+    """Every window of held-out tokens in order (N, length+1), int64: each token is predicted once, a short rest never.
+
+    tokens (N,) or (N, length+1).
+    """
+    check_length(tokens, length, "held-out text")
+    if tokens.ndim == 2:
+        return tokens.long()
+    count = (len(tokens) - 1) // length
+    starts = torch.arange(count) * length
+    return tokens[starts[:, None] + torch.arange(length + 1)].long()
+
+
+def check_length(tokens: Tensor, length: int, what: str) -> None:
+    """Raise UserError unless `tokens` hold at least one window, or rows of exactly its size."""
+    if tokens.ndim == 2 and len(tokens) and tokens.shape[1] != length + 1:
+        raise UserError(f"rows of length + 1 = {length + 1} tokens", f"{tokens.shape[1]}", "correct the length")
+    if not len(tokens) or tokens.ndim == 1 and len(tokens) < length + 1:
+        raise UserError(
+            f"at least {length + 1} tokens of {what}",
+            f"{len(tokens)}",
+            "give more text, a shorter length, or another part to hold out",
+        )

@@ -1,0 +1,73 @@
+"""Whether a training run is well: what the mixers say of their features, and where numbers first stop being finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.stages import Stage, read
+
+
+@torch.no_grad()
+def feature_statistics(model: Transformer, parts: Iterable[Tensor]) -> list[dict[str, float]]:
+    """What each layer's mixer says of its features (see `Mixer.statistics`) where the model reads ids (B, T).
+
+    Over the parts, what a mixer calls `smallest…` is a minimum, `largest…` a maximum, and anything else a mean.
+    """
+    seen: list[dict[str, list[float]]] = [{} for _ in model.blocks]
+    for ids in parts:
+        states = model.init_state(len(ids))
+        rotary = model.embed(ids, states)[1]
+        for number, layer in enumerate(read(model, ids)):
+            said = model.blocks[number].mixer.statistics(layer.normed, model.layer_state(states, number), rotary)
+            for name, value in said.items():
+                seen[number].setdefault(name, []).append(float(value))
+    return [{name: _together(name, values) for name, values in layer.items()} for layer in seen]
+
+
+def _together(name: str, values: list[float]) -> float:
+    if name.startswith("smallest"):
+        return min(values)
+    return max(values) if name.startswith("largest") else sum(values) / len(values)
+
+
+def first_not_finite(stage: Stage, windows: Tensor) -> str | None:
+    """Where a number that is not finite first appears when a stage computes the loss of a batch, and its gradients.
+
+    Looked for in the order in which one makes the next: weights, then the modules' outputs as they are computed, then
+    gradients, from the loss back to the first layer. Leaves no gradients behind.
+
+    Returns:
+        For a person, `the output of student.blocks.2.mixer.phi_q`; None if everything is finite.
+    """
+    for name, weight in stage.named_parameters():
+        if not bool(weight.isfinite().all()):
+            return f"the weight {name}"
+    found: list[str] = []
+    hooks = [module.register_forward_hook(_watch(name, found)) for name, module in stage.named_modules() if name]
+    try:
+        loss = stage(windows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if found or not bool(loss.isfinite()):
+        return f"the output of {found[0]}" if found else "the loss itself"
+    loss.backward()
+    gradients = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
+    stage.zero_grad()
+    broken = [name for name, gradient in gradients.items() if not bool(gradient.isfinite().all())]
+    return f"the gradient of {broken[-1]}" if broken else None
+
+
+def _watch(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        # of a mixer or block the output alone: a state may hold infinity on purpose
+        value: Tensor = output[0] if isinstance(output, tuple) else output
+        if not bool(value.isfinite().all()):
+            found.append(name)
+
+    return hook

@@ -1,0 +1,105 @@
+"""How well a model predicts a text: nats per token and perplexity, over windows that it has not been trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.data import held_out_windows
+from t2r_runtime.errors import UserError
+
+BATCH_TOKENS = 4096  # read at once: long windows fit where short ones do
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean cross-entropy of the next token, and what it is the mean of."""
+
+    nats: float  # a token
+    tokens: int
+    length: int  # tokens that a window predicts; the first of them with no more than one token of context
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nats) if self.nats < 700 else math.inf
+
+
+@torch.no_grad()
+def evaluate(model: Transformer, windows: Tensor, batch: int = 16) -> Evaluation:
+    """Nats per token of `model` over windows (N, T+1) int64, each read from the initial state.
+
+    Float32 on the model's device, whatever precision it was trained in. A model whose numbers overflow gives NaN.
+    """
+    if not len(windows):
+        raise UserError("at least one window to evaluate", "none", "hold out more text")
+    device = model.embedding.weight.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for part in windows.split(batch):
+        part = part.to(device)
+        logits = model(part[:, :-1])
+        total += F.cross_entropy(logits.flatten(0, 1).float(), part[:, 1:].flatten(), reduction="sum")
+    length = windows.shape[1] - 1
+    return Evaluation(total.item() / (len(windows) * length), len(windows) * length, length)
+
+
+def spread(windows: Tensor, count: int) -> Tensor:
+    """At most `count` of the windows (N, T+1), evenly spread: a sample that is the same every time."""
+    if len(windows) <= count:
+        return windows
+    return windows[torch.linspace(0, len(windows) - 1, count).long()]
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """How well a model predicts in windows of one length, and at their far end."""
+
+    length: int
+    nats: float  # a token, all of the window
+    end_nats: float  # a token, the last quarter of the window: what the model is worth that far from its start
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        return Evaluation(self.nats, self.tokens, self.length).perplexity
+
+
+def evaluate_lengths(model: Transformer, tokens: Tensor, lengths: Sequence[int], count: int = 0) -> list[AtLength]:
+    """`evaluate` in windows of several lengths over the same tokens: each window from the initial state.
+
+    Args:
+        tokens: (N,), or (N, length+1), which only one length fits.
+        lengths: tokens that a window predicts, at least 4.
+        count: at most so many windows of each length, evenly spread; 0 is all.
+
+    Raises:
+        UserError: a length that the model's positions or the text do not reach.
+    """
+    limit = model.config.max_positions
+    for length in lengths:
+        if not 4 <= length <= (limit or length):
+            received, end = str(length), "" if limit is None else f" to {limit}, the model's last position"
+            raise UserError(f"lengths from 4{end}", received, "correct the lengths")
+    rows = [held_out_windows(tokens, length) for length in lengths]
+    return [_at_length(model, spread(part, count) if count else part) for part in rows]
+
+
+@torch.no_grad()
+def _at_length(model: Transformer, windows: Tensor) -> AtLength:
+    length = windows.shape[1] - 1
+    losses = torch.cat([token_losses(model, part) for part in windows.split(max(1, BATCH_TOKENS // length))])
+    tail = losses[:, -(length // 4) :]
+    return AtLength(length, losses.mean().item(), tail.mean().item(), losses.numel())
+
+
+def token_losses(model: Transformer, windows: Tensor) -> Tensor:
+    """Cross-entropy of each token that windows (N, T+1) predict, (N, T) float64 on the CPU."""
+    windows = windows.to(model.embedding.weight.device)
+    logits = model(windows[:, :-1])
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten(), reduction="none")
+    return losses.view(len(windows), -1).cpu().double()

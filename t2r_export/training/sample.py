@@ -1,0 +1,78 @@
+"""Text that a model writes by itself: something to train its students on where there is no corpus.
+
+Tokens are drawn from the model's own next-token distribution, so that a student meets the contexts that its teacher
+would put itself into (data-free distillation as in LLM-QAT, Liu et al. 2023, arXiv 2305.17888, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.errors import UserError
+
+BATCH = 64  # texts written side by side; part of what a seed means
+MAX_TOKENS = 1 << 32
+
+
+@torch.no_grad()
+def sample(
+    model: Transformer,
+    count: int,
+    length: int = 256,
+    temperature: float = 1.0,
+    seed: int = 0,
+    say: Callable[[int], object] = lambda done: None,
+) -> npt.NDArray[np.int32]:
+    """`count` tokens (N,) in texts of `length` tokens, one after the other, each written from the initial state.
+
+    A text begins with the beginning-of-text token, or with the end-of-text token, or, where a model has neither, with
+    any token at all. It goes on after an end of text as training text does: with the next beginning.
+
+    Args:
+        say: is told the number of tokens written so far.
+
+    Raises:
+        UserError: a number out of range, a length past the model's last position, logits that are not finite.
+    """
+    limit = model.config.max_positions
+    if not 1 <= count <= MAX_TOKENS:
+        raise UserError(f"1 to {MAX_TOKENS} tokens to write", str(count), "correct the number")
+    if not 1 <= length <= (limit or MAX_TOKENS):
+        raise UserError(f"a length from 1 to {limit or MAX_TOKENS}", str(length), "correct the length")
+    if not 0 < temperature < float("inf"):
+        raise UserError("a temperature above 0", str(temperature), "correct the temperature")
+    generator = torch.Generator().manual_seed(seed)
+    texts = -(-count // length)
+    rows = []
+    for first in range(0, texts, BATCH):
+        rows.append(_write(model, min(BATCH, texts - first), length, temperature, generator))
+        say(min(count, sum(part.numel() for part in rows)))
+    return torch.cat(rows).flatten()[:count].numpy().astype(np.int32)
+
+
+def _write(model: Transformer, batch: int, length: int, temperature: float, generator: torch.Generator) -> Tensor:
+    """Texts (batch, length), int64 on the CPU. The draws are made on the CPU: they depend on the seed alone."""
+    config, device = model.config, model.embedding.weight.device
+    begin = config.bos_token if config.bos_token is not None else next(iter(config.eos_tokens), None)
+    if begin is None:
+        token = torch.randint(config.vocab_size, (batch,), generator=generator)
+    else:
+        token = torch.full((batch,), begin)
+    ends = torch.tensor(config.eos_tokens, dtype=torch.int64)
+    text, states = [token], model.init_state(batch)
+    while len(text) < length:
+        logits, states = model.step(token.to(device), states)
+        chances = torch.softmax(logits.cpu().double() / temperature, -1)
+        if not bool(chances.isfinite().all()):
+            raise UserError("a model with finite logits", f"others at token {len(text)} of a text", "mend the model")
+        token = torch.multinomial(chances, 1, generator=generator).squeeze(1)
+        if config.bos_token is not None:
+            token = torch.where(torch.isin(text[-1], ends), config.bos_token, token)
+        text.append(token)
+    return torch.stack(text, 1)

@@ -1,0 +1,248 @@
+"""The training loop: one stage after the other, over batches that depend on the step alone.
+
+Requires finite weights. Ensures that what it saves is finite, and that a run which was stopped at any moment and
+resumed ends with the weights of a run that was not (on CPU, bit for bit).
+
+Several devices are Hugging Face Accelerate's business: each process takes its share of every global batch, so that N
+processes see the batches that one would.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.config.finetune import FinetuneConfig, StagePlan
+from t2r_export.model.transformer import Transformer
+from t2r_export.training import lora
+from t2r_export.training.data import Corpus, Windows, held_out_windows
+from t2r_export.training.diagnostics import feature_statistics, first_not_finite
+from t2r_export.training.evaluate import evaluate, spread
+from t2r_export.training.log import TrainingLog
+from t2r_export.training.optimizers import make_optimizer
+from t2r_export.training.stages import STAGES, LossWeights, Stage
+from t2r_export.training.state import TrainingState, save_state
+from t2r_runtime.errors import CheckFailed, UserError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+LOG_EVERY = 10  # steps between two looks at the loss; each look waits for the device
+VALIDATION_WINDOWS = 32  # of the held-out windows, in the validations on the way
+
+
+class Trainer:
+    """Takes a student through the stages of a config, from wherever `state` stands."""
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        student: Transformer,
+        teacher: Transformer | None,
+        corpus: Corpus,
+        accelerator: Accelerator,
+        log: TrainingLog,
+        state: TrainingState,
+    ) -> None:
+        self.config, self.student, self.teacher = config, student, teacher
+        self.accelerator, self.log, self.state = accelerator, log, state
+        self.windows = Windows(corpus.training, config.length, config.batch, config.seed)
+        self.validation = spread(held_out_windows(corpus.validation, config.length), VALIDATION_WINDOWS)
+        self.device = accelerator.device
+        self.plan = [plan for plan in config.plan if plan.steps]
+        self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
+        if config.batch % accelerator.num_processes:
+            raise UserError(
+                f"a batch that {accelerator.num_processes} processes can share evenly", f"{config.batch}", "change one"
+            )
+        if config.lora and not any(STAGES[plan.stage].takes_lora for plan in self.plan):
+            takes = ", ".join(name for name, stage in STAGES.items() if stage.takes_lora)
+            stages = ", ".join(plan.stage for plan in self.plan)
+            raise UserError(f"a stage that LoRA is for: {takes}", stages, "add one, or leave LoRA out")
+
+    def run(self) -> None:
+        """Make all steps that are left. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
+        if not self.config.state_path.exists():
+            self._save(None)  # tells at once whether there is room, and gives a first step without a number a way back
+        for number, plan in enumerate(self.plan):
+            if number >= self.state.stage:
+                with Interrupt() as interrupt:
+                    self._stage(plan, interrupt)
+                self.state.stage, self.state.step, self.state.optimizer = number + 1, 0, None
+                self._save(None)
+        self.student.eval()
+
+    def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
+        peak = plan.learning_rate
+        assert peak is not None, "finetune gives every stage its rate, by the model's width"
+        before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
+        weights = LossWeights(self.config.hidden, self.config.cross_entropy)
+        if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
+            lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
+        stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
+        stage.measure(self.windows(before).to(self.device))
+        trainable = stage.trainable()
+        parameters = list(trainable.values())
+        optimizer: Any = make_optimizer(trainable, peak, self.config.weight_decay, self.config.optimizer)
+        guard = Guard(optimizer, self.device)
+        if self.state.optimizer is not None:
+            optimizer.load_state_dict(self.state.optimizer)
+        module, optimizer = self.accelerator.prepare(stage, optimizer)
+        self.log.start_stage(plan.stage, self.state.step, plan.steps)
+        pending: list[Tensor] = []  # loss and gradient norm of the steps since the last look
+        for step in range(self.state.step, plan.steps):
+            rate = learning_rate(step, plan.steps, peak, self.config.warmup)
+            pending.append(self._step(module, optimizer, guard, parameters, self._share(before + step), rate))
+            done, stopping = step + 1, interrupt.asked
+            saving = stopping or done % self.config.checkpoint_every == 0
+            validating = not stopping and (done % self.config.validate_every == 0 or done == plan.steps)
+            if saving or validating or done % LOG_EVERY == 0:
+                loss = self._look(pending, stage, plan.stage, done, before, together=not stopping)
+                tokens = len(pending) * self.config.batch * self.config.length
+                self.state.step, self.state.tokens = done, self.state.tokens + tokens
+                pending.clear()
+                if validating:
+                    self._validate(stage, done)
+                self.log.progress(done, loss, rate, tokens)
+            if saving:
+                self._save(optimizer)
+            if stopping:
+                self.log.close_bar()
+                self.log.note(f"stopped after step {done} of {plan.stage}; --resume goes on from there")
+                raise KeyboardInterrupt
+        self.accelerator.free_memory()
+        lora.merge(self.student)
+
+    def _share(self, step: int) -> Tensor:
+        """This process's rows of the global batch of a step, on its device."""
+        rows = self.windows(step)[self.accelerator.process_index :: self.accelerator.num_processes]
+        return rows.to(self.device, non_blocking=True)
+
+    def _step(
+        self,
+        module: nn.Module,
+        optimizer: Any,
+        guard: Guard,
+        parameters: list[nn.Parameter],
+        windows: Tensor,
+        rate: float,
+    ) -> Tensor:
+        """One update. Returns loss and gradient norm (2,), on the device: reading them here would wait for it."""
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            loss = module(windows)
+        self.accelerator.backward(loss)
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
+        guard(norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.stack([loss.detach(), norm])
+
+    def _look(self, pending: list[Tensor], stage: Stage, name: str, done: int, before: int, together: bool) -> float:
+        """The mean loss of the pending steps, once all of them are found finite."""
+        values = torch.stack(pending)
+        if together:
+            values = self.accelerator.reduce(values, reduction="mean")
+        finite = values.isfinite().all(1)
+        if not finite.all():
+            first = int((~finite).nonzero()[0])
+            loss, norm = values[first].tolist()
+            step = done - len(pending) + first
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                where = first_not_finite(stage, self._share(before + step))
+            raise CheckFailed(
+                f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {name}, "
+                f"{f'first in {where}' if where else 'and finite when the step is made again'}; "
+                f"{self.config.state_path} keeps an earlier, finite state; start anew with a lower learning rate"
+            )
+        return float(values[:, 0].mean())
+
+    @torch.no_grad()
+    def _validate(self, stage: Stage, done: int) -> None:
+        """The stage's loss, the student's nats per token and its features on some held-out windows. The main process
+        does it."""
+        if self.log.enabled:
+            with self.log.aside():
+                share = max(1, self.config.batch // self.accelerator.num_processes)
+                parts = self.validation.split(share)
+                losses = [float(stage(part.to(self.device))) * len(part) for part in parts]
+                nats = evaluate(self.student, self.validation, share).nats
+                layers = feature_statistics(self.student, (part[:, :-1].to(self.device) for part in parts))
+                self.log.validation(done, sum(losses) / len(self.validation), nats, layers)
+
+    def _save(self, optimizer: Any) -> None:
+        if self.log.enabled:
+            with self.log.aside():
+                self.state.weights = self.student.state_dict()
+                self.state.optimizer = None if optimizer is None else optimizer.state_dict()
+                save_state(self.config.state_path, self.state)
+
+
+class Guard:
+    """Keeps the weights as they were before the first step whose gradient is not finite. Never waits for the device.
+
+    A fused optimizer leaves out a step for which `found_inf` is set: that is how torch's gradient scaler does it.
+    """
+
+    def __init__(self, optimizer: Any, device: torch.device) -> None:
+        self.optimizer = optimizer
+        self.broken = torch.zeros((), device=device)
+
+    def __call__(self, norm: Tensor) -> None:
+        """Tell the optimizer the norm of the gradients that it is about to use."""
+        self.broken = torch.maximum(self.broken, (~norm.isfinite()).float())
+        self.optimizer.found_inf = self.broken
+
+
+class Interrupt:
+    """Ctrl-C inside this context asks to stop at the end of the step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Interrupt:
+        # only the main thread may set a handler; elsewhere Ctrl-C is somebody else's business
+        self.mine = threading.current_thread() is threading.main_thread()
+        if self.mine:
+            self.previous = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(self, *_: object) -> None:
+        if self.mine:
+            signal.signal(signal.SIGINT, self.previous)
+
+
+def choose_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, or with `auto` the one that is there. Raises UserError for a missing one."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
+    """The rate of a step counted from 0: linear up over the first share `warmup` of the steps, then half a cosine to 0.
+
+    A function of the step alone, so that a resumed run needs no scheduler's state.
+    """
+    rising = max(1, round(steps * warmup))
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step + 1 - rising) / (steps + 1 - rising)))
+
+
+def remove_state(path: Path) -> None:
+    """Delete the saved state of a run that is complete."""
+    path.unlink(missing_ok=True)

@@ -1,0 +1,241 @@
+"""GPT-2 folders: the arithmetic of a trained model and of transformers, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from importers.peers import TOLERANCE, logit_error
+from torch import Tensor
+
+import folders
+from t2r_export.checkpoints import checkpoint
+from t2r_export.model.ops import TorchOps
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.errors import UserError
+
+SORT = "checkpoints/gpt-nano-sort"
+
+
+@pytest.fixture(scope="module")
+def sorter(data: Path) -> Transformer:
+    return checkpoint.load(data / SORT).model
+
+
+@pytest.fixture(scope="module")
+def activations(data: Path) -> dict[str, Tensor]:
+    stored = json.loads((data / SORT / "activations.json").read_text())
+    del stored["config"]
+    return {
+        name: torch.frombuffer(bytearray(base64.b64decode(t["data"])), dtype=torch.float32).view(t["shape"])
+        for name, t in stored.items()
+    }
+
+
+class Recorder(TorchOps):
+    """Computes, and keeps what went into and came out of the operators that have no module of their own."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def softmax(self, x: Tensor) -> Tensor:
+        y: Tensor = super().softmax(x)
+        self.calls.append(("softmax", x, y))
+        return y
+
+    def gelu(self, x: Tensor, tanh: bool) -> Tensor:
+        y: Tensor = super().gelu(x, tanh)
+        self.calls.append(("gelu", x, y))
+        return y
+
+    def first(self, name: str) -> tuple[Tensor, Tensor]:
+        return next((x, y) for kind, x, y in self.calls if kind == name)
+
+
+@torch.no_grad()
+def module_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
+    """Input ("<name") and output of every module of the parallel form, by the module's name."""
+    values: dict[str, Tensor] = {}
+
+    def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
+        values["<" + name] = inputs[0]
+        values[name] = output[0] if isinstance(output, tuple) else output
+
+    def hooks() -> Iterator[Any]:
+        for name, module in model.named_modules():
+            yield module.register_forward_hook(lambda *args, name=name: keep(name, *args))
+
+    handles = list(hooks())
+    model(ids)
+    for handle in handles:
+        handle.remove()
+    return values
+
+
+@torch.no_grad()
+def step_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
+    """The first block's scores, attention weights and activations, step by step; the future is -inf and 0."""
+    B, T = ids.shape
+    H, ffn = model.config.heads, model.config.ffn_size
+    values = {"att": torch.full((B, H, T, T), -torch.inf), "attSm": torch.zeros(B, H, T, T)}
+    values |= {"fc": torch.zeros(B, T, ffn), "gelu": torch.zeros(B, T, ffn)}
+    states = model.init_state(B)
+    for t in range(T):
+        ops = Recorder()
+        _, states = model.step(ids[:, t], states, ops)
+        scores, weights = ops.first("softmax")  # (B, G, R, t + 1)
+        values["att"][:, :, t, : t + 1], values["attSm"][:, :, t, : t + 1] = scores.flatten(1, 2), weights.flatten(1, 2)
+        values["fc"][:, t], values["gelu"][:, t] = ops.first("gelu")
+    return values
+
+
+def test_every_intermediate_of_the_trained_model_agrees(sorter: Transformer, activations: dict[str, Tensor]) -> None:
+    ids = activations.pop("idx").long()
+    B, T = ids.shape
+    m = module_values(sorter, ids)
+
+    def heads(x: Tensor) -> Tensor:
+        return x.view(B, T, 3, 16).transpose(1, 2)
+
+    q, k, v = (m[f"blocks.0.mixer.{part}"] for part in "qkv")
+    ours = {
+        "tok_emb": m["embedding"],
+        "pos_emb": sorter.positions.table.weight[:T].unsqueeze(0),
+        "x": m["<blocks.0"],
+        "ln1": m["blocks.0.norm1"],
+        "qkv": torch.cat([q, k, v], dim=-1),
+        "q": heads(q),
+        "k": heads(k),
+        "v": heads(v),
+        "y": m["<blocks.0.mixer.o"],
+        "yProj": m["blocks.0.mixer.o"],
+        "attnResid": m["<blocks.0.norm2"],
+        "ln2": m["blocks.0.norm2"],
+        "mlp": m["blocks.0.ffn"],
+        "mlpResid": m["blocks.0"],
+        "block0": m["blocks.0"],
+        "block1": m["blocks.1"],
+        "block2": m["blocks.2"],
+        "ln_f": m["norm"],
+        "lm_head": m["head"],
+        "probs": m["head"].softmax(-1),
+        **step_values(sorter, ids),
+    }
+    assert set(ours) == set(activations)
+    for name, expected in activations.items():
+        torch.testing.assert_close(
+            ours[name], expected, rtol=0, atol=TOLERANCE, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+@torch.no_grad()
+def test_the_trained_model_sorts_all_729_inputs(sorter: Transformer) -> None:
+    inputs = torch.tensor(list(product(range(3), repeat=6)))
+    states = sorter.init_state(len(inputs))
+    logits, states = sorter.prefill(inputs, states)
+    tokens = [logits[:, -1].argmax(-1)]
+    for _ in range(5):
+        logits, states = sorter.step(tokens[-1], states)
+        tokens.append(logits.argmax(-1))
+    assert torch.equal(torch.stack(tokens, dim=1), inputs.sort(dim=1).values)
+
+
+LENGTH = 23
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "inner size and relu": {"n_inner": 17, "activation_function": "relu"},
+    "exact gelu": {"activation_function": "gelu"},
+    "gelu_pytorch_tanh": {"activation_function": "gelu_pytorch_tanh"},
+    "silu": {"activation_function": "silu"},
+    "untied head": {"tie_word_embeddings": False},
+    "another epsilon": {"layer_norm_epsilon": 0.1},
+}
+
+
+def reference(**changes: Any) -> Any:
+    """A GPT-2 of transformers with weights large enough that each of them matters."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 29, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 23}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(**(sizes | {"bos_token_id": 1, "eos_token_id": 2} | changes))).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
+    theirs = reference(**CONFIGS[name])
+    theirs.save_pretrained(tmp_path)
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
+
+
+def test_the_comparison_with_transformers_sees_a_wrong_activation(tmp_path: Path) -> None:
+    theirs = reference()
+    theirs.save_pretrained(tmp_path)
+    folders.change_config(tmp_path, activation_function="silu")
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) > 1e-3
+
+
+def test_a_bare_backbone_has_names_without_prefix(tmp_path: Path) -> None:
+    theirs = reference()
+    theirs.transformer.save_pretrained(tmp_path)
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
+
+
+def test_masks_that_old_versions_stored_are_passed_over(tmp_path: Path) -> None:
+    folder = folders.write_gpt2(tmp_path)
+    expected = checkpoint.load(folder).model.state_dict()
+    mask = torch.ones(1, 1, 23, 23)
+    folders.change_tensors(folder, transformer__h__0__attn__bias=mask, transformer__h__1__attn__masked_bias=-mask)
+    torch.testing.assert_close(checkpoint.load(folder).model.state_dict(), expected, rtol=0, atol=0)
+
+
+def test_the_head_is_tied_unless_the_config_says_otherwise(tmp_path: Path) -> None:
+    model = checkpoint.load(folders.write_gpt2(tmp_path, tie_word_embeddings=None)).model
+    assert model.head.weight is model.embedding.weight
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("scale_attn_weights", False),
+        ("scale_attn_by_inverse_layer_idx", True),
+        ("reorder_and_upcast_attn", True),
+        ("add_cross_attention", True),
+    ],
+)
+def test_a_feature_that_we_lack_is_refused_by_name(key: str, value: bool, tmp_path: Path) -> None:
+    folder = folders.write_gpt2(tmp_path, **{key: value})
+    with pytest.raises(
+        UserError, match=f"expected {key} in config.json to be absent or .*; received {str(value).lower()}"
+    ):
+        checkpoint.load(folder)
+
+
+def test_an_unknown_activation_lists_the_known_ones(tmp_path: Path) -> None:
+    folder = folders.write_gpt2(tmp_path, activation_function="mish")
+    with pytest.raises(
+        UserError, match='activation_function in config.json to be one of relu, gelu.*; received "mish"'
+    ):
+        checkpoint.load(folder)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="n_head in config.json to be a divisor of n_embd=12; received 5"):
+        checkpoint.load(folders.write_gpt2(tmp_path, n_head=5))
+
+
+@pytest.mark.parametrize("value", [None, 0, -3, 2.5, True, "12"])
+@pytest.mark.parametrize("key", ["n_embd", "n_head", "n_layer", "n_positions", "vocab_size"])
+def test_a_size_that_is_no_size_is_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
+    folder = folders.write_gpt2(tmp_path, **{key: value})
+    with pytest.raises(UserError, match=f"expected {key} in config.json to be a whole number of at least 1; received"):
+        checkpoint.load(folder)

@@ -1,0 +1,377 @@
+"""Our own model.pt: what is written is what is read, the same every time, and nothing but that is opened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import resource
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import folders
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import sha256, sha256_beside
+
+CONFIG = ModelConfig(
+    vocab_size=23,
+    width=12,
+    heads=6,
+    kv_heads=3,
+    head_size=4,
+    ffn_size=10,
+    layers=(LinearConfig(5, positions="drop", guard=Guard("add", 1e-3)), SoftmaxConfig(), LinearConfig(7)),
+    position="rotary",
+    rotary=RotaryConfig(theta=77.0),
+    bos_token=1,
+    eos_tokens=(2, 3),
+)
+PROVENANCE = {"origin": {"format": "test"}, "stages": [{"name": "transfer", "steps": 3}, {"name": "task", "steps": 3}]}
+
+
+def random_model(config: ModelConfig = CONFIG) -> Transformer:
+    torch.manual_seed(3)
+    return Transformer(config)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "model.pt"
+    checkpoint.save(path, random_model(), '{"t": "ö"}', PROVENANCE)
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tied_head": False},
+        {"position": "learned", "max_positions": 9, "rotary": None},
+        {"position": "sinusoidal", "rotary": None},
+        {"position": "none", "rotary": None, "norm": "rms", "gated_ffn": True, "ffn_bias": False},
+        {"layers": (dataclasses.replace(CONFIG.layers[0], folded=True),)},
+    ],
+)
+def test_what_was_saved_is_loaded(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    model, path = random_model(config), tmp_path / "model.pt"
+    checkpoint.save(path, model, "text", PROVENANCE)
+    found = checkpoint.load(path)
+    assert found.config == config
+    assert found.tokenizer == "text"
+    assert found.provenance == PROVENANCE
+    assert found.sha256 == sha256(path)
+    assert not found.model.training
+    assert (found.model.head.weight is found.model.embedding.weight) == config.tied_head
+    torch.testing.assert_close(found.model.state_dict(), model.state_dict(), rtol=0, atol=0)
+    ids = torch.tensor([[4, 8, 15, 16]])
+    torch.testing.assert_close(found.model(ids), model(ids), rtol=0, atol=0)
+
+
+def test_a_loaded_model_can_be_trained_and_saved_over_its_own_file(saved: Path) -> None:
+    model = checkpoint.load(saved).model.train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.tensor([[4, 8, 15]])).square().mean().backward()
+    optimizer.step()
+    assert torch.equal(checkpoint.load(saved).model.embedding.weight, before["embedding.weight"])
+    checkpoint.save(saved, model, None, {})
+    assert not torch.equal(checkpoint.load(saved).model.embedding.weight, before["embedding.weight"])
+    assert checkpoint.load(saved).model.head.weight.requires_grad
+
+
+def test_the_same_model_gives_the_same_bytes(saved: Path, tmp_path: Path) -> None:
+    found = checkpoint.load(saved)
+    again = tmp_path / "another name.pt"
+    checkpoint.save(again, found.model, found.tokenizer, found.provenance)
+    assert again.read_bytes() == saved.read_bytes()
+
+
+def test_a_tied_head_is_stored_once(saved: Path) -> None:
+    weights = torch.load(saved, weights_only=True)["weights"]
+    assert "embedding.weight" in weights
+    assert "head.weight" not in weights
+
+
+def test_only_the_part_of_a_storage_that_a_weight_uses_is_stored(saved: Path, tmp_path: Path) -> None:
+    model = random_model()
+    wide = torch.zeros(3, *model.embedding.weight.shape)
+    wide[1] = model.embedding.weight.detach()
+    model.embedding.weight.data = wide[1]
+    checkpoint.save(tmp_path / "view.pt", model, '{"t": "ö"}', PROVENANCE)
+    assert (tmp_path / "view.pt").read_bytes() == saved.read_bytes()
+
+
+def test_an_untied_head_that_shares_memory_is_stored_on_its_own(tmp_path: Path) -> None:
+    model = random_model(dataclasses.replace(CONFIG, tied_head=False))
+    model.head.weight = model.embedding.weight
+    checkpoint.save(tmp_path / "model.pt", model, None, {})
+    found = checkpoint.load(tmp_path / "model.pt").model
+    assert found.head.weight.data_ptr() != found.embedding.weight.data_ptr()
+
+
+def test_other_precisions_are_stored_as_float32(tmp_path: Path) -> None:
+    model = random_model()
+    checkpoint.save(tmp_path / "model.pt", model.double(), None, {})
+    assert checkpoint.load(tmp_path / "model.pt").model.embedding.weight.dtype == torch.float32
+
+
+def test_an_imported_folder_goes_through_a_file_unchanged(tmp_path: Path) -> None:
+    folder = checkpoint.load(folders.write_llama(tmp_path / "llama"))
+    checkpoint.save(tmp_path / "model.pt", folder.model, folder.tokenizer, folder.provenance)
+    file = checkpoint.load(tmp_path / "model.pt")
+    assert (file.config, file.provenance) == (folder.config, folder.provenance)
+    torch.testing.assert_close(file.model.state_dict(), folder.model.state_dict(), rtol=0, atol=0)
+
+
+def test_saving_needs_finite_weights_and_leaves_the_old_file(saved: Path) -> None:
+    before, model = saved.read_bytes(), random_model()
+    with torch.no_grad():
+        model.blocks[1].mixer.q.weight[2, 3] = torch.nan
+    with pytest.raises(UserError, match="finite numbers in 'blocks.1.mixer.q.weight'; received NaN"):
+        checkpoint.save(saved, model, None, {})
+    assert saved.read_bytes() == before
+
+
+def test_provenance_is_json_data(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="plain JSON data as provenance; received .*Tensor is not JSON serializable"):
+        checkpoint.save(tmp_path / "model.pt", random_model(), None, {"loss": torch.ones(1)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Writing past a size fails. Only inside of it: pytest's own output may go to a file too."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 9000])
+def test_a_full_disk_leaves_the_old_file(saved: Path, size: int) -> None:
+    before = saved.read_bytes()
+    assert len(before) > 9000
+    message = "to be able to write .*model.pt; received .*; choose another place, or make room"
+    with pytest.raises(UserError, match=message), full_disk(size):
+        checkpoint.save(saved, random_model(), None, {})
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_folder_that_is_not_there_cannot_be_written_to(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="to be able to write .*; received No such file or directory"):
+        checkpoint.save(tmp_path / "missing" / "model.pt", random_model(), None, {})
+
+
+def refused(path: Path, message: str) -> None:
+    """Loading fails with one line that has `message` in it."""
+    with pytest.raises(UserError, match=message) as caught:
+        checkpoint.load(path)
+    assert str(caught.value).isprintable()
+
+
+def test_nothing_is_no_checkpoint(tmp_path: Path) -> None:
+    refused(tmp_path / "model.pt", "a checkpoint at .*model.pt; received nothing; give a model.pt made by t2r, or a")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04" + b"\0" * 100, b"\x80\x02}q\0."])
+def test_a_file_of_another_kind_is_no_checkpoint(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(content)
+    refused(path, "a checkpoint in .*model.pt; received no archive, or a part of one")
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.99])
+def test_a_truncated_checkpoint_is_refused(saved: Path, keep: float) -> None:
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(keep * len(content))])
+    refused(saved, "received no archive, or a part of one")
+
+
+def test_another_archive_is_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme", "hello")
+    refused(path, "a checkpoint in .*model.pt; received an archive of something else")
+
+
+def test_a_compressed_archive_is_refused(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.namelist():
+            new.writestr(member, old.read(member))
+    refused(path, "an archive without compression in .*bomb.pt; received a compressed one")
+
+
+class Code:
+    """Pickles as a call of a function."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("this must never be printed",)
+
+
+@pytest.mark.parametrize("where", ["weights", "config", "provenance"])
+def test_code_in_a_checkpoint_is_refused_and_never_run(saved: Path, where: str, capsys: Any) -> None:
+    data = torch.load(saved, weights_only=True)
+    data[where]["more"] = Code()
+    torch.save(data, saved)
+    refused(
+        saved, r"tensors and plain data, and nothing else, in .*; received a reference to [a-z_.]*print; do not trust"
+    )
+    assert capsys.readouterr().out == ""
+
+
+def test_a_whole_module_is_refused(tmp_path: Path) -> None:
+    torch.save(random_model(), tmp_path / "model.pt")
+    refused(
+        tmp_path / "model.pt",
+        "received a reference to t2r_export.model.transformer.Transformer; do not",
+    )
+
+
+def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
+    torch.save(random_model().state_dict(), tmp_path / "model.pt")
+    refused(tmp_path / "model.pt", "a checkpoint of the format t2r-checkpoint in .*; received something else")
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def put(*keys: str, value: Any) -> Change:
+    def change(data: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            data = data[key]
+        data[keys[-1]] = value
+
+    return change
+
+
+def drop(*keys: str) -> Change:
+    def change(data: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            data = data[key]
+        del data[keys[-1]]
+
+    return change
+
+
+Q = ("weights", "blocks.1.mixer.q.weight")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (put("version", value=99), "version 1 of .*; received 99; use the version of t2r that wrote it"),
+        (
+            drop("tokenizer"),
+            "the keys format, version, config, weights, tokenizer, provenance in .*; received config, ",
+        ),
+        (
+            put("extra", value=1),
+            "the keys format, .*; received config, extra, format, provenance, tokenizer and 2 more",
+        ),
+        (put("tokenizer", value=3), "a text as the tokenizer in .*; received int"),
+        (put("provenance", value=[]), "an object as the provenance in .*; received list"),
+        (put("provenance", "x", value=torch.ones(1)), "plain JSON data as the provenance in .*; received .*Tensor"),
+        (put("weights", value=[]), "tensors by name as the weights in .*; received something else"),
+        (put(*Q, value=1.0), "tensors by name as the weights"),
+        (put(*Q, value=torch.ones(1, 12).expand(24, 12)), "tensors by name as the weights"),
+        (put(*Q, value=torch.ones(24, 12, device="meta")), "tensors by name as the weights"),
+        (put(*Q, value=torch.ones(24, 12).to_sparse()), "tensors by name as the weights"),
+        (
+            put(*Q, value=torch.full((24, 12), torch.inf)),
+            "finite numbers in 'blocks.1.mixer.q.weight'; received an inf",
+        ),
+        (put(*Q, value=torch.ones(24, 12).int()), "dense floating-point numbers in .*; received strided of int32"),
+        (put(*Q, value=torch.ones(12, 24)), "the shapes .*; received blocks.1.mixer.q.weight 12×24 instead of 24×12"),
+        (
+            drop(*Q),
+            "the 59 tensors that its config describes; received missing blocks.1.mixer.q.weight, unexpected none",
+        ),
+        (
+            put("weights", "x", value=torch.ones(1)),
+            "received missing none, unexpected x; check that config and weights",
+        ),
+        (
+            drop("config", "width"),
+            r"the model's config to have the keys .*; received missing \['width'\], unexpected none",
+        ),
+        (put("config", "more", value=1), r"received missing none, unexpected \['more'\]"),
+        (put("config", value=3), "the model's config to be a JSON object; received int"),
+        (put("config", "layers", value=[3]), "a mixer's config to be a JSON object; received int"),
+        (put("config", "eos_tokens", value=3), "eos_tokens to be a list; received int"),
+        (put("config", "width", value=11), "the shapes that its config describes"),
+        (put("config", "norm_eps", value=10**400), "norm_eps to be a finite positive number"),
+    ],
+)
+def test_a_checkpoint_with_a_wrong_part_is_refused(saved: Path, change: Change, message: str) -> None:
+    data = torch.load(saved, weights_only=True)
+    change(data)
+    torch.save(data, saved)
+    refused(saved, message)
+
+
+def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
+    data = torch.load(saved, weights_only=True)
+    weight = torch.ones(24 * 12)
+    for layer in range(1000):
+        data["weights"][f"blocks.{layer}.mixer.q.weight"] = weight.view(24, 12)
+    torch.save(data, saved)
+    refused(saved, r"weights of at most the \d+ bytes of .*; received \d+ bytes")
+
+
+def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
+    data = torch.load(saved, weights_only=True)
+    huge = 1 << 20
+    data["config"] |= {"width": huge, "heads": huge, "kv_heads": huge, "head_size": huge}
+    data["config"] |= {"position": "none", "rotary": None}
+    data["config"]["layers"][0] |= {"feature_size": huge, "folded": True}
+    torch.save(data, saved)
+    refused(saved, "sizes that some memory could hold; received Storage size calculation overflowed")
+
+
+@pytest.mark.parametrize("wrong", [None, "x", -1, 0, 1.5, True, [], {}, float("nan"), 10**30])
+def test_any_config_value_of_a_wrong_type_is_an_error_of_the_user(saved: Path, wrong: Any) -> None:
+    original = torch.load(saved, weights_only=True)["config"]
+    places = [(original, key) for key in original]
+    places += [(original["layers"][0], key) for key in original["layers"][0]]
+    places += [(original["layers"][0]["guard"], key) for key in original["layers"][0]["guard"]]
+    places += [(original["rotary"], key) for key in original["rotary"]]
+    for owner, key in places:
+        before, owner[key] = owner[key], wrong
+        with contextlib.suppress(UserError):  # some values fit some places
+            ModelConfig.from_dict(original)
+        owner[key] = before
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_bytes_are_an_error_of_the_user(saved: Path, seed: int) -> None:
+    """Whatever the damage in the pickle, a load gives a model or a line."""
+    generator = torch.Generator().manual_seed(seed)
+    content = bytearray(saved.read_bytes())
+    with zipfile.ZipFile(saved) as archive:
+        member = archive.getinfo("archive/data.pkl")
+    place = member.header_offset + int(torch.randint(100, member.file_size, (), generator=generator))
+    content[place] ^= int(torch.randint(1, 256, (), generator=generator))
+    saved.write_bytes(content)
+    with contextlib.suppress(UserError):
+        checkpoint.load(saved)
+
+
+def test_a_hash_made_beside_is_the_files(saved: Path, tmp_path: Path) -> None:
+    begun = sha256_beside(saved)
+    assert checkpoint.load(saved).sha256 == checkpoint.load(saved, begun).sha256 == sha256(saved)
+    missing = sha256_beside(tmp_path / "nothing.pt")
+    with pytest.raises(FileNotFoundError):
+        missing()

@@ -1,0 +1,130 @@
+"""Every ending of a command: the exit code, and the line that a person reads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from t2r_export.cli import exit as errors
+from t2r_runtime.errors import CheckFailed, T2RError, UserError
+
+
+def ending(body: Callable[[], None], capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    command = click.Command("probe", callback=body)
+    code = errors.run(command, "t2r", list(arguments))
+    return code, capsys.readouterr().err
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+USER_ENDINGS = [
+    (UserError("K of 1 or more", "0", "choose K"), 2, "t2r: expected K of 1 or more; received 0; choose K\n"),
+    (CheckFailed("logits differ by 1"), 1, "t2r: check failed: logits differ by 1\n"),
+    (T2RError("odd"), 2, "t2r: odd\n"),
+    (KeyboardInterrupt(), 130, "t2r: interrupted\n"),
+    (click.Abort(), 130, "t2r: interrupted\n"),
+    (BrokenPipeError(), 141, ""),
+    (click.ClickException("no such shelf."), 2, "t2r: no such shelf; see `t2r --help`\n"),
+    (
+        OSError(errno.ENOSPC, "No space left on device", "/x/y.onnx"),
+        2,
+        "t2r: expected to be able to use /x/y.onnx; received No space left on device; "
+        "choose another place, or make room\n",
+    ),
+    (MemoryError(), 2, "t2r: expected enough memory; received none left; use a smaller batch, length or model\n"),
+]
+
+
+@pytest.mark.parametrize("error, code, line", USER_ENDINGS, ids=lambda v: type(v).__name__)
+def test_ending_is_one_line(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert ending(raising(error), capsys) == (code, line)
+
+
+def test_success_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ending(lambda: None, capsys) == (0, "")
+
+
+def test_mistyped_option(capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = ending(lambda: None, capsys, "--colour")
+    assert code == 2
+    assert line == "t2r: No such option '--colour'; see `t2r --help`\n"
+
+
+def test_hostile_name_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _, line = ending(raising(UserError("a tensor", "\x1b[2Jw\nx\u202e", "look")), capsys)
+    assert line == "t2r: expected a tensor; received \\x1b[2Jw x\\u202e; look\n"
+
+
+def test_bug_writes_a_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    command = click.Command("probe", callback=lambda name: {}[name], params=[click.Argument(["name"])])
+    codes = [errors.run(command, "t2r", ["a b"]) for _ in range(2)]
+    lines = capsys.readouterr().err.splitlines()
+    reports = sorted(tmp_path.iterdir())
+    assert codes == [3, 3]
+    assert len(lines) == len(reports) == 2  # a line each, and no report overwrites another
+    match = re.fullmatch(r"t2r: bug: KeyError: 'a b'; please report it with the file (.*)", lines[0])
+    assert match
+    text = Path(match[1]).read_text()
+    assert text.startswith("command: t2r 'a b'\npython: 3.")
+    assert re.search(r"^torch: \d", text, re.MULTILINE)
+    assert "Traceback (most recent call last)" in text
+    assert "KeyError: 'a b'" in text
+    if os.name == "posix":
+        assert Path(match[1]).stat().st_mode & 0o077 == 0
+
+
+def test_bug_without_a_place_for_its_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    code, text = ending(raising(ZeroDivisionError("by zero")), capsys)
+    assert code == 3
+    assert "Traceback" in text
+    assert re.search(r"t2r: bug: ZeroDivisionError: by zero; the report is above, since no file could be", text)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and /dev/full are POSIX")
+def test_closed_pipe_is_quiet() -> None:
+    program = (
+        "import click, sys; from t2r_export.cli import exit as errors\n"
+        "body = lambda: [click.echo('x' * 1000) for _ in range(1000)]\n"
+        "sys.exit(errors.run(click.Command('probe', callback=body), 't2r', []))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_full_disk_behind_stdout() -> None:
+    program = (
+        "import click, sys; from t2r_export.cli import exit as errors\n"
+        "sys.exit(errors.run(click.Command('probe', callback=lambda: click.echo('x')), 't2r', []))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("t2r: expected to be able to use")
+    assert done.stderr.count("\n") == 1

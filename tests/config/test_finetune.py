@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan, parse_plan
+from t2r_runtime.errors import UserError
+
+
+def config(**changes: Any) -> FinetuneConfig:
+    return FinetuneConfig(Path("model.pt"), Path("out/tuned.pt"), (Path("text"),), **changes)
+
+
+def test_a_plan_is_read_from_lists_with_commas() -> None:
+    assert parse_plan("transfer, task", "3,0", "0.01,2e-3") == (
+        StagePlan("transfer", 3, 0.01),
+        StagePlan("task", 0, 2e-3),
+    )
+    assert parse_plan("distill") == (StagePlan("distill", STAGES["distill"].steps, None),)
+
+
+def test_rates_that_nobody_asked_for_fit_the_width() -> None:
+    plan = config(plan=parse_plan("transfer,distill")).for_width(128).plan
+    assert [stage.learning_rate for stage in plan] == [
+        STAGES["transfer"].learning_rate,
+        STAGES["distill"].learning_rate / 2,
+    ]
+    asked = config(plan=parse_plan("transfer,distill", None, "0.1,0.2"))
+    assert asked.for_width(128) == asked
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("transfer,polish",), "stages out of transfer, align, distill, task; received 'polish'"),
+        (("transfer,task", "3"), "2 steps, one for each of transfer, task; received '3'; correct the steps"),
+        (("task", "three"), "steps as numbers with commas between them; received 'three'"),
+        (("task", "-1"), "steps of task to be a whole number of at least 0; received -1"),
+        (("task", "1", "1e-3;2"), "learning rates as numbers"),
+        (("task", "1", "0"), "the learning rate of task to be a number above 0 and below 10; received 0.0"),
+        (("task", "1", "nan"), "the learning rate of task to be a number above 0 and below 10; received nan"),
+    ],
+)
+def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_plan(*arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"plan": parse_plan("task", "0")}, "at least one step of one stage"),
+        ({"plan": ()}, "at least one step of one stage"),
+        ({"length": 0}, "length to be a whole number of at least 1; received 0"),
+        ({"batch": 2.5}, "batch to be a whole number of at least 1; received 2.5"),
+        ({"seed": -1}, "seed to be a whole number of at least 0"),
+        ({"held_out": 1.0}, "held_out to be a number above 0 and below 1; received 1.0"),
+        ({"clip": 0}, "clip to be a number above 0; received 0"),
+        ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),
+        ({"hidden": -1}, "hidden to be a number from 0; received -1"),
+        ({"weight_decay": -0.1}, "weight_decay to be a number from 0; received -0.1"),
+        ({"precision": "fp8"}, "precision out of auto, float32, bf16; received 'fp8'"),
+        ({"device": "tpu"}, "device out of auto, cpu, cuda; received 'tpu'"),
+        ({"checkpoint_every": 0}, "checkpoint_every to be a whole number of at least 1"),
+    ],
+)
+def test_messages_about_options(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config(**changes)
+    assert message in str(caught.value)
+
+
+def test_what_a_run_keeps_stands_beside_its_output() -> None:
+    assert config().state_path == Path("out/tuned.pt.training")
+    assert config().log_path == Path("out/tuned.pt.jsonl")
+    assert config(log=Path("elsewhere")).log_path == Path("elsewhere")
+
+
+def test_a_recipe_holds_what_decides_about_the_result() -> None:
+    plan = parse_plan("transfer,distill,task", "3,0,5", "0.1,0.1,0.2")
+    recipe = config(plan=plan, seed=4, checkpoint_every=7).recipe()
+    assert recipe["stages"] == [
+        {"stage": "transfer", "steps": 3, "learning_rate": 0.1},
+        {"stage": "task", "steps": 5, "learning_rate": 0.2},
+    ]
+    assert recipe["seed"] == 4
+    assert "checkpoint_every" not in recipe
+
+
+def test_options_are_known_without_torch() -> None:
+    program = "import sys, t2r_export.config.finetune; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "False"

@@ -1,0 +1,237 @@
+"""Configs are validated where they are made, say what is wrong, and go to JSON and back unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
+from t2r_export.config.mixers import MIXER_CONFIGS, Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.model.mixers import MIXERS
+from t2r_runtime.errors import UserError
+
+guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
+# a feature map -> sizes that it can have with heads of 4
+SIZES = {
+    "relu": st.integers(1, 1 << 20),
+    "elu": st.just(4),
+    "rfa": st.integers(1, 1 << 19).map(lambda half: 2 * half),
+    "favor": st.integers(1, 1 << 20),
+    "dpfp": st.integers(1, 7).map(lambda n: 8 * n),
+    "hedgehog": st.integers(1, 1 << 19).map(lambda half: 2 * half),
+}
+linears = st.sampled_from(LinearConfig.FEATURE_MAPS).flatmap(
+    lambda name: st.builds(
+        LinearConfig,
+        feature_size=SIZES[name],
+        positions=st.sampled_from(LinearConfig.POSITIONS),
+        query_scale=st.floats(1e-6, 1e6),
+        guard=guards,
+        feature_map=st.just(name),
+        normalizer=st.sampled_from(LinearConfig.NORMALIZERS),
+        sigma=st.floats(1e-3, 1e3) if name == "rfa" else st.just(1.0),
+        fixed_sigma=st.booleans() if name == "rfa" else st.just(False),
+        redraw=st.booleans() if name in LinearConfig.RANDOM else st.just(False),
+    )
+)
+rotaries = st.builds(
+    RotaryConfig,
+    theta=st.floats(1.0, 1e9),
+    scaling=st.sampled_from(RotaryConfig.SCALINGS),
+    factor=st.floats(0.1, 100),
+    original_max_positions=st.integers(1, 1 << 31),
+)
+softmaxes = st.just(SoftmaxConfig())
+models = st.builds(
+    dataclasses.replace,
+    st.just(LLAMA),
+    rotary=rotaries,
+    layers=st.lists(linears | softmaxes, min_size=1, max_size=4).map(tuple),
+    norm=st.sampled_from(ModelConfig.NORMS),
+    activation=st.sampled_from(ModelConfig.ACTIVATIONS),
+    bos_token=st.none() | st.integers(0, 16),
+    eos_tokens=st.lists(st.integers(0, 16), max_size=3).map(tuple),
+)
+
+
+@given(models)
+def test_json_and_back_is_nothing(config: ModelConfig) -> None:
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_json_and_back_of_every_kind(name: str) -> None:
+    config = CONFIGS[name]
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GPT2.width = 3  # type: ignore[misc]
+
+
+def test_defaults_may_be_left_out() -> None:
+    data = {"vocab_size": 5, "width": 4, "heads": 2, "kv_heads": 1, "head_size": 3, "ffn_size": 6, "max_positions": 9}
+    config = ModelConfig.from_dict(data | {"layers": [{"kind": "linear", "feature_size": 2}, {"kind": "softmax"}]})
+    assert config.layers == (LinearConfig(2), SoftmaxConfig())
+
+
+def test_the_two_tables_of_mixers_agree() -> None:
+    assert MIXER_CONFIGS.keys() == MIXERS.keys()
+    for kind, config in MIXER_CONFIGS.items():
+        assert config.kind == kind
+
+
+HUGE = 1 << 20
+BAD_MODELS: list[tuple[dict[str, Any], str]] = [
+    ({"vocab_size": 0}, "vocab_size to be a whole number from 1 to 4194304; received 0; correct vocab_size"),
+    ({"width": HUGE + 1}, f"width to be a whole number from 1 to {HUGE}; received {HUGE + 1}; correct width"),
+    ({"heads": True}, f"heads to be a whole number from 1 to {HUGE}; received True"),
+    ({"kv_heads": -3}, f"kv_heads to be a whole number from 1 to {HUGE}; received -3"),
+    ({"head_size": 4.0}, f"head_size to be a whole number from 1 to {HUGE}; received 4.0"),
+    ({"ffn_size": "9"}, f"ffn_size to be a whole number from 1 to {HUGE}; received '9'"),
+    ({"layers": ()}, "1 to 1024 layers; received 0; correct the number of layers"),
+    ({"layers": (LINEAR,) * 1025}, "1 to 1024 layers; received 1025"),
+    ({"kv_heads": 4}, "kv_heads to divide heads=6; received 4; correct kv_heads"),
+    ({"norm": "batch"}, "norm to be one of layer, rms, none; received 'batch'; choose one of those for norm"),
+    ({"activation": "tanh"}, "activation to be one of relu, gelu, gelu_tanh, silu; received 'tanh'"),
+    ({"position": "alibi"}, "position to be one of learned, sinusoidal, rotary, none; received 'alibi'"),
+    ({"norm_eps": 0.0}, "norm_eps to be a finite positive number; received 0.0; correct norm_eps"),
+    ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),
+    ({"norm_eps": 10**400}, "norm_eps to be a finite positive number; received 1000"),
+    ({"gated_ffn": 1}, "gated_ffn to be true or false; received 1; correct gated_ffn"),
+    ({"max_positions": None}, "max_positions to be a whole number from 1 to 2147483648; received None"),
+    ({"position": "none"}, "no max_positions, since none positions do not end; received 40; leave max_positions out"),
+    (
+        {"position": "rotary", "max_positions": None},
+        "a rotary config exactly when position is 'rotary'; received position='rotary', rotary=None",
+    ),
+    ({"rotary": RotaryConfig()}, "a rotary config exactly when position is 'rotary'; received position='learned'"),
+    (
+        {"position": "rotary", "max_positions": None, "rotary": RotaryConfig(), "head_size": 3},
+        "an even head_size of at most 16384 for rotary positions; received 3; correct head_size",
+    ),
+    (
+        {"position": "sinusoidal", "max_positions": None, "width": 9},
+        "an even width of at most 16384 for sinusoidal positions; received 9; correct width",
+    ),
+    ({"bos_token": 17}, "special tokens from 0 to 16; received 17; correct bos_token and eos_tokens"),
+    ({"eos_tokens": (2, -1)}, "special tokens from 0 to 16; received -1"),
+    ({"eos_tokens": (True,)}, "special tokens from 0 to 16; received True"),
+    (
+        {"layers": (LinearConfig(5, shared_features=True),)},
+        "as many kv heads as query heads where q and k share a feature map; received 3 kv heads, 6 query heads; leave",
+    ),
+    (
+        {
+            "position": "rotary",
+            "max_positions": None,
+            "rotary": RotaryConfig(),
+            "layers": (LinearConfig(5, folded=True),),
+        },
+        "an unfolded layer where positions are rotated before φ; received folded=True with positions='keep'; set posi",
+    ),
+]
+
+
+@pytest.mark.parametrize("changes, message", BAD_MODELS)
+def test_model_refuses(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        dataclasses.replace(GPT2, **changes)
+    assert str(caught.value).startswith(f"expected {message}")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"feature_size": 0}, f"feature_size to be a whole number from 1 to {HUGE}; received 0; correct feature_size"),
+        ({"feature_map": "tanh"}, "feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog; received 'tanh'"),
+        ({"positions": "rotate"}, "positions to be one of keep, drop; received 'rotate'"),
+        ({"query_scale": math.inf}, "query_scale to be a finite positive number; received inf"),
+        ({"query_scale": "1"}, "query_scale to be a finite positive number; received '1'"),
+        ({"shared_features": "no"}, "shared_features to be true or false; received 'no'"),
+        ({"folded": None}, "folded to be true or false; received None"),
+        ({"normalizer": "l1"}, "normalizer to be one of z, none, group_norm, rms_norm; received 'l1'"),
+        ({"sigma": 0}, "sigma to be a finite positive number; received 0"),
+        ({"sigma": 0.5}, "sigma only with the feature map rfa; received relu; leave sigma out"),
+        ({"fixed_sigma": True}, "fixed_sigma only with the feature map rfa; received relu; leave fixed_sigma out"),
+        ({"redraw": True}, "redraw only with the feature map rfa or favor; received relu; leave redraw out"),
+        (
+            {"feature_map": "elu", "shared_features": True},
+            "shared_features only with the feature map relu or hedgehog; received elu; leave shared_features out",
+        ),
+        ({"guard": 1e-2}, "a guard with kind and eps; received 0.01; correct the guard"),
+    ],
+)
+def test_linear_refuses(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        dataclasses.replace(DROPPED, **changes)
+    assert str(caught.value).startswith(f"expected {message}")
+
+
+def test_guard_refuses() -> None:
+    with pytest.raises(UserError, match="expected guard kind to be one of clamp, add; received 'abs'"):
+        Guard("abs")
+    with pytest.raises(UserError, match="expected guard eps to be a finite positive number; received -1"):
+        Guard(eps=-1)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"theta": 0}, "rotary theta to be a finite positive number; received 0"),
+        ({"scaling": "yarn"}, "rotary scaling to be one of none, linear, llama3; received 'yarn'"),
+        ({"factor": math.nan}, "rotary factor to be a finite positive number; received nan"),
+        ({"low_freq_factor": False}, "rotary low_freq_factor to be a finite positive number; received False"),
+        ({"original_max_positions": 0}, "rotary original_max_positions to be a whole number from 1 to 2147483648"),
+        (
+            {"scaling": "llama3", "low_freq_factor": 4.0},
+            "rotary high_freq_factor above low_freq_factor; received 4.0 and 4.0; correct the rotary scaling",
+        ),
+    ],
+)
+def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        RotaryConfig(**changes)
+    assert str(caught.value).startswith(f"expected {message}")
+
+
+BAD_DATA: list[tuple[dict[str, Any], str]] = [
+    ({"widht": 3}, "missing none, unexpected ['widht']; correct the model's config, or read it with the version that"),
+    ({"layers": "linear"}, "expected layers to be a list of at most 1024; received str; correct the config"),
+    ({"layers": [3]}, "expected a mixer's config to be a JSON object; received int; correct the config"),
+    ({"layers": [{}]}, f"expected mixer kind to be one of {', '.join(MIXER_CONFIGS)}; received None; choose one"),
+    ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(MIXER_CONFIGS)}; received ['linear']; choose one"),
+    ({"layers": [{"kind": "linear"}]}, "missing ['feature_size'], unexpected none; correct a linear mixer's config"),
+    ({"layers": [{"kind": "softmax", "feature_size": 3}]}, "missing none, unexpected ['feature_size']; correct a soft"),
+    (
+        {"layers": [{"kind": "linear", "feature_size": 3, "guard": {"epsilon": 1}}]},
+        "expected the guard to have the keys eps, kind; received missing none, unexpected ['epsilon']",
+    ),
+    ({"rotary": {"base": 1}}, "expected the rotary config to have the keys factor, high_freq_factor, low_freq_factor,"),
+    ({"rotary": 10000}, "expected the rotary config to be a JSON object; received int"),
+    ({"eos_tokens": 2}, "expected eos_tokens to be a list; received int; correct eos_tokens"),
+]
+
+
+@pytest.mark.parametrize("changes, message", BAD_DATA)
+def test_from_dict_refuses(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ModelConfig.from_dict(LLAMA.to_dict() | changes)
+    assert message in str(caught.value)
+
+
+def test_from_dict_names_what_is_missing() -> None:
+    data = GPT2.to_dict()
+    del data["width"], data["heads"]
+    with pytest.raises(UserError, match=r"received missing \['heads', 'width'\], unexpected none; correct the model's"):
+        ModelConfig.from_dict(data)
+    with pytest.raises(UserError, match="expected the model's config to be a JSON object; received list"):
+        ModelConfig.from_dict([])  # type: ignore[arg-type]

@@ -1,0 +1,241 @@
+"""The file that is streamed weight by weight is the file that onnx would have written at once."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from t2r_export.graph import file as graph_file
+from t2r_export.graph.file import write_graph
+from t2r_runtime.errors import UserError
+
+SHAPES = {"first": (3, 5), "second": (5, 70), "third": (70,)}
+
+
+def weights(seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def message() -> onnx.ModelProto:
+    """x @ first @ second + third, with metadata, and without the weights."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"]),
+        helper.make_node("MatMul", ["a", "second"], ["b"]),
+        helper.make_node("Add", ["b", "third"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 70])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    helper.set_model_props(model, {"note": "ünïcödé"})
+    return model
+
+
+def naive(values: dict[str, Tensor]) -> onnx.ModelProto:
+    model = message()
+    model.graph.initializer.extend(numpy_helper.from_array(w.detach().numpy(), name) for name, w in values.items())
+    return model
+
+
+def computes(path: Path, values: dict[str, Tensor]) -> bool:
+    """Whether ONNX Runtime reads this file as the function of these weights."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (y,) = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    expected = torch.from_numpy(x) @ values["first"] @ values["second"] + values["third"]
+    return bool(np.allclose(y, expected.detach().numpy(), rtol=1e-5, atol=1e-4))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
+    path = tmp_path / "g.onnx"
+    assert write_graph(message(), weights(), path) == [path]
+    read = onnx.load(path)
+    assert read == naive(weights())
+    assert path.stat().st_size == len(naive(weights()).SerializeToString())
+    onnx.checker.check_model(read, full_check=True)
+    assert computes(path, weights())
+    assert names(tmp_path) == {"g.onnx"}
+
+
+@pytest.mark.parametrize("external_bytes", [1, graph_file.EXTERNAL_BYTES])
+def test_parts_are_stored_as_one(external_bytes: int, tmp_path: Path) -> None:
+    whole = weights()
+    stacked = {"first": (whole["first"][:1], whole["first"][1:].T.contiguous().T), "second": whole["second"]}
+    write_graph(message(), stacked | {"third": tuple(whole["third"].split(30))}, tmp_path / "g.onnx", external_bytes)
+    assert onnx.load(tmp_path / "g.onnx").graph.initializer[0].dims == [3, 5]
+    assert computes(tmp_path / "g.onnx", whole)
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(st.text("abcß.", min_size=1, max_size=200), st.lists(st.integers(0, 40), max_size=3), max_size=4)
+)
+def test_any_names_and_sizes(shapes: dict[str, list[int]]) -> None:
+    """Lengths in the file are written in 7-bit groups, so sizes on both sides of 128 and 16,384 bytes."""
+    values = {name: torch.arange(float(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        written = bytearray()
+        patch.setattr(graph_file, "replacing", lambda path: _Memory(written))
+        patch.setattr(graph_file, "open", lambda *_: _Sink(written), raising=False)
+        write_graph(message(), values, "g.onnx")
+    assert onnx.load_from_string(bytes(written)) == naive(values)
+
+
+class _Memory:
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+
+    def __enter__(self) -> str:
+        return "part"
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+class _Sink(_Memory):
+    def __enter__(self) -> Any:
+        return self
+
+    def write(self, data: Any) -> None:
+        self.data.extend(data)
+
+
+@pytest.mark.parametrize("wide", [torch.float64, torch.bfloat16])
+def test_weights_are_stored_as_float32(wide: torch.dtype, tmp_path: Path) -> None:
+    values = {name: w.to(wide).requires_grad_() for name, w in weights().items()}
+    values["second"] = values["second"].T.contiguous().T  # not contiguous
+    write_graph(message(), values, tmp_path / "g.onnx")
+    assert onnx.load(tmp_path / "g.onnx") == naive({name: w.detach().float() for name, w in values.items()})
+
+
+def test_external_data(tmp_path: Path) -> None:
+    path = tmp_path / "g.onnx"
+    size = sum(4 * w.numel() for w in weights().values())
+    assert write_graph(message(), weights(), path, external_bytes=size) == [path]
+    graph, data = write_graph(message(), weights(), path, external_bytes=size - 1)
+    assert graph == path
+    assert data.parent == tmp_path
+    assert data.name.startswith("g.onnx.")
+    assert data.suffix == ".data"
+    read = onnx.load(path)
+    for tensor in read.graph.initializer:
+        tensor.ClearField("data_location")  # written out by onnx.load though it is the default
+    assert read == naive(weights())
+    onnx.checker.check_model(str(path), full_check=True)
+    places = {
+        t.name: {e.key: e.value for e in t.external_data}
+        for t in onnx.load(path, load_external_data=False).graph.initializer
+    }
+    assert {place["location"] for place in places.values()} == {data.name}
+    assert all(int(place["offset"]) % 4096 == 0 for place in places.values())
+    assert computes(path, weights())
+
+
+def test_the_same_weights_give_the_same_files(tmp_path: Path) -> None:
+    first = [p.read_bytes() for p in write_graph(message(), weights(), tmp_path / "g.onnx", 1)]
+    files = write_graph(message(), weights(), tmp_path / "g.onnx", 1)
+    assert [p.read_bytes() for p in files] == first
+    assert names(tmp_path) == {p.name for p in files}
+
+
+def test_old_data_leaves_with_its_graph(tmp_path: Path) -> None:
+    path = tmp_path / "g.onnx"
+    neighbours = ["h.onnx", "g.onnx.notes", "xg.onnx", "g.onnx2"]
+    for name in neighbours:
+        write_graph(message(), weights(), tmp_path / name, 1)
+    kept = names(tmp_path)
+    old, new = (write_graph(message(), weights(seed), path, 1)[1] for seed in (1, 2))
+    assert old != new
+    assert names(tmp_path) == kept | {path.name, new.name}
+    assert computes(path, weights(2))
+    write_graph(message(), weights(3), path)
+    assert names(tmp_path) == kept | {path.name}, "a graph with its weights inside needs no file beside it"
+
+
+def test_a_name_is_not_a_pattern(tmp_path: Path) -> None:
+    other = write_graph(message(), weights(1), tmp_path / "g1.onnx", 1)
+    write_graph(message(), weights(2), tmp_path / "g[12].onnx", 1)
+    write_graph(message(), weights(3), tmp_path / "*.onnx", 1)
+    assert all(file.is_file() for file in other)
+    assert computes(tmp_path / "g1.onnx", weights(1))
+
+
+class Full:
+    """A disk with room for some more weights."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.right = room, graph_file._bytes
+
+    def __call__(self, weight: Tensor) -> memoryview:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.right(weight)
+
+
+def rooms(external: bool) -> Iterator[tuple[int, int]]:
+    # outside: three weights are read for their digest, and three written
+    yield from ((room, 1 if external else graph_file.EXTERNAL_BYTES) for room in range(6 if external else 3))
+
+
+@pytest.mark.parametrize("room, external_bytes", [*rooms(False), *rooms(True)])
+@pytest.mark.parametrize("old_external", [False, True])
+def test_a_full_disk_leaves_the_old_file(
+    room: int, external_bytes: int, old_external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "g.onnx"
+    write_graph(message(), weights(1), path, 1 if old_external else graph_file.EXTERNAL_BYTES)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    monkeypatch.setattr(graph_file, "_bytes", Full(room))
+    with pytest.raises((UserError, OSError), match="No space left on device"):
+        write_graph(message(), weights(2), path, external_bytes)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert computes(path, weights(1))
+
+
+def test_a_disk_that_fills_up_at_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new weights stand beside the old ones then; the old graph is whole all the same."""
+    path = tmp_path / "g.onnx"
+    _, old = write_graph(message(), weights(1), path, 1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph_file, "_write_message", full)
+        with pytest.raises(UserError) as caught:
+            write_graph(message(), weights(2), path, 1)
+    assert str(caught.value) == (
+        f"expected to be able to write {path}; received No space left on device; "
+        "choose another place, or make room there"
+    )
+    assert old.is_file()
+    assert computes(path, weights(1))
+    _, new = write_graph(message(), weights(3), path, 1)
+    assert names(tmp_path) == {path.name, new.name}
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected to be able to write .*nowhere/g.onnx; received No such file or dir"):
+        write_graph(message(), weights(), tmp_path / "nowhere" / "g.onnx")
+    with pytest.raises(UserError, match="expected a file name to write to; received the folder .*; name a file inside"):
+        write_graph(message(), weights(), tmp_path)

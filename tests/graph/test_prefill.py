@@ -1,0 +1,339 @@
+"""The graph for prompts is the step graph, token after token: logits and every state, wherever a prompt is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from small import CONFIGS, VOCABULARY, B, V
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.export import export
+from t2r_export.graph.layout import group, pack
+from t2r_export.graph.prefill import CHUNK
+from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
+from t2r_export.quantize import quantize
+from t2r_export.quantizers import SCHEMES
+from t2r_export.quantizers.base import QuantizeConfig
+from t2r_export.quantizers.quality import Ruined
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+from t2r_runtime.states import States
+
+ABLE = [name for name in CONFIGS if small.model(name).parallel_obstacle() is None]
+TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid")  # their positions are looked up in large constants
+WINDOWS = ("window_rotary", "memory_window", "hybrid_sum", "hybrid_gated")
+SPLIT = {  # models without an end, one of each kind of layer
+    **{name: CONFIGS[name] for name in ("none", "rotary_keep", "rotary_drop", "gated_rotary", "delta_rotary")},
+    **{name: CONFIGS[name] for name in ("hybrid", "memory_softmax", "window_rotary", "hybrid_sum", "hybrid_gated")},
+    "memory_window": dataclasses.replace(CONFIGS["memory_window"], position="none", max_positions=None),
+}
+TARGETS = ("portable", "fused", "standard")
+SIZES = (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3)  # tokens on both sides of a chunk's end
+
+
+@pytest.fixture(autouse=True)
+def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Graphs by a name of their own, each opened many times."""
+    folder = tmp_path_factory.mktemp("prefill")
+    paths = {}
+    for target in ("portable", "fused"):
+        for name in (
+            "none",
+            "rotary_keep",
+            "rotary_drop",
+            "gated_rotary",
+            "delta_rotary",
+            "hybrid",
+            "memory_softmax",
+            *WINDOWS,
+        ):
+            paths[f"{name} {target}"] = folder / f"{name}-{target}.onnx"
+            small.graph(paths[f"{name} {target}"], SPLIT[name], target=target, prefill=True)
+            paths[f"{name} {target} w8"] = folder / f"{name}-{target}-w8.onnx"
+            quantize(paths[f"{name} {target}"], paths[f"{name} {target} w8"], QuantizeConfig("w8"))
+    return paths
+
+
+def long(name: str, batch: int) -> int:
+    """Tokens that fit behind the random states."""
+    end = CONFIGS[name].max_positions
+    return max(SIZES) if end is None else end - 2 * batch - small.CACHED
+
+
+def close(received: dict[str, Any], expected: dict[str, Any], tolerance: float = 1e-5) -> None:
+    small.assert_states(
+        {name: torch.from_numpy(value) for name, value in received.items()},
+        {name: torch.from_numpy(value) for name, value in expected.items()},
+        tolerance,
+    )
+
+
+def result(path: Path, start: dict[str, np.ndarray], ids: np.ndarray, **options: Any) -> dict[str, np.ndarray]:
+    decoder = Decoder(path, threads=1, **options)
+    decoder.set_state(start)
+    return {"logits": decoder.prefill(ids), **decoder.state()}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.parametrize("options", [{}, {"batch": 1}, {"batch": B, "state_layout": "packed"}])
+def test_a_prompt_is_its_steps(
+    name: str, target: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From random states, with the eager model's steps as the definition."""
+    checkpoint, report = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True, **options)
+    assert report.no_prefill is None
+    batch = options.get("batch", B)
+    groups = group(checkpoint.model.state_spec(), report.signature.state_layout)
+    states = small.states(checkpoint.model, batch)
+    ids = small.ids(batch, long(name, batch))
+    with torch.no_grad():
+        expected, after = small.by_steps(checkpoint.model, ids, states)
+    monkeypatch.setattr(States, "step", None)  # not one token goes through the step graph
+    received = result(tmp_path / "g.onnx", pack(small.arrays(states), groups), ids.numpy())
+    close(received, {"logits": expected[:, -1].numpy(), **pack(small.arrays(after), groups)}, 2e-5)
+
+
+SIZES_OF_MAPS = {"relu": 5, "elu": V, "rfa": 2 * 3, "favor": 5, "dpfp": 2 * V, "hedgehog": 2 * V}
+
+
+@pytest.mark.parametrize("target", ["portable", "fused"])
+@pytest.mark.parametrize("normalizer", LinearConfig.NORMALIZERS)
+@pytest.mark.parametrize("feature_map", FEATURE_MAPS)
+def test_every_feature_map(feature_map: str, normalizer: str, target: str, tmp_path: Path) -> None:
+    """With a state z and without, folded and not; and every kind of feed-forward beside it."""
+    layer = LinearConfig(SIZES_OF_MAPS[feature_map], feature_map=feature_map, normalizer=normalizer)
+    dropped = dataclasses.replace(layer, positions="drop")
+    config = dataclasses.replace(small.LLAMA, layers=(layer, dropped), feed_forwards=(small.MEMORY, small.DENSE))
+    checkpoint, report = small.graph(tmp_path / "g.onnx", config, target=target, prefill=True)
+    assert report.no_prefill is None
+    start = small.arrays(small.states(checkpoint.model))
+    ids = small.ids(length=CHUNK + 6).numpy()
+    received, expected = (result(tmp_path / "g.onnx", start, ids, prefill=many) for many in (True, False))
+    close(received, expected, 2e-4)  # random models of small numbers: a denominator may be near its guard
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
+    """Pieces of one token are single steps, all others runs of the graph for prompts."""
+    name = data.draw(st.sampled_from(sorted(made)))
+    size = data.draw(st.sampled_from(SIZES))
+    cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=4)))
+    seed = data.draw(st.integers(0, 9))
+    start = small.arrays(small.states(small.model(SPLIT[name.split()[0]]), seed=seed))
+    ids = small.ids(length=size, seed=seed).numpy()
+    expected = result(made[name], start, ids, prefill=False)
+    decoder = Decoder(made[name], threads=1)
+    decoder.set_state(start)
+    for piece in np.split(ids, cuts, axis=1):
+        logits = decoder.prefill(piece)
+    # int8 inside the product: a number that rounds to the other side moves a logit by more than float32 does
+    close({"logits": logits, **decoder.state()}, expected, 2e-2 if name.endswith("w8") else 2e-5)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("sizes", [(2, 30), (3, 2, 8), (8, 5)])
+def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]) -> None:
+    """Where sinks take their tokens, and the window holds less than it can."""
+    ids = small.ids(length=sum(sizes)).numpy()
+    many, one = (Decoder(made[f"{name} portable"], threads=1, prefill=prefill) for prefill in (True, False))
+    for decoder in (many, one):
+        decoder.reset(batch=len(ids))
+    for piece in np.split(ids, np.cumsum(sizes)[:-1], axis=1):
+        np.testing.assert_allclose(many.prefill(piece), one.prefill(piece), 1e-5, 1e-4)
+        expected = one.state()
+        for state, value in many.state().items():  # sums of what has not left the window are still 0
+            np.testing.assert_allclose(value, expected[state], 1e-5, 1e-5, err_msg=state)
+
+
+def test_a_long_prompt_is_cut(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its length does not decide how much memory a run takes; sequences side by side count too."""
+    monkeypatch.setattr("t2r_runtime.decoder.ROWS", 24)
+    read: list[tuple[int, ...]] = []
+    right = States.prefill
+    monkeypatch.setattr(States, "prefill", lambda self, ids, wanted: read.append(ids.shape) or right(self, ids, wanted))
+    decoder = Decoder(made["rotary_drop fused"], threads=1)
+    decoder.reset(batch=2)
+    decoder.prefill(small.ids(2, 29).numpy())
+    assert read == [(2, 12), (2, 12), (2, 5)]
+    assert decoder.position == 29
+
+
+def test_the_largest_logits_of_a_prompt(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, top_k=3)
+    decoder = Decoder(tmp_path / "g.onnx", threads=1)
+    ids = small.ids(1, 9).numpy()
+    logits = decoder.prefill(ids)
+    decoder.reset()
+    values, tokens = decoder.top(ids)
+    np.testing.assert_array_equal(tokens, np.argsort(-logits, kind="stable")[:, :3])
+    np.testing.assert_array_equal(values, np.take_along_axis(logits, tokens, -1))
+
+
+def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
+    """One file of weights, which both graphs name; an export without prompts leaves nothing of one with them."""
+    checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True)
+    step, data, prompts = report.files
+    assert {step, data, prompts} == set(tmp_path.iterdir())
+    assert (step.name, prompts.name) == ("g.onnx", report.signature.prefill)
+    places = []
+    for path in (step, prompts):
+        model = onnx.load(path, load_external_data=False)
+        onnx.checker.check_model(str(path), full_check=True)
+        places.append({
+            tensor.name: [entry.value for entry in tensor.external_data]
+            for tensor in model.graph.initializer if tensor.external_data
+        })  # fmt: skip
+    assert places[0] == places[1]
+    assert {location for location, *_ in places[0].values()} == {data.name}
+    assert {name for name, _ in small.model("rotary_keep").named_parameters() if "q_k_v" in name} <= places[0].keys()
+    small.graph(step, "rotary_keep", prefill=True)
+    assert {step, data, prompts} == set(tmp_path.iterdir()), "the same again"
+    small.graph(step, "rotary_keep")
+    assert [step] == list(tmp_path.iterdir())
+
+
+def test_the_proof_sees_a_wrong_graph_for_prompts(tmp_path: Path) -> None:
+    """Each token sees itself and those before it, and no other."""
+    checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_drop", prefill=True)
+    assert small.proof(checkpoint, tmp_path / "g.onnx", steps=3).passed
+    prompts = report.files[2]
+    model = onnx.load(prompts, load_external_data=False)
+    for tensor in model.graph.initializer:
+        if "causal" in tensor.name:
+            everything = np.ones(tensor.dims, np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(everything, tensor.name))
+    prompts.write_bytes(model.SerializeToString())
+    outcome = small.proof(checkpoint, tmp_path / "g.onnx", steps=3)
+    assert [c.name for c in outcome.checks if not c.passed] == [
+        f"prefill against steps, {what}" for what in ("logits", "states")
+    ]
+
+
+@pytest.mark.parametrize("name, layer, kind", [("mixed", 0, "lstm"), ("lstm", 0, "lstm")])
+def test_a_layer_without_a_form_for_it(name: str, layer: int, kind: str, tmp_path: Path) -> None:
+    checkpoint, report = small.graph(tmp_path / "g.onnx", name, prefill=True)
+    assert report.no_prefill == f"layer {layer}: {kind} has no form for many tokens in a graph"
+    assert report.signature.prefill is None
+    assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
+
+
+@pytest.mark.parametrize("scheme", ["fp16", "w8", "w4"])
+@pytest.mark.parametrize("target", ["portable", "fused"])
+@pytest.mark.parametrize(
+    "name", ["learned", "sinusoidal", "rotary_keep", "rotary_drop", "gated_rotary", "delta", "hybrid"]
+)
+def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True)
+    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    step, data, prompts = report.files
+    assert report.no_prefill is None
+    assert Decoder(step, threads=1).signature.prefill == prompts.name
+    start = small.arrays(small.states(checkpoint.model))
+    ids = small.ids(length=30).numpy()
+    received, expected = (result(step, start, ids, prefill=many) for many in (True, False))
+    close(received, expected, 2e-2)
+    held = [
+        {t.name: [e.value for e in t.external_data] for t in onnx.load(path, load_external_data=False).graph.initializer
+         if t.external_data} for path in (step, prompts)
+    ]  # fmt: skip
+    large = {name for name in held[0] if "turns" in name}  # the smaller ones lie in the graphs themselves
+    assert bool(large) == (name in TABLES)
+    assert {name: held[0][name] for name in large} == {name: held[1][name] for name in large}
+    assert {location for graph in held for location, *_ in graph.values()} <= {data.name}
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int8-static"])
+def test_schemes_that_round_tokens_together(scheme: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, VOCABULARY, 1100))
+    given = {"calibrate": tmp_path / "tokens.npy", "calibrate_steps": 30} if scheme == "int8-static" else {}
+    small.graph(tmp_path / "g.onnx", prefill=True)
+    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme, **given))  # type: ignore[arg-type]
+    assert report.files == [tmp_path / "q.onnx"]
+    assert report.no_prefill == (
+        f"{scheme} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
+    )
+    assert Decoder(tmp_path / "q.onnx", threads=1).signature.prefill is None
+
+
+def test_ruin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, VOCABULARY, 1100))
+    small.graph(tmp_path / "g.onnx", prefill=True)
+    before = set(tmp_path.iterdir())
+    monkeypatch.setitem(SCHEMES, "w4", dataclasses.replace(SCHEMES["w4"], loss=-1))
+    with pytest.raises(Ruined):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w4"), tmp_path / "tokens.npy")
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_no_ort_with_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        small.graph(tmp_path / "g.ort", prefill=True)
+    assert str(caught.value) == (
+        "expected an .onnx, whose weights a graph for prompts can share; received an .ort; "
+        "leave out --prefill, or write an .onnx"
+    )
+    small.graph(tmp_path / "g.onnx", prefill=True)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(UserError, match=r"received .*q.ort; export without --prefill for an .ort"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig("w8"))
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_no_prompts_of_any_length_on_npu() -> None:
+    with pytest.raises(UserError) as caught:
+        ExportConfig(target="npu", prefill=True)
+    assert str(caught.value) == (
+        "expected one token at a time with target npu: every dimension is a number there; received a graph for prompts "
+        "of any length; leave out --prefill, or choose another --target"
+    )
+
+
+class TestOpening:
+    def test_it_is_missing(self, tmp_path: Path) -> None:
+        _, report = small.graph(tmp_path / "g.onnx", prefill=True)
+        report.files[2].unlink()
+        with pytest.raises(UserError) as caught:
+            Decoder(tmp_path / "g.onnx")
+        assert str(caught.value) == (
+            f"expected the graph for prompts {report.files[2].name} beside g.onnx; received none; "
+            "put it there, or use prefill=False"
+        )
+        assert Decoder(tmp_path / "g.onnx", prefill=False).prefill([1, 2]).shape == (1, VOCABULARY)
+
+    def test_it_is_of_another_model(self, tmp_path: Path) -> None:
+        _, report = small.graph(tmp_path / "g.onnx", prefill=True)
+        other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(prefill=True))
+        other.files[2].replace(report.files[2])
+        decoder = Decoder(tmp_path / "g.onnx")
+        decoder.step(1)  # needs no graph for prompts
+        with pytest.raises(UserError) as caught:
+            decoder.prefill([1, 2])
+        assert decoder.position == 1
+        assert str(caught.value) == (
+            f"expected in {report.files[2].name} the same model as in g.onnx; received another; export both again"
+        )
+
+    def test_it_is_opened_by_itself(self, tmp_path: Path) -> None:
+        _, report = small.graph(tmp_path / "g.onnx", prefill=True)
+        with pytest.raises(UserError) as caught:
+            Decoder(report.files[2])
+        assert str(caught.value) == (
+            "expected a step graph; received one that reads many tokens at once; open the graph that names it instead"
+        )

@@ -1,0 +1,272 @@
+"""A softmax window beside linear attention, against its definition in NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixers.alone import buffers, by_steps, empty, random_mixer, text
+from torch import Tensor
+
+import small
+from small import GPT2, LLAMA, B, G, K, V
+from t2r_export.config.mixers import Guard, HybridConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.convert import convert
+from t2r_export.describe import describe, lines
+from t2r_export.model import reference
+from t2r_export.model.mixers import build_mixer
+from t2r_export.model.mixers.hybrid import HybridMixer
+from t2r_export.model.positions import Rotary, build_positions, rotate
+from t2r_runtime.errors import UserError
+
+MODELS = {"learned": GPT2, "rotary": LLAMA}
+GUARD = Guard("add", 0.3)  # large: a wrong guard cannot hide
+merges = pytest.mark.parametrize("merge", HybridConfig.MERGES)
+models = pytest.mark.parametrize("model", MODELS)
+# what the sums do at each step, and how many first tokens never enter them
+KINDS = {
+    "linear": {},
+    "sinks": {"sinks": 2},
+    "data": {"update_rule": "gated", "gate": "data"},
+    "fixed_sinks": {"update_rule": "gated", "gate": "fixed", "sinks": 1},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+MAPS = {"relu": K, "elu": V, "hedgehog": 6, "favor": 5, "rfa": 4, "dpfp": 8}
+
+
+def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: str = "linear") -> HybridMixer:
+    config = HybridConfig(window, MAPS[feature_map], feature_map, merge, GUARD, **KINDS[kind])
+    made = random_mixer(MODELS[model], config, scale=0.6)
+    assert isinstance(made, HybridMixer)
+    return made
+
+
+def turns(model: str, length: int) -> Rotary | None:
+    return build_positions(MODELS[model]).rotary(torch.arange(length)[None])
+
+
+def by_definition(made: HybridMixer, model: ModelConfig, x: Tensor, rotary: Rotary | None) -> Tensor:
+    q, k, v = (layer(x).unflatten(-1, (-1, V)) for layer in (made.q, made.k, made.v))
+    if rotary is not None:
+        q, k = rotate(q, rotary), rotate(k, rotary)
+    phi_q, phi_k = (
+        phi(heads.transpose(1, 2), query).reshape(*heads.transpose(1, 2).shape[:3], -1).transpose(1, 2)
+        for phi, heads, query in zip(made._maps, (q, k), (True, False), strict=True)
+    )
+    gate = made.config.merge == "gate"
+    share = made.merge.sigmoid() if gate else made.merge.exp()
+    arrays = (a.numpy() for a in (q / np.sqrt(V), k, v, phi_q, phi_k))
+    config, log_gate = made.config, None
+    if config.gate == "data":
+        log_gate = -np.log1p(np.exp(-(x.numpy() @ made.gates.weight.numpy().T + made.gates.offset.numpy())))
+    if config.gate == "fixed":
+        log_gate = np.log(1 - 2.0 ** (-5 - np.arange(G))) * np.ones((*x.shape[:2], 1))
+    o = reference.merged(*arrays, config.window, share.numpy(), gate, config.guard, config.sinks, log_gate)
+    return made.o(torch.from_numpy(o).flatten(2))
+
+
+@torch.no_grad()
+@merges
+@models
+@kinds
+@pytest.mark.parametrize("window, length", [(4, 40), (1, 7), (20, 50), (30, 12)])
+def test_forward_and_step_are_the_definition(model: str, merge: str, kind: str, window: int, length: int) -> None:
+    made, x, rotary = mixer(model, merge, window, kind=kind), text(length), turns(model, length)
+    expected = by_definition(made, MODELS[model], x, rotary)
+    tolerance = 1e-6 if made.config.gate == "fixed" else 1e-10  # float32 constants
+    for y in (made(x, empty(made), rotary)[0], by_steps(made, x, empty(made), rotary)[0]):
+        torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_every_feature_map(feature_map: str) -> None:
+    made, x, rotary = mixer("rotary", "gate", 3, feature_map), text(11), turns("rotary", 11)
+    y, after = made(x, empty(made), rotary)
+    torch.testing.assert_close(y, by_definition(made, LLAMA, x, rotary), rtol=1e-10, atol=1e-10)
+    stepped, end = by_steps(made, x, empty(made), rotary)
+    torch.testing.assert_close(stepped, y, rtol=1e-10, atol=1e-10)
+    small.assert_states(end, after, 1e-10)
+
+
+@torch.no_grad()
+@settings(max_examples=40)
+@given(
+    st.sampled_from(list(MODELS)),
+    st.sampled_from(HybridConfig.MERGES),
+    st.sampled_from(list(KINDS)),
+    st.integers(1, 7),
+    st.integers(2, 40),
+    st.lists(st.integers(0, 20), min_size=1, max_size=3),
+    st.data(),
+)
+def test_every_form_is_one_function(
+    model: str, merge: str, kind: str, window: int, length: int, counts: list[int], data: st.DataObject
+) -> None:
+    """Parallel, split anywhere, step by step, from random states."""
+    made, x, rotary = mixer(model, merge, window, kind=kind), text(length, len(counts)), turns(model, length)
+    start, at = buffers(made, counts), data.draw(st.integers(1, length - 1))
+    parts = [None, None] if rotary is None else [tuple(r[:, :at] for r in rotary), tuple(r[:, at:] for r in rotary)]
+    y, after = made(x, start, rotary)
+    first, between = made(x[:, :at], start, parts[0])
+    second, end = made(x[:, at:], between, parts[1])
+    stepped, last = by_steps(made, x, start, rotary)
+    for received in (torch.cat([first, second], 1), stepped):
+        torch.testing.assert_close(received, y, rtol=1e-10, atol=1e-10)
+    for received in (end, last):
+        assert list(received) == list(start)
+        small.assert_states(received, after, 1e-10)
+
+
+@torch.no_grad()
+@merges
+@models
+@kinds
+def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, kind: str) -> None:
+    teacher = small.model(dataclasses.replace(MODELS[model], layers=(small.SOFTMAX,) * 2)).double()
+    student, ids = convert(teacher, HybridConfig(9, K, merge=merge, **KINDS[kind])), small.ids(length=14)
+    same = 9 + student.config.layers[0].sinks  # type: ignore[attr-defined]
+    torch.testing.assert_close(student(ids)[:, :same], teacher(ids)[:, :same], rtol=1e-10, atol=1e-10)
+    assert (student(ids) - teacher(ids))[:, same:].abs().max() > 1e-4
+    new = student.state_dict().keys() - teacher.state_dict().keys()
+    assert {name.split(".")[3] for name in new} == {"phi_q", "phi_k", "merge"} | (
+        {"gates"} if kind == "data" else set()
+    )
+
+
+@torch.no_grad()
+def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
+    made, x = mixer("learned", "sum", 3), text(8)
+    _, after = made(x, empty(made), None)
+    k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
+    assert torch.equal(after["k"], k[:, :, -3:])
+    features = made.phi_k(k[:, :, :5], False).view(B, G, 5, K)
+    torch.testing.assert_close(after["z"], features.sum(2))
+    torch.testing.assert_close(after["S"], features.mT @ v[:, :, :5])
+
+
+@torch.no_grad()
+def test_sinks_never_enter_the_sums() -> None:
+    made, x = mixer("learned", "sum", 3, kind="sinks"), text(8)
+    _, after = made(x, empty(made), None)
+    k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
+    assert torch.equal(after["sink_k"], k[:, :, :2])
+    assert torch.equal(after["sink_v"], v[:, :, :2])
+    assert list(after) == ["k", "v", "sink_k", "sink_v", "S", "z", "count"]
+    features = made.phi_k(k[:, :, 2:5], False).view(B, G, 3, K)
+    torch.testing.assert_close(after["z"], features.sum(2))
+    torch.testing.assert_close(after["S"], features.mT @ v[:, :, 2:5])
+
+
+@torch.no_grad()
+def test_the_present_token_decays_what_is_far() -> None:
+    made, x = mixer("learned", "sum", 3, kind="data"), text(6)
+    _, after = made(x, empty(made), None)
+    k = made.k(x).view(B, 6, G, V).transpose(1, 2)
+    features = made.phi_k(k[:, :, :3], False).view(B, G, 3, K)  # of the tokens that leave at the steps 3, 4 and 5
+    kept = made.gates.logits(x).sigmoid()[..., None]  # type: ignore[union-attr]
+    expected = (features[:, :, 0] * kept[:, 4] + features[:, :, 1]) * kept[:, 5] + features[:, :, 2]
+    torch.testing.assert_close(after["z"], expected)
+
+
+@torch.no_grad()
+def test_a_gated_hybrid_starts_near_the_one_without() -> None:
+    torch.manual_seed(0)
+    plain = build_mixer(GPT2, HybridConfig(3, K)).double()
+    gated = build_mixer(GPT2, HybridConfig(3, K, update_rule="gated", gate="data")).double()
+    gated.load_state_dict(plain.state_dict(), strict=False)
+    x = text(20)
+    (y, _), (expected, _) = gated(x, empty(gated), None), plain(x, empty(plain), None)
+    assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@merges
+@models
+@pytest.mark.parametrize("target", ["portable", "fused", "npu"])
+@pytest.mark.parametrize("kind", ["data", "fixed_sinks"])
+def test_the_graph_of_gates_and_sinks_is_the_model(
+    model: str, merge: str, target: str, kind: str, tmp_path: Path
+) -> None:
+    layers = (HybridConfig(5, K, merge=merge, **KINDS[kind]),) * 2
+    config = dataclasses.replace(MODELS[model], layers=layers)
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", config, target=target, batch=2)
+    assert small.proof(checkpoint, tmp_path / "g.onnx", steps=60).passed
+
+
+@merges
+@models
+@pytest.mark.parametrize("target", ["portable", "fused", "npu"])
+def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: Path) -> None:
+    layers = (HybridConfig(5, K, merge=merge), HybridConfig(5, 6, "hedgehog", merge, Guard("clamp", 1e-2)))
+    checkpoint, _ = small.graph(
+        tmp_path / "g.onnx", dataclasses.replace(MODELS[model], layers=layers), target=target, batch=2
+    )
+    proof = small.proof(checkpoint, tmp_path / "g.onnx", steps=60)
+    assert proof.passed, proof
+    described = describe(tmp_path / "g.onnx")
+    assert described.memory == "constant"
+    said = (
+        f"layer 1: hybrid, the last 5 tokens, 6 hedgehog features of those before, merged by {merge}, not folded: a key"
+    )
+    assert any(line.startswith(said) for line in lines(described))
+
+
+@merges
+@kinds
+def test_every_weight_learns(merge: str, kind: str) -> None:
+    made = mixer("rotary", merge, 3, kind=kind)
+    made(text(9), empty(made), turns("rotary", 9))[0].square().sum().backward()
+    for name, weight in made.named_parameters():
+        assert weight.grad is not None
+        assert weight.grad.abs().sum() > 0, name
+
+
+def test_gates_and_sinks_are_in_the_summary() -> None:
+    assert HybridConfig(4, K, **KINDS["fixed_sinks"]).summary() == (
+        "the last 4 tokens and the first 1, 5 relu features of those before, merged by sum, update rule gated, "
+        "gate fixed"
+    )
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        (lambda: HybridConfig(0, K), "expected window to be a whole number from 1 to 1048576; received 0; correct win"),
+        (
+            lambda: HybridConfig(4, K, merge="mean"),
+            "expected merge to be one of sum, gate; received 'mean'; choose one",
+        ),
+        (
+            lambda: HybridConfig(4, K, sinks=-1),
+            "expected sinks to be a whole number from 0 to 1048576; received -1; correct sinks",
+        ),
+        (
+            lambda: HybridConfig(4, K, update_rule="delta"),
+            "expected update_rule to be one of linear, gated; received 'delta'; choose one of those for update_rule",
+        ),
+        (
+            lambda: HybridConfig(4, K, update_rule="gated"),
+            "expected a gate of fixed, data for the update rule gated; received gate none; choose one of those",
+        ),
+        (
+            lambda: HybridConfig(4, K, gate="data"),
+            "expected a gate of none for the update rule linear; received gate data; choose one of those",
+        ),
+        (lambda: HybridConfig(4, 0), "expected feature_size to be a whole number from 1 to 1048576; received 0; corr"),
+        (lambda: HybridConfig(4, K, "tanh"), "expected feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog"),
+        (
+            lambda: dataclasses.replace(GPT2, layers=(HybridConfig(4, 5, "elu"),)),
+            "expected feature_size to be the head size, 4, with the feature map elu; received 5; correct feature_size",
+        ),
+    ],
+)
+def test_impossible_hybrids(config: object, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config()  # type: ignore[operator]
+    assert str(caught.value).startswith(message)

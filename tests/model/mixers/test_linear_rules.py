@@ -1,0 +1,250 @@
+"""Linear attention with decays and update rules: every form against the NumPy definition, and how a layer starts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixers.alone import random_mixer
+from torch import Tensor
+
+from small import GPT2, LLAMA, B, G, H, K, T, V
+from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.model import reference
+from t2r_export.model.mixers import State, build_mixer
+from t2r_export.model.mixers.gates import OPEN, Gates
+from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.ops import TORCH
+from t2r_export.model.positions import Rotary, build_positions
+from t2r_runtime.errors import UserError
+
+GUARD = Guard("add", 0.3)  # large: a wrong guard cannot hide
+RULES: dict[str, LinearConfig] = {
+    "gated": LinearConfig(K, update_rule="gated", gate="data", guard=GUARD),
+    "fixed": LinearConfig(K, update_rule="gated", gate="fixed", guard=GUARD),
+    "average": LinearConfig(K, update_rule="gated", gate="data", moving_average=True, guard=GUARD),
+    "fixed_average": LinearConfig(K, update_rule="gated", gate="fixed", moving_average=True, guard=GUARD),
+    "gated_norm": LinearConfig(K, update_rule="gated", gate="data", normalizer="group_norm"),
+    "delta": LinearConfig(K, update_rule="delta", normalizer="none"),
+    "gated_delta": LinearConfig(K, update_rule="gated_delta", gate="data", normalizer="rms_norm"),
+    "fixed_delta": LinearConfig(K, update_rule="gated_delta", gate="fixed", normalizer="none"),
+}
+MODELS: dict[str, ModelConfig] = {"learned": GPT2, "rotary": LLAMA}
+every = pytest.mark.parametrize("rule, model", [(rule, model) for rule in RULES for model in MODELS])
+
+
+def mixer(rule: str, model: str, seed: int = 0) -> tuple[LinearMixer, Rotary | None]:
+    """A mixer, and the rotation of T tokens of B texts."""
+    made = random_mixer(MODELS[model], RULES[rule], seed=seed)
+    assert isinstance(made, LinearMixer)
+    place = torch.tensor([[3], [11]], dtype=torch.int32) + torch.arange(T, dtype=torch.int32)
+    return made, build_positions(MODELS[model]).rotary(place)
+
+
+def inputs(made: LinearMixer, length: int = T, seed: int = 1) -> tuple[Tensor, State]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(B, length, GPT2.width, generator=generator, dtype=torch.float64)
+    state = {s.name: torch.rand(s.dims(B), generator=generator, dtype=torch.float64) + 0.5 for s in made.state_spec()}
+    return x, state
+
+
+def maps(made: LinearMixer, x: Tensor, rotary: Rotary | None) -> tuple[np.ndarray, ...]:
+    """φ(q), φ(k) and v of a layer with the same weights that only adds up."""
+    config = dataclasses.replace(made.config, update_rule="linear", gate="none", moving_average=False)
+    plain = build_mixer(made.model_config, config).double()
+    assert isinstance(plain, LinearMixer)
+    plain.load_state_dict({name: w for name, w in made.state_dict().items() if not name.startswith("gates.")})
+    q, k, v, _ = plain.features(x, rotary)
+    return q.numpy(), k.numpy(), v.numpy()
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def by_definition(made: LinearMixer, x: Tensor, state: State, rotary: Rotary | None) -> tuple[np.ndarray, ...]:
+    """o before the output, S and z, from φ(q), φ(k), v, the gates' weights and t2r_export.model.reference alone."""
+    config = made.config
+    q, k, v = maps(made, x, rotary)
+    log_gate = beta = None
+    logits = []
+    if made.gates.rows:
+        y = x.numpy() @ made.gates.weight.numpy().T + made.gates.offset.numpy()
+        logits = [y[..., at : at + G] for at in range(0, made.gates.rows, G)]
+    if config.gate == "data":
+        log_gate = np.log(sigmoid(logits[0]))
+    if config.gate == "fixed":
+        log_gate = np.log(1 - 2.0 ** (-5 - np.arange(G))) * np.ones((*x.shape[:2], 1))
+    if "delta" in config.update_rule:
+        beta = sigmoid(logits[-1])
+        q, k = (a / np.sqrt((a * a).sum(-1, keepdims=True) + K * 1e-6) for a in (q, k))
+    if config.moving_average:
+        k = k * (1 - np.exp(log_gate))[..., None]
+    o, S = reference.recurrence(q, k, v, state["S"].numpy(), log_gate, beta)
+    if config.normalizer != "z":
+        return o, S
+    # z is the state of a value that is always 1
+    sums, z = reference.recurrence(q, k, np.ones((*v.shape[:3], 1)), state["z"].numpy()[..., None], log_gate)
+    return o / (sums + GUARD.eps), S, z[..., 0]
+
+
+@torch.no_grad()
+@every
+def test_forward_and_step_are_the_definition(rule: str, model: str) -> None:
+    made, rotary = mixer(rule, model)
+    x, state = inputs(made)
+    o, *after = by_definition(made, x, state, rotary)
+    expected = [made._output(torch.tensor(o), TORCH).unflatten(0, x.shape[:2]).numpy(), *after]
+    tolerance = 1e-6 if made.config.gate == "fixed" else 1e-10  # float32 constants
+    y, end = made(x, state, rotary)
+    stepped = []
+    for t in range(T):
+        here = None if rotary is None else (rotary[0][:, t], rotary[1][:, t])
+        out, state = made.step(x[:, t], state, here)
+        stepped.append(out)
+    for outputs in ((y, *end.values()), (torch.stack(stepped, 1), *state.values())):
+        for received, wanted in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(received.numpy(), wanted, rtol=tolerance, atol=tolerance)
+    for received, wanted in zip((torch.stack(stepped, 1), *state.values()), (y, *end.values()), strict=True):
+        torch.testing.assert_close(received, wanted, rtol=1e-10, atol=1e-10)
+
+
+@settings(max_examples=16)
+@given(st.sampled_from(list(RULES)), st.integers(1, 29))
+def test_split_is_whole(rule: str, at: int) -> None:
+    made, _ = mixer(rule, "learned")
+    x, state = inputs(made, length=30)
+    with torch.no_grad():
+        whole, end = made(x, state, None)
+        first, state = made(x[:, :at], state, None)
+        second, state = made(x[:, at:], state, None)
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(state, end, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rule", RULES)
+def test_folded_is_unfolded(rule: str) -> None:
+    made, _ = mixer(rule, "learned")
+    x, state = inputs(made)
+    assert made.fold_obstacle() is None
+    folded = made.fold()
+    assert isinstance(folded, LinearMixer)
+    assert folded.qkv.out_features == (H + G) * K + G * V + made.gates.rows
+    assert not [name for name, _ in folded.gates.named_parameters()]
+    for form in ("forward", "step"):
+        here = x if form == "forward" else x[:, 0]
+        for received, expected in zip(
+            getattr(folded, form)(here, state, None), getattr(made, form)(here, state, None), strict=True
+        ):
+            torch.testing.assert_close(received, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_weight_learns(rule: str) -> None:
+    made, _ = mixer(rule, "learned")
+    x, state = inputs(made)
+    made(x, state, None)[0].square().sum().backward()
+    for name, weight in made.named_parameters():
+        assert weight.grad is not None
+        assert weight.grad.abs().sum() > 0, name
+
+
+def test_state_spec() -> None:
+    shapes = {"S": ("B", G, K, V), "z": ("B", G, K)}
+    for rule, config in RULES.items():
+        spec = {s.name: s.shape for s in mixer(rule, "learned")[0].state_spec()}
+        assert spec == (shapes if config.normalizer == "z" else {"S": shapes["S"]})
+
+
+@torch.no_grad()
+def test_a_gated_layer_starts_near_the_one_without() -> None:
+    torch.manual_seed(0)
+    plain = build_mixer(GPT2, LinearConfig(K)).double()
+    gated = build_mixer(GPT2, LinearConfig(K, update_rule="gated", gate="data")).double()
+    gated.load_state_dict(plain.state_dict(), strict=False)
+    x, state = inputs(plain, length=20)  # type: ignore[arg-type]
+    (y, after), (expected, after_expected) = gated(x, state, None), plain(x, state, None)
+    assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
+    kept = torch.sigmoid(torch.tensor(OPEN)).item() ** 20
+    assert kept > 0.95
+    assert torch.all(after["z"] >= kept * after_expected["z"] - 1e-9)
+
+
+def test_fixed_decays_are_retnets() -> None:
+    gates = Gates(7, 3, RULES["fixed"])
+    assert not list(gates.parameters())
+    assert not gates.state_dict()
+    np.testing.assert_allclose(gates.log_gate.exp().flatten(), [1 - 1 / 32, 1 - 1 / 64, 1 - 1 / 128], rtol=1e-7)
+
+
+def test_a_gate_is_exact_where_it_is_nearly_open() -> None:
+    """float32 numbers next to 1 are 6e-8 apart, so that 1 - sigmoid(12) = 6.1e-6 would be known to one part in 100."""
+    gates = Gates(1, 1, RULES["average"])
+    gates.offset.data.fill_(12.0)
+    control = gates.step(gates.logits(torch.zeros(1, 1)))
+    left = 1 / (1 + np.exp(12.0))
+    np.testing.assert_allclose(control.entering.item(), left, rtol=1e-6)
+    np.testing.assert_allclose(-control.log_gate.item(), -np.log1p(-left), rtol=1e-6)
+
+
+@torch.no_grad()
+def test_a_moving_average_forgets_its_start() -> None:
+    """Equal tokens: S becomes φ(k) vᵀ whatever it was (2103.02143, section 3.3)."""
+    made, _ = mixer("average", "learned")
+    for weight in made.gates.parameters():  # g = 1/2
+        weight.zero_()
+    x, state = inputs(made, length=1)
+    x = x.expand(B, 200, GPT2.width)
+    _, after = made(x, state, None)
+    _, k, v = maps(made, x, None)
+    np.testing.assert_allclose(after["S"], k[:, 0, :, :, None] * v[:, 0, :, None, :], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"update_rule": "decay"},
+            "expected update_rule to be one of linear, gated, delta, gated_delta; received 'decay'; "
+            "choose one of those for update_rule",
+        ),
+        (
+            {"update_rule": "gated"},
+            "expected a gate of fixed, data for the update rule gated; received gate none; choose one of those",
+        ),
+        (
+            {"gate": "fixed"},
+            "expected a gate of none for the update rule linear; received gate fixed; choose one of those",
+        ),
+        (
+            {"update_rule": "delta"},
+            "expected a normalizer of none, group_norm, rms_norm for the update rule delta, which has no z; "
+            "received normalizer z; choose one of those",
+        ),
+        (
+            {"moving_average": True},
+            "expected moving_average only with the update rule gated; received linear; leave moving_average out",
+        ),
+        (
+            {"update_rule": "gated", "gate": "data", "memory": 2},
+            "expected a memory only with the update rule linear; received gated; leave memory out",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        LinearConfig(K, **options)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_a_rule_is_in_the_summary() -> None:
+    assert "update rule" not in LinearConfig(K).summary()
+    assert "update rule gated, gate data, moving average" in RULES["average"].summary()
+    assert "update rule delta" in RULES["delta"].summary()
+    assert dataclasses.replace(GPT2, layers=(RULES["gated"], SoftmaxConfig())).layers[0].folded is False

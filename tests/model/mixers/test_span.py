@@ -1,0 +1,200 @@
+"""Adaptive spans against their definition in NumPy, and the fold that gives every kv head a buffer of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixers.alone import buffers, by_steps, random_mixer, text
+from torch import Tensor
+
+import small
+from small import GPT2, LLAMA, B, G, H, V
+from t2r_export.config.mixers import SpanConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.convert import convert
+from t2r_export.describe import describe, lines
+from t2r_export.fold import fold, fold_error
+from t2r_export.model import reference
+from t2r_export.model.mixers import build_mixer
+from t2r_export.model.mixers.span import SpanMixer
+from t2r_export.model.positions import build_positions, rotate
+from t2r_runtime.errors import CheckFailed, UserError
+
+SPAN, RAMP = 11, 4
+SHARES = [0.0, 0.5, -3.0, 0.2, 1.0, 7.0]  # of the longest, a head each; past the bounds is at the bounds
+TOKENS = (8, 6, 11)  # ⌈R + z⌉, z = share · (11 - 4), the longer of a group's two
+MODELS = {"learned": GPT2, "rotary": LLAMA}
+models = pytest.mark.parametrize("model", MODELS)
+
+
+def mixer(model: str, span: int = SPAN, ramp: int = RAMP) -> SpanMixer:
+    """A float64 mixer of random weights, with the spans of `SHARES`."""
+    made = random_mixer(MODELS[model], SpanConfig(span, ramp), scale=0.6)
+    assert isinstance(made, SpanMixer)
+    made.span.data = torch.tensor(SHARES, dtype=torch.float64)
+    return made
+
+
+def by_definition(made: SpanMixer, model: ModelConfig, x: Tensor) -> Tensor:
+    q, k, v = (layer(x).unflatten(-1, (-1, V)) for layer in (made.q, made.k, made.v))
+    rotary = build_positions(model).rotary(torch.arange(x.shape[1])[None])
+    if rotary is not None:
+        q, k = rotate(q, rotary), rotate(k, rotary)
+    z = np.clip(made.span.numpy(), 0, 1)[:, None] * (made.config.span - made.config.ramp)
+    masks = np.clip((made.config.ramp + z - np.arange(made.config.span)) / made.config.ramp, 0, 1)
+    return made.o(torch.from_numpy(reference.spanned(q.numpy() / np.sqrt(V), k.numpy(), v.numpy(), masks)).flatten(2))
+
+
+@torch.no_grad()
+@models
+@pytest.mark.parametrize("span, ramp, length", [(SPAN, RAMP, 50), (1, 1, 5), (20, 20, 9), (18, 1, 40)])
+def test_forward_and_step_are_the_definition(model: str, span: int, ramp: int, length: int) -> None:
+    made, x = mixer(model, span, ramp), text(length)
+    folded = made.fold()
+    expected = by_definition(made, MODELS[model], x)
+    for form in (made, folded):
+        start = {s.name: torch.zeros(s.dims(B)).double() for s in form.state_spec()}
+        start["count"] = start["count"].int()
+        for y in (form(x, start, None)[0], by_steps(form, x, start)[0]):
+            torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+
+
+@torch.no_grad()
+@settings(max_examples=40)
+@given(
+    st.sampled_from(list(MODELS)),
+    st.integers(1, 5),
+    st.integers(0, 6),
+    st.integers(2, 30),
+    st.lists(st.integers(0, 20), min_size=1, max_size=3),
+    st.data(),
+)
+def test_every_form_is_one_function(
+    model: str, ramp: int, more: int, length: int, counts: list[int], data: st.DataObject
+) -> None:
+    """Parallel, split anywhere, step by step, folded and not: from random states."""
+    made = mixer(model, ramp + more, ramp)
+    x, start, at = text(length, len(counts)), buffers(made, counts), data.draw(st.integers(1, length - 1))
+    y, after = made(x, start, None)
+    first, between = made(x[:, :at], start, None)
+    second, end = made(x[:, at:], between, None)
+    stepped, last = by_steps(made, x, start)
+    for received in (torch.cat([first, second], 1), stepped):
+        torch.testing.assert_close(received, y, rtol=2e-6, atol=2e-6)
+    for states in (end, last):
+        small.assert_states(states, after, 1e-12)
+    folded = made.fold()
+    assert isinstance(folded, SpanMixer)
+    for form in (folded, lambda x, s, _: by_steps(folded, x, s)):
+        received, states = form(x, made.fold_state(start), None)
+        torch.testing.assert_close(received, y, rtol=2e-6, atol=2e-6)
+        small.assert_states(states, made.fold_state(after), 1e-12)
+
+
+def test_the_fold_keeps_what_each_kv_head_needs() -> None:
+    made = mixer("learned")
+    folded = made.fold()
+    assert isinstance(folded, SpanMixer)
+    assert folded.config == SpanConfig(SPAN, RAMP, folded=True, spans=TOKENS) == dataclasses.replace(folded.config)
+    assert {s.name: s.shape for s in made.state_spec()} == {
+        "k": ("B", G, SPAN, V),
+        "v": ("B", G, SPAN, V),
+        "count": ("B",),
+    }
+    wanted = {f"{name}{g}": ("B", 1, length, V) for g, length in enumerate(TOKENS) for name in "kv"}
+    assert {s.name: s.shape for s in folded.state_spec()} == wanted | {"count": ("B",)}
+    assert not any(s.grows for s in folded.state_spec())
+    assert fold_error(made) < 1e-12
+    assert folded.fold_state(wanted) is wanted
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA], ids=["learned", "rotary"])
+@pytest.mark.parametrize("target", ["portable", "fused", "npu"])
+def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path) -> None:
+    """Over several times the span; the states of the graph are those of the folded model."""
+    config = dataclasses.replace(model, layers=(SpanConfig(SPAN, RAMP), SpanConfig(5, 2)))
+    checkpoint, report = small.graph(tmp_path / "g.onnx", config, target=target)
+    proof = small.proof(checkpoint, tmp_path / "g.onnx", steps=80)
+    assert proof.passed, proof
+    assert [f.status for f in report.folds] == ["folded", "folded"]
+    described = describe(tmp_path / "g.onnx")
+    assert described.memory == "constant"
+    spans = ", ".join(map(str, fold(checkpoint.model)[0].config.layers[0].to_dict()["spans"]))
+    assert any(f"layer 0: span, the last {spans} tokens, ramp 4, folded" in line for line in lines(described))
+
+
+def test_a_wrong_fold_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = SpanMixer.spans
+    made = small.model(dataclasses.replace(GPT2, layers=(SpanConfig(SPAN, RAMP),)))
+
+    def short(self: SpanMixer) -> tuple[int, ...]:
+        spans = right(self)
+        return spans if self.config.folded else (spans[0] - 1, *spans[1:])
+
+    fold(made)
+    monkeypatch.setattr(SpanMixer, "spans", short)
+    with pytest.raises(CheckFailed, match="layer 0 folded differs by "):
+        fold(made)
+
+
+@torch.no_grad()
+@models
+def test_it_starts_as_softmax_attention_on_what_is_near(model: str) -> None:
+    teacher = small.model(dataclasses.replace(MODELS[model], layers=(small.SOFTMAX,) * 2)).double()
+    student, ids = convert(teacher, SpanConfig(SPAN, RAMP)), small.ids(length=12)
+    near = SPAN - RAMP + 1
+    torch.testing.assert_close(student(ids)[:, :near], teacher(ids)[:, :near], rtol=2e-6, atol=2e-6)
+    assert (student(ids) - teacher(ids))[:, near:].abs().max() > 1e-4
+
+
+def test_the_penalty_shortens_spans() -> None:
+    made = mixer("learned")
+    assert float(made.penalty().detach()) == pytest.approx(0.02 * (0.5 + 0.2 + 1 + 1) / H)
+    made.span.data.fill_(1.0)
+    optimizer = torch.optim.SGD([made.span], lr=1.0)
+    for _ in range(100):
+        optimizer.zero_grad()
+        made.penalty().backward()
+        optimizer.step()
+    assert made.spans() == (9, 9, 9)
+    assert build_mixer(GPT2, small.SOFTMAX).penalty() == 0
+
+
+def test_a_span_past_its_bounds_can_come_back() -> None:
+    made, x = mixer("learned"), text(9)
+    made(x, buffers(made, [20, 30]), None)[0].square().sum().backward()
+    assert made.span.grad is not None
+    assert (made.span.grad != 0).all()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.parameters())
+
+
+def test_json_and_back() -> None:
+    model = dataclasses.replace(GPT2, layers=(SpanConfig(SPAN, RAMP), SpanConfig(9, 2, 0.5, True, (3, 9, 2))))
+    assert ModelConfig.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"span": 0}, "span to be a whole number from 1 to 1048576; received 0; correct span"),
+        ({"span": 8, "ramp": 9}, "a ramp of at most the span, 8; received 9; correct ramp"),
+        ({"span": 8, "ramp": 0}, "ramp to be a whole number from 1 to 1048576; received 0; correct ramp"),
+        ({"span": 8, "ramp": 2, "span_loss": "x"}, "span_loss to be a finite number; received 'x'; correct span_loss"),
+        ({"span": 8, "ramp": 2, "spans": 3}, "spans to be a list; received int; correct spans"),
+        ({"span": 8, "ramp": 2, "spans": [9]}, "spans to be a whole number from 1 to 8; received 9; correct spans"),
+        ({"span": 8, "ramp": 2, "spans": [4]}, "0 spans; received 1; correct spans"),
+        ({"span": 8, "ramp": 2, "folded": True}, "3 spans; received 0; correct spans"),
+    ],
+)
+def test_impossible_spans(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        dataclasses.replace(GPT2, layers=(SpanConfig(**values),))
+    assert str(caught.value) == f"expected {message}"

@@ -1,0 +1,178 @@
+"""The sliding softmax window against its definition in NumPy, and against full softmax while nothing has left it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixers.alone import buffers, by_steps, empty, random_mixer, text
+from torch import Tensor
+
+import small
+from small import GPT2, LLAMA, B, G, H, V
+from t2r_export.config.mixers import WindowConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.convert import convert
+from t2r_export.model import reference
+from t2r_export.model.mixers.banded import MASKED, absent, key_bands, push
+from t2r_export.model.mixers.window import WindowMixer
+from t2r_export.model.positions import rotary_frequencies
+from t2r_runtime.errors import UserError
+
+MODELS = {"learned": GPT2, "rotary": LLAMA, "one_each": dataclasses.replace(LLAMA, kv_heads=H)}
+models = pytest.mark.parametrize("model", MODELS)
+sizes = st.tuples(st.integers(1, 7), st.integers(0, 5))
+
+
+def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> WindowMixer:
+    made = random_mixer(model, WindowConfig(window, sinks, memory), scale=0.6)
+    assert isinstance(made, WindowMixer)
+    return made
+
+
+def by_definition(made: WindowMixer, model: ModelConfig, x: Tensor) -> Tensor:
+    q, k, v = (layer(x).unflatten(-1, (-1, V)).numpy() for layer in (made.q, made.k, made.v))
+    frequencies = None if model.rotary is None else rotary_frequencies(model.rotary, V).double().numpy()
+    memory = None if made.memory is None else (made.memory.k.numpy(), made.memory.v.numpy())
+    o = reference.windowed(q / np.sqrt(V), k, v, made.config.window, made.config.sinks, frequencies, memory)
+    return made.o(torch.from_numpy(o).flatten(2))
+
+
+@torch.no_grad()
+@models
+@pytest.mark.parametrize(
+    "window, sinks, length", [(3, 2, 41), (1, 0, 5), (1, 3, 9), (6, 0, 20), (17, 4, 50), (30, 9, 20)]
+)
+def test_forward_and_step_are_the_definition(model: str, window: int, sinks: int, length: int) -> None:
+    made, x = mixer(MODELS[model], window, sinks), text(length)
+    expected = by_definition(made, MODELS[model], x)
+    for y in (made(x, empty(made), None)[0], by_steps(made, x, empty(made))[0]):
+        torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+
+
+@torch.no_grad()
+@models
+@pytest.mark.parametrize("sinks", [0, 2])
+def test_a_memory_is_seen_by_every_token(model: str, sinks: int) -> None:
+    made, x = mixer(MODELS[model], 3, sinks, memory=5), text(23)
+    expected = by_definition(made, MODELS[model], x)
+    for y in (made(x, empty(made), None)[0], by_steps(made, x, empty(made))[0]):
+        torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+    for weight in made.memory.parameters():  # type: ignore[union-attr]
+        weight.data += 1.0
+        assert (made(x, empty(made), None)[0] - expected).abs().max() > 1e-3
+
+
+@torch.no_grad()
+@settings(max_examples=60)
+@given(st.sampled_from(list(MODELS)), sizes, st.integers(1, 40), st.lists(st.integers(0, 20), min_size=1, max_size=3))
+def test_steps_are_the_parallel_form(model: str, size: tuple[int, int], length: int, counts: list[int]) -> None:
+    made = mixer(MODELS[model], *size)
+    x, state = text(length, batch=len(counts)), buffers(made, counts)
+    y, after = made(x, state, None)
+    stepped, end = by_steps(made, x, state)
+    torch.testing.assert_close(stepped, y, rtol=2e-6, atol=2e-6)
+    assert list(after) == list(end) == list(state)
+    for name, value in end.items():
+        torch.testing.assert_close(after[name], value, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+@settings(max_examples=30)
+@given(st.sampled_from(list(MODELS)), sizes, st.integers(2, 30), st.data())
+def test_split_anywhere(model: str, size: tuple[int, int], length: int, data: st.DataObject) -> None:
+    made, x, at = mixer(MODELS[model], *size), text(length), data.draw(st.integers(1, length - 1))
+    state = buffers(made, [0, 3])
+    whole, end = made(x, state, None)
+    first, between = made(x[:, :at], state, None)
+    second, after = made(x[:, at:], between, None)
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=2e-6, atol=2e-6)
+    small.assert_states(after, end, 1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", [GPT2, LLAMA], ids=["learned", "rotary"])
+@pytest.mark.parametrize("window, sinks", [(9, 0), (5, 4), (1, 8), (20, 30)])
+def test_it_is_softmax_attention_until_a_token_leaves(model: ModelConfig, window: int, sinks: int) -> None:
+    teacher = small.model(dataclasses.replace(model, layers=(small.SOFTMAX,) * 2)).double()
+    student = convert(teacher, WindowConfig(window, sinks))
+    assert student.state_dict().keys() == teacher.state_dict().keys(), "nothing to learn is new"
+    ids = small.ids(length=9)
+    torch.testing.assert_close(student(ids), teacher(ids), rtol=2e-6, atol=2e-6)
+    if window + sinks == 9:
+        longer = small.ids(length=12)
+        assert (student(longer) - teacher(longer))[:, 10:].abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_sinks_are_kept_and_the_window_moves() -> None:
+    made, x = mixer(GPT2, 3, 2), text(11)
+    _, after = made(x, empty(made), None)
+    k = made.k(x).view(B, 11, G, V).transpose(1, 2)
+    assert torch.equal(after["k"], k[:, :, -3:])
+    assert torch.equal(after["sink_k"], k[:, :, :2])
+    assert after["count"].tolist() == [11, 11]
+
+
+@torch.no_grad()
+def test_an_absent_slot_weighs_nothing() -> None:
+    """Whatever stands in a slot that holds no token, or one that a sink holds."""
+    made, x = mixer(LLAMA, 4, 3), text(3)
+    state = empty(made)
+    filled = {name: value + 1e3 if value.is_floating_point() else value for name, value in state.items()}
+    for form in (made, lambda *args: by_steps(made, *args[:2])):
+        assert torch.equal(form(x, filled, None)[0], form(x, state, None)[0])
+
+
+def test_push() -> None:
+    buffer = torch.arange(6.0).view(1, 1, 3, 2)
+    assert push(buffer, torch.full((1, 1, 1, 2), 9.0)).flatten().tolist() == [2, 3, 4, 5, 9, 9]
+    assert push(buffer[:, :, :1], torch.full((1, 1, 1, 2), 9.0)).flatten().tolist() == [9, 9]
+
+
+def test_absent() -> None:
+    assert absent(torch.tensor([0.0, 2, 3, 40]), torch.tensor(2.0)).tolist() == [0, 0, 1, 1]
+    assert torch.tensor(MASKED).half().isfinite()
+
+
+def test_memory_is_linear_in_the_length() -> None:
+    bands = [key_bands(torch.zeros(1, 1, 8 + T, 1), 8, 16).numel() for T in (64, 128)]
+    assert bands == [4 * 23, 8 * 23]
+
+
+def test_state_spec_and_fold() -> None:
+    made = mixer(GPT2, 3, 2)
+    spec = {s.name: (s.dtype, s.shape, s.grows) for s in made.state_spec()}
+    window, sinks = ("float32", ("B", G, 3, V), False), ("float32", ("B", G, 2, V), False)
+    count = ("int32", ("B",), False)
+    assert spec == {"k": window, "v": window, "sink_k": sinks, "sink_v": sinks, "count": count}
+    assert [s.name for s in mixer(GPT2, 3, 0).state_spec()] == ["k", "v", "count"]
+    assert made.fold_obstacle() == "softmax attention has no feature map to fold"
+
+
+def test_every_weight_learns() -> None:
+    made = mixer(LLAMA, 3, 2)
+    made(text(9), empty(made), None)[0].square().sum().backward()
+    for name, weight in made.named_parameters():
+        assert weight.grad is not None
+        assert weight.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ((0, 4), "expected window to be a whole number from 1 to 1048576; received 0; correct window"),
+        ((3, -1), "expected sinks to be a whole number from 0 to 1048576; received -1; correct sinks"),
+        ((3, True), "expected sinks to be a whole number from 0 to 1048576; received True; correct sinks"),
+        ((3, 2, -1), "expected memory to be a whole number from 0 to 1048576; received -1; correct memory"),
+        ((3, 1.0), "expected sinks to be a whole number from 0 to 1048576; received 1.0; correct sinks"),
+    ],
+)
+def test_impossible_sizes(values: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        WindowConfig(*values)
+    assert str(caught.value) == message

@@ -1,0 +1,195 @@
+"""Feed-forwards by kind: product keys against the whole table, and blocks that have none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from small import GPT2, MEMORY, NO_FFN, WIDTH, B, T
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.feed_forward import DENSE, FEED_FORWARD_CONFIGS, ProductKeyConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.describe import describe, lines
+from t2r_export.model.feed_forward import FEED_FORWARDS, QUERY_EPS, ProductKey
+from t2r_runtime.errors import UserError
+
+
+def memory(config: ProductKeyConfig = MEMORY) -> ProductKey:
+    made = ProductKey(GPT2, config).double()
+    generator = torch.Generator().manual_seed(0)
+    for weight in made.parameters():
+        weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    return made
+
+
+def by_definition(made: ProductKey, x: np.ndarray) -> np.ndarray:
+    """x (D): every key of the n² scored with the whole query, the best of all of them kept (Lample et al. 2019)."""
+    config, weights = made.config, {name: weight.detach().numpy() for name, weight in made.named_parameters()}
+    query = (weights["query.weight"] @ x + weights["query.bias"]).reshape(config.heads, config.query_size)
+    spread = query - query.mean(-1, keepdims=True)
+    query = spread / np.sqrt((spread**2).mean(-1, keepdims=True) + QUERY_EPS)
+    query = query * weights["norm.weight"] + weights["norm.bias"]
+    out = np.zeros(WIDTH)
+    for head in range(config.heads):
+        first, second = weights["keys"][2 * head], weights["keys"][2 * head + 1]  # (half, n) each
+        keys = [np.concatenate([first[:, i], second[:, j]]) for i in range(config.keys) for j in range(config.keys)]
+        scores = np.array([query[head] @ key for key in keys])
+        best = np.argsort(scores)[-config.top :]
+        shares = np.exp(scores[best]) / np.exp(scores[best]).sum()
+        out += shares @ weights["values"][best]
+    return out
+
+
+@torch.no_grad()
+@settings(max_examples=20)
+@given(keys=st.integers(1, 6), half=st.integers(1, 3), heads=st.integers(1, 3), top=st.integers(1, 6))
+def test_product_keys_find_the_best_of_all_keys(keys: int, half: int, heads: int, top: int) -> None:
+    made = memory(ProductKeyConfig(keys, 2 * half, heads, min(top, keys)))
+    x = torch.randn(B, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = np.stack([by_definition(made, row) for row in x.numpy()])
+    np.testing.assert_allclose(made(x).numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_a_sequence_is_its_tokens() -> None:
+    made = memory()
+    x = torch.randn(B, T, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(made(x), torch.stack([made(x[:, t]) for t in range(T)], 1), rtol=1e-12, atol=1e-12)
+
+
+def test_every_weight_learns() -> None:
+    made = memory()
+    made(torch.randn(50, WIDTH, dtype=torch.float64)).square().sum().backward()
+    for name, weight in made.named_parameters():
+        assert weight.grad is not None, name
+        used = weight.grad.abs().sum(-1) > 0  # of the values, those that some token read
+        assert used.any() if name == "values" else used.all(), name
+
+
+def test_fresh_weights_are_of_the_size_that_training_wants() -> None:
+    made = ProductKey(dataclasses.replace(GPT2, width=64), ProductKeyConfig(32, 16))
+    assert float(made.keys.detach().abs().max()) <= 8**-0.5
+    assert float(made.values.detach().std()) == pytest.approx(64**-0.5, rel=0.02)
+
+
+def test_the_graph_reads_the_top_keys_alone(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "mixed")
+    nodes = onnx.load(tmp_path / "g.onnx").graph.node
+    assert sum(node.op_type == "TopK" for node in nodes) == 2
+    assert [node.op_type for node in nodes if "blocks.1.ffn.values" in node.input] == ["Gather"]
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+def test_a_graph_of_memories_is_the_model(prefill: bool, tmp_path: Path) -> None:
+    """Product keys behind one layer, and a persistent memory in the other; also in the graph for prompts."""
+    layers = (small.LINEAR, dataclasses.replace(small.LINEAR, memory=3))
+    config = dataclasses.replace(GPT2, layers=layers, feed_forwards=(MEMORY, NO_FFN))
+    made, report = small.graph(tmp_path / "g.onnx", config, prefill=prefill)
+    assert report.no_prefill is None
+    assert small.proof(made, tmp_path / "g.onnx", 20).passed
+
+
+def test_without_a_feed_forward_nothing_of_it_is_left() -> None:
+    made = small.model(dataclasses.replace(GPT2, feed_forwards=(DENSE, NO_FFN)))
+    names = {name for name, _ in made.named_parameters()}
+    assert any(name.startswith("blocks.0.ffn") for name in names)
+    assert not any(name.startswith(("blocks.1.ffn", "blocks.1.norm2")) for name in names)
+
+
+@torch.no_grad()
+def test_a_plain_lstm_is_torchs() -> None:
+    """Without norm, residual and feed-forward the model is an embedding, torch's own stack of layers, and a head."""
+    made = small.model("lstm")
+    whole = torch.nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
+    whole.load_state_dict(
+        {name.replace("l0", f"l{layer}"): weight for layer in (0, 1) for name, weight in _rnn(made, layer).items()}
+    )
+    ids = small.ids()
+    torch.testing.assert_close(made(ids), made.head(whole(made.embedding(ids))[0]), rtol=1e-5, atol=1e-5)
+
+
+def _rnn(made: Any, layer: int) -> dict[str, torch.Tensor]:
+    return dict(made.blocks[layer].mixer.rnn.state_dict())
+
+
+def test_inspect_names_what_is_not_dense(tmp_path: Path) -> None:
+    made, _ = small.graph(tmp_path / "g.onnx", "mixed")
+    checkpoint.save(tmp_path / "m.pt", made.model, None, {})
+    for path in (tmp_path / "g.onnx", tmp_path / "m.pt"):
+        shown = [line for line in lines(describe(path)) if line.startswith("layer ")]
+        assert "feed-forward" not in shown[0]
+        assert shown[1].endswith("feed-forward product_key, 5² values, 2 heads, top 3")
+        assert shown[2].endswith("feed-forward none")
+
+
+def test_the_two_tables_agree() -> None:
+    assert FEED_FORWARD_CONFIGS.keys() == FEED_FORWARDS.keys()
+    assert all(config.kind == kind for kind, config in FEED_FORWARD_CONFIGS.items())
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "mixed"])
+def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    made = small.model(name)
+    checkpoint.save(tmp_path / "m.pt", made, None, {})
+    loaded = checkpoint.load(tmp_path / "m.pt")
+    assert loaded.config == made.config
+    assert torch.equal(loaded.model(small.ids()), made(small.ids()))
+
+
+def test_older_configs_are_what_they_were() -> None:
+    data = GPT2.to_dict()
+    assert not {"feed_forwards", "residual"} & set(data)
+    assert ModelConfig.from_dict(data).feed_forward(1) == DENSE
+    named = dataclasses.replace(GPT2, feed_forwards=(NO_FFN, MEMORY))
+    assert json.loads(json.dumps(named.to_dict()))["feed_forwards"][1] == {
+        "kind": "product_key", "keys": 5, "query_size": 6, "heads": 2, "top": 3
+    }  # fmt: skip
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    (
+        {"feed_forwards": [{"kind": "dense"}]},
+        "a feed-forward for each of the 2 layers, or none named; received 1; corr",
+    ),
+    ({"feed_forwards": {"kind": "dense"}}, "feed_forwards to be a list of at most 1024; received dict; correct the co"),
+    ({"feed_forwards": [{}, {}]}, "feed-forward kind to be one of dense, none, product_key; received None; choose one"),
+    (
+        {"feed_forwards": ["dense", "dense"]},
+        "a feed-forward's config to be a JSON object; received str; correct the config",
+    ),
+    ({"residual": 1}, "residual to be true or false; received 1; correct residual"),
+]
+BAD_KEYS: list[tuple[dict[str, Any], str]] = [
+    ({"keys": 1025}, "keys to be a whole number from 1 to 1024; received 1025; correct keys"),
+    ({"top": 6}, "top to be a whole number from 1 to 5; received 6; correct top"),
+    ({"query_size": 7}, "an even query_size, to cut in two halves; received 7; correct it"),
+    ({"heads": 0}, "heads to be a whole number from 1 to 1048576; received 0; correct heads"),
+    (
+        {"wide": 1},
+        "a product_key feed-forward's config to have the keys heads, keys, query_size, top; received missing",
+    ),
+]
+
+
+@pytest.mark.parametrize("changes, message", BAD)
+def test_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ModelConfig.from_dict(GPT2.to_dict() | changes)
+    assert str(caught.value).startswith(f"expected {message}")
+
+
+@pytest.mark.parametrize("changes, message", BAD_KEYS)
+def test_refused_product_keys(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ModelConfig.from_dict(GPT2.to_dict() | {"feed_forwards": [DENSE.to_dict(), MEMORY.to_dict() | changes]})
+    assert str(caught.value).startswith(f"expected {message}")

@@ -1,0 +1,133 @@
+"""What the quantizers compute of one weight at a time, against ONNX Runtime's quantizers of whole models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import small
+from t2r_export import quantize as quantizing
+from t2r_export.config.export import ExportConfig
+from t2r_export.export import export
+from t2r_export.graph.file import Weight, values
+from t2r_export.quantize import export_quantized, quantize
+from t2r_export.quantizers.base import QuantizeConfig, initializers, quantize_embedding, quiet, replace_initializers
+from t2r_export.quantizers.blocks import in_blocks
+
+BLOCKS = sys.modules[in_blocks.__module__]  # whose name in its package is that of a function in it
+
+
+def model_of(operator: str, inputs: list[str], weight: np.ndarray, x: int) -> onnx.ModelProto:
+    """A model of one node that reads `weight`; x is the type of its input."""
+    graph = helper.make_graph(
+        [helper.make_node(operator, inputs, ["y"], name="node")],
+        "one",
+        [helper.make_tensor_value_info("input_ids", x, ["B"] if operator == "Gather" else ["B", len(weight)])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", weight.shape[1]])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("shape", [(96, 5), (70, 3), (7, 2)])  # whole blocks, a part of one, less than one
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("size", [16, 32])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_blocks_are_those_of_the_quantizer(
+    bits: int, size: int, asymmetric: bool, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
+
+    monkeypatch.setattr(BLOCKS, "NUMBERS", 2 * shape[0])  # two columns at a time
+    matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    how = DefaultWeightOnlyQuantConfig(size, not asymmetric, bits=bits)
+    quantizer = MatMulNBitsQuantizer(model_of("MatMul", ["input_ids", "w"], matrix, TensorProto.FLOAT), algo_config=how)
+    with quiet():
+        quantizer.process()
+    made = initializers(quantizer.model.model)
+    expected = [made[f"w_{part}"] for part in (f"Q{bits}", "scales", "zero_points")[: 2 + asymmetric]]
+    found = in_blocks(matrix, bits, size, asymmetric)
+    for tensor, array in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), array, strict=True)
+
+
+def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    monkeypatch.setattr("t2r_export.quantizers.base.TABLE_ROWS", 4)
+    table = np.random.default_rng(0).normal(size=(11, 6)).astype(np.float32)
+    model = model_of("Gather", ["w", "input_ids"], table, TensorProto.INT64)
+    with quiet():
+        quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8)
+    expected = onnx.load(tmp_path / "q.onnx").graph
+    weights: dict[str, Weight] = {}
+    quantize_embedding(model, weights)
+    assert [node.op_type for node in model.graph.node] == [node.op_type for node in expected.node]
+    found = initializers(model)
+    assert found.keys() == {tensor.name for tensor in expected.initializer}
+    for tensor in expected.initializer:
+        np.testing.assert_array_equal(values(found[tensor.name], weights), numpy_helper.to_array(tensor), strict=True)
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary_keep"])  # a tied head, and one of its own
+@pytest.mark.parametrize(
+    "scheme, prefill", [("fp16", False), ("int8", False), ("w8", False), ("w4", False), ("fp16", True), ("w4", True)]
+)
+def test_in_one_go_the_same_bytes_without_a_float32_file(
+    scheme: str, name: str, prefill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, how, checkpoint = ExportConfig(prefill=prefill), QuantizeConfig(scheme), small.checkpoint(name)
+    folders = tmp_path / "one", tmp_path / "two"
+    for folder in folders:
+        folder.mkdir()
+    export(checkpoint, tmp_path / "g.onnx", options)
+    quantize(tmp_path / "g.onnx", folders[1] / "q.onnx", how)
+    monkeypatch.setattr(quantizing, "export", None)
+    _, report = export_quantized(checkpoint, folders[0] / "q.onnx", options, how)
+    assert sorted(report.files) == sorted(folders[0].iterdir())
+    # the graphs beside shared weights differ: what onnx read from a file says that it is inside, in a field of its own
+    one, two = ({f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders)
+    if prefill:
+        one, two = ({name: data for name, data in d.items() if name.endswith(".data")} for d in (one, two))
+        assert one
+    assert one == two
+
+
+def test_unused_weights_go() -> None:
+    model = model_of("MatMul", ["input_ids", "w"], np.ones((2, 3), np.float32), TensorProto.FLOAT)
+    other = numpy_helper.from_array(np.zeros((2, 3), np.float32), "other")
+    kept = initializers(model) | {"other": other}
+    model.graph.node[0].input[1] = "other"
+    replace_initializers(model, kept)
+    assert [tensor.name for tensor in model.graph.initializer] == ["other"]
+
+
+def test_a_layout_without_numbers_needs_no_compiler() -> None:
+    program = (
+        "import sys; from t2r_export.bench.sizes import SIZES;"
+        "from t2r_export.checkpoints.weights import weight_shapes;"
+        "assert weight_shapes(SIZES['gpt2-small']); assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_graph_for_prompts_takes_the_rounded_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded = []
+
+    def counted(matrix: np.ndarray, *how: Any) -> list[np.ndarray]:
+        rounded.append(matrix.shape)
+        return in_blocks(matrix, *how)
+
+    monkeypatch.setattr(BLOCKS, "in_blocks", counted)
+    export_quantized(small.checkpoint(), tmp_path / "g.onnx", ExportConfig(), QuantizeConfig("w4"))
+    alone = rounded.copy()
+    rounded.clear()
+    export_quantized(small.checkpoint(), tmp_path / "h.onnx", ExportConfig(prefill=True), QuantizeConfig("w4"))
+    assert rounded == alone != []

@@ -1,0 +1,122 @@
+"""A recipe is built end to end, once."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from t2r_export.build import STUDENT, build, train_tokenizer
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig, mixer_from_dict
+from t2r_runtime.errors import UserError
+
+MODELS = Path(__file__).parents[1] / "models"
+STORY = "Once there was a small red hen. She ran to the hill, and the hill was far.\n<|endoftext|>\n"
+RECIPE = """
+text = "text.txt"
+
+[tokenizer]
+vocab_size = 270
+
+[model]
+vocab_size = 270
+width = 12
+heads = 2
+kv_heads = 2
+head_size = 6
+ffn_size = 20
+layers = [{ kind = "softmax" }, { kind = "softmax" }]
+position = "sinusoidal"
+bos_token = 0
+eos_tokens = [0]
+
+[teacher]
+steps = "4"
+batch = 2
+length = 16
+
+[[student]]
+name = "one"
+convert = { feature_size = 5, guard = { kind = "add", eps = 1e-3 } }
+finetune = { stages = "transfer,distill", steps = "2,3", batch = 2, length = 16 }
+
+[[student]]
+name = "two"
+convert = { feature_size = 7, layers = "0" }
+finetune = { stages = "distill", steps = "3", batch = 2, length = 16 }
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(STORY * 40)
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_a_recipe_makes_its_students_once(place: Path) -> None:
+    work = place / "work"
+    students = build(place / "recipe.toml", work, place)
+    assert [s.name for s in students] == ["one", "two"]
+    one = checkpoint.load(students[0].path)
+    assert one.tokenizer is not None
+    assert isinstance(one.config.layers[1], LinearConfig)
+    assert one.config.layers[1].guard.kind == "add"
+    assert [layer.kind for layer in checkpoint.load(students[1].path).config.layers] == ["linear", "softmax"]
+    results = json.loads((work / "results.json").read_text())
+    assert [row["name"] for row in results] == ["one", "two"]
+    assert results[0]["student_nats"] == students[0].student_nats
+    assert students[0].tokens == 5 * 2 * 16
+    before = {path: path.stat().st_mtime_ns for path in work.glob("*.pt")}
+    assert build(place / "recipe.toml", work, place) == students
+    assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
+
+
+def test_a_student_may_start_from_random_weights(place: Path) -> None:
+    (place / "recipe.toml").write_text(RECIPE.replace('name = "two"', 'name = "two"\nweights = "random"'))
+    build(place / "recipe.toml", place / "work", place)
+    teacher = checkpoint.load(place / "work" / "teacher.pt").model.state_dict()
+    swapped = {name: checkpoint.load(place / "work" / f"{name}.converted.pt").model for name in ("one", "two")}
+    assert torch.equal(swapped["one"].embedding.weight, teacher["embedding.weight"])
+    assert not torch.equal(swapped["two"].embedding.weight, teacher["embedding.weight"])
+
+
+def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
+    tokenizer = Tokenizer.from_str(train_tokenizer([STORY] * 3, 280))
+    ids = tokenizer.encode("a small naïve hen").ids
+    assert ids[0] == 0
+    assert tokenizer.decode(ids) == "a small naïve hen"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("text = ", "a recipe in"),
+        ('text = "text.txt"\n[[student]]\n', "missing ['model', 'teacher', 'tokenizer']"),
+        (RECIPE.replace("[teacher]", "[teachers]"), "unknown ['teachers']"),
+        (RECIPE.replace('name = "two"', 'name = "two"\nweights = "none"'), "weights 'none'"),
+        (RECIPE.replace("convert = { feature_size = 7", "swap = { feature_size = 7"), "finetune, name, swap"),
+    ],
+)
+def test_a_recipe_that_is_none_is_refused(place: Path, text: str, message: str) -> None:
+    (place / "recipe.toml").write_text(text)
+    with pytest.raises(UserError) as error:
+        build(place / "recipe.toml", place / "work", place)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("recipe", sorted(MODELS.glob("**/*.toml")), ids=lambda path: path.stem)
+def test_the_recipes_that_are_kept_can_be_built(recipe: Path) -> None:
+    students = tomllib.loads(recipe.read_text())["student"]
+    assert len({student["name"] for student in students}) == len(students)
+    for student in students:
+        assert {"name", "convert", "finetune"} <= set(student) <= STUDENT
+        swap = {key: value for key, value in student["convert"].items() if key not in ("layers", "seed")}
+        mixer_from_dict({"kind": "linear", **swap})
+        rest = dict(student["finetune"])
+        plan = parse_plan(rest.pop("stages"), rest.pop("steps", None), rest.pop("lr", None))
+        FinetuneConfig(Path("model.pt"), Path("out.pt"), (Path("text"),), plan, **rest)

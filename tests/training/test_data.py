@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import texts
+from t2r_export.config.model import ModelConfig
+from t2r_export.training.data import Windows, held_out_windows, read_corpus, read_documents, tokenize
+from t2r_runtime.errors import UserError
+
+MODEL = texts.TEACHER
+
+
+def test_documents_end_at_lines_that_are_the_separator(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("a b\nc <end> d\n<end>\n\n  <end>  \n e\n<end>\n")
+    assert read_documents(path, "<end>") == ["a b\nc <end> d", "e"]
+    assert read_documents(path, "") == [path.read_text().strip()]
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        ({}, [[texts.BOS, 0, 1], [texts.BOS, 2]]),
+        ({"bos_token": None}, [[0, 1, texts.EOS], [2, texts.EOS]]),
+        ({"bos_token": None, "eos_tokens": ()}, [[0, 1], [2]]),
+    ],
+)
+def test_documents_begin_with_bos_or_else_end_with_eos(change: dict[str, object], expected: list[list[int]]) -> None:
+    model = dataclasses.replace(MODEL, **change)  # type: ignore[arg-type]
+    assert tokenize(["ab", "c"], texts.tokenizer(), model) == expected
+
+
+def test_the_last_documents_are_held_out(tmp_path: Path) -> None:
+    tokens = tokenize(texts.documents(30), texts.tokenizer(), MODEL)
+    corpus = read_corpus([texts.write_text(tmp_path / "text", 30)], texts.tokenizer(), MODEL, held_out=0.2)
+    assert corpus.training.tolist() == sum(tokens[:24], [])
+    assert corpus.validation.tolist() == sum(tokens[24:], [])
+
+
+def test_a_single_document_is_cut_by_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("abcdefgh" * 5)
+    corpus = read_corpus([path], texts.tokenizer(), MODEL, held_out=0.1)
+    assert (len(corpus.training), len(corpus.validation)) == (37, 4)
+
+
+def test_several_files_are_read_in_order(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(name * 3)
+    corpus = read_corpus([tmp_path / "a", tmp_path / "b"], texts.tokenizer(), MODEL, held_out=0.5)
+    assert corpus.training.tolist() == [texts.BOS, 0, 0, 0]
+    assert corpus.validation.tolist() == [texts.BOS, 1, 1, 1]
+
+
+def test_the_hash_knows_the_text_and_the_cut(tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    first, again, cut = (read_corpus([path], texts.tokenizer(), MODEL, held_out=h).sha256 for h in (0.1, 0.1, 0.2))
+    assert first == again != cut
+
+
+@pytest.mark.parametrize("shape", [(60,), (12, 5)])
+def test_token_ids_are_taken_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    ids = np.arange(60).reshape(shape) % MODEL.vocab_size
+    np.save(tmp_path / "ids.npy", ids)
+    corpus = read_corpus([tmp_path / "ids.npy"], None, MODEL, held_out=0.25)
+    assert np.array_equal(torch.cat([corpus.training, corpus.validation]).numpy(), ids)
+    assert len(corpus.validation) == shape[0] // 4
+
+
+def test_windows_are_runs_of_the_stream() -> None:
+    tokens = torch.arange(1000, dtype=torch.int32)
+    for window in Windows(tokens, length=7, batch=5, seed=0)(3):
+        assert window.tolist() == list(range(int(window[0]), int(window[0]) + 8))
+
+
+@pytest.mark.parametrize("tokens", [torch.arange(1000), torch.arange(1000).view(125, 8)])
+def test_an_epoch_shows_every_window_once(tokens: torch.Tensor) -> None:
+    windows = Windows(tokens, length=7, batch=1, seed=0)
+    count = windows.count
+    epochs = [[int(windows(step)[0, 0]) for step in range(e * count, (e + 1) * count)] for e in range(3)]
+    for starts in epochs:
+        step = 7 if tokens.ndim == 1 else 8
+        assert sorted(starts) == list(range(min(starts), min(starts) + count * step, step))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_stream_is_cut_elsewhere_in_every_epoch() -> None:
+    windows = Windows(torch.arange(1000), length=7, batch=1, seed=0)
+    assert len({int(windows(e * windows.count)[0, 0]) % 7 for e in range(20)}) > 3
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    tokens = torch.arange(100)
+    straight = Windows(tokens, length=7, batch=5, seed=3)
+    batches = [straight(step) for step in range(20)]  # several epochs
+    for step in (19, 0, 11):
+        assert torch.equal(Windows(tokens, length=7, batch=5, seed=3)(step), batches[step])
+    assert not torch.equal(Windows(tokens, length=7, batch=5, seed=4)(0), batches[0])
+
+
+def test_a_batch_may_be_larger_than_the_text() -> None:
+    assert Windows(torch.arange(8), length=7, batch=3, seed=0)(0).tolist() == [list(range(8))] * 3
+
+
+def test_held_out_windows_predict_every_token_once() -> None:
+    windows = held_out_windows(torch.arange(32), length=7)
+    assert windows[:, 1:].flatten().tolist() == list(range(1, 29))
+    assert torch.equal(windows[1:, 0], windows[:-1, -1])
+
+
+def corpus_error(paths: list[Path], tokenizer: str | None = None, model: ModelConfig = MODEL) -> str:
+    with pytest.raises(UserError) as caught:
+        read_corpus(paths, tokenizer or texts.tokenizer(), model)
+    return str(caught.value)
+
+
+def test_messages_about_files(tmp_path: Path) -> None:
+    empty, latin = tmp_path / "empty", tmp_path / "latin"
+    empty.write_text(" \n<|endoftext|>\n\n")
+    latin.write_bytes(b"caf\xe9")
+    assert "at least one file" in corpus_error([])
+    assert corpus_error([tmp_path / "absent"]).startswith(f"expected to be able to read {tmp_path / 'absent'}")
+    assert "received an empty file" in corpus_error([empty])
+    assert "UTF-8" in corpus_error([latin])
+
+
+def test_messages_about_token_ids(tmp_path: Path) -> None:
+    good, far, real, objects, wide = (tmp_path / f"{name}.npy" for name in ("good", "far", "real", "objects", "wide"))
+    np.save(good, np.zeros(50, np.int64))
+    np.save(far, np.full(50, MODEL.vocab_size))
+    np.save(real, np.zeros(50))
+    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
+    np.save(wide, np.zeros((50, 3), np.int64))
+    assert f"tokens from 0 to {MODEL.vocab_size - 1}" in corpus_error([far])
+    assert "received float64 of shape (50,)" in corpus_error([real])
+    assert "array of token ids" in corpus_error([objects])
+    assert "arrays of one shape" in corpus_error([good, wide])
+    assert "received both" in corpus_error([good, texts.write_text(tmp_path / "text")])
+
+
+def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a checkpoint without one; give token ids as a \.npy file"):
+        read_corpus([texts.write_text(tmp_path / "text")], None, MODEL)
+
+
+def test_too_little_text() -> None:
+    with pytest.raises(UserError, match="at least 8 tokens of training text; received 7"):
+        Windows(torch.arange(7), length=7, batch=2, seed=0)
+    with pytest.raises(UserError, match="at least 8 tokens of held-out text; received 0"):
+        held_out_windows(torch.arange(0), length=7)
+    with pytest.raises(UserError, match="rows of length \\+ 1 = 8 tokens; received 5"):
+        Windows(torch.zeros(3, 5), length=7, batch=2, seed=0)

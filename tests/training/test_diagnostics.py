@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import small
+import texts
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.convert import convert
+from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.ops import TORCH
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.diagnostics import feature_statistics, first_not_finite
+from t2r_export.training.stages import Distill, Stage, Transfer
+
+
+def parts(count: int = 3) -> list[torch.Tensor]:
+    return [small.ids(seed=seed, vocabulary=texts.TEACHER.vocab_size) for seed in range(count)]
+
+
+def linear(model: Transformer, layer: int) -> LinearMixer:
+    mixer = model.blocks[layer].mixer
+    assert isinstance(mixer, LinearMixer)
+    return mixer
+
+
+def distill(seed: int = 0) -> Stage:
+    teacher = small.model(texts.TEACHER)
+    return Distill(convert(teacher, LinearConfig(small.K), seed=seed), teacher)
+
+
+def batch() -> torch.Tensor:
+    return small.ids(length=small.T + 1, vocabulary=texts.TEACHER.vocab_size)
+
+
+def test_dead_features_are_counted() -> None:
+    model = small.model("hybrid")  # linear, softmax, linear
+    with torch.no_grad():
+        linear(model, 0).phi_k.weight[1, :, 2:4] = 0
+        linear(model, 0).phi_k.bias[1, 2:4] = -1.0
+        linear(model, 2).phi_q.weight[:] = 0
+        linear(model, 2).phi_q.bias[:] = -1.0
+    first, softmax, third = feature_statistics(model, parts())
+    assert softmax == {}
+    assert first["dead_keys"] >= 2 / (small.G * small.K)
+    assert third["dead_queries"] == 1.0
+    assert third["smallest_normaliser"] == 0.0
+    with torch.no_grad():
+        linear(model, 0).phi_k.bias[:] = 100.0
+    assert feature_statistics(model, parts())[0]["dead_keys"] == 0.0
+
+
+def test_the_smallest_normaliser_is_that_of_single_steps() -> None:
+    model = small.model("rotary_keep")
+    expected = torch.inf
+    with torch.no_grad():
+        for ids in parts():
+            states = model.init_state(len(ids))
+            for column in ids.T:
+                x = model.embedding(column)
+                rotary = model.positions.rotary(states["position"])
+                q, k, *_ = linear(model, 0)._step_features(model.blocks[0].norm1(x), rotary, TORCH)
+                _, states = model.step(column, states)
+                z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
+                expected = min(expected, float((q.view(z.shape) * z).sum(-1).min()))
+    found = feature_statistics(model, parts())[0]["smallest_normaliser"]
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def test_parts_are_put_together_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([(1.0, 5.0, 2.0), (3.0, 4.0, 6.0)])
+
+    def statistics(*_: object) -> dict[str, float]:
+        return dict(zip(("share", "smallest_x", "largest_x"), next(said), strict=True))
+
+    model = small.model("shared")
+    monkeypatch.setattr(model.blocks[0].mixer, "statistics", statistics)
+    ids = [small.ids(), small.ids(seed=1)]
+    assert feature_statistics(model, ids) == [{"share": 2.0, "smallest_x": 4.0, "largest_x": 6.0}]
+
+
+def test_what_is_finite_is_so_everywhere_and_leaves_no_gradients() -> None:
+    stage = distill()
+    assert first_not_finite(stage, batch()) is None
+    assert all(p.grad is None for p in stage.parameters())
+
+
+def test_a_weight_is_named() -> None:
+    stage = distill()
+    with torch.no_grad():
+        stage.student.blocks[1].ffn.up.weight[2, 3] = torch.nan
+    assert first_not_finite(stage, batch()) == "the weight student.blocks.1.ffn.up.weight"
+
+
+@pytest.mark.parametrize("stage", [Transfer, Distill])
+def test_the_first_output_is_named(stage: type[Stage]) -> None:
+    teacher = small.model(texts.TEACHER)
+    made = stage(convert(teacher, LinearConfig(small.K)), teacher)
+    with torch.no_grad():
+        linear(made.student, 1).phi_k.weight.fill_(3e38)
+        linear(made.student, 2).phi_k.weight.fill_(3e38)
+    assert first_not_finite(made, batch()) == "the output of student.blocks.1.mixer.phi_k"
+    with torch.no_grad():
+        teacher.blocks[0].mixer.v.weight.fill_(3e38)
+    assert str(first_not_finite(made, batch())).startswith("the output of teacher.blocks.0.mixer")
+
+
+def test_a_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = distill()
+    linear(stage.student, 1).o.weight.register_hook(lambda gradient: gradient * torch.nan)
+    assert first_not_finite(stage, batch()) == "the gradient of student.blocks.1.mixer.o.weight"

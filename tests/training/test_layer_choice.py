@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import small
+import texts
+from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.convert import convert
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.data import Corpus, Windows, held_out_windows
+from t2r_export.training.evaluate import evaluate
+from t2r_export.training.layer_choice import Choice, Option, Trial, cheapest, choose, transfer
+from t2r_runtime.errors import CheckFailed, UserError
+
+TRIAL = Trial(steps=3, batch=2, window=8, held_out=4)
+WIDE, NARROW, LINEAR = WindowConfig(4, 1), WindowConfig(2, 0), LinearConfig(small.K)
+LENGTH = 20
+ROW = 2 * small.G * small.V * 4  # bytes of one token's keys and values in a layer
+
+
+def corpus() -> Corpus:
+    tokens = small.ids(1, 400, vocabulary=texts.TEACHER.vocab_size)[0].int()
+    return Corpus(tokens[:300], tokens[300:])
+
+
+def chosen(budget: int, *mixers: Any) -> tuple[Transformer, Choice]:
+    teacher = small.model(texts.TEACHER)
+    return teacher, choose(teacher, mixers or (WIDE, NARROW, LINEAR), corpus(), budget, LENGTH, TRIAL)
+
+
+def test_each_layer_is_measured_alone() -> None:
+    teacher, found = chosen(1 << 20)
+    before = {name: weight.clone() for name, weight in small.model(texts.TEACHER).state_dict().items()}
+    assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
+    assert [type(option.mixer) for option in found.options] == [
+        SoftmaxConfig, WindowConfig, WindowConfig, LinearConfig
+    ] * 3  # fmt: skip
+    rows = held_out_windows(corpus().validation, 8)[[0, 3, 7, 11]]
+    assert found.teacher_nats == evaluate(teacher, rows).nats
+    for option in found.options:
+        if option.mixer == NARROW:
+            alone = convert(teacher, NARROW, str(option.layer))
+            assert option.increase == pytest.approx(evaluate(alone, rows).nats - found.teacher_nats, abs=1e-9)
+        if option.mixer == SoftmaxConfig():
+            assert (option.increase, option.bytes) == (0.0, ROW * LENGTH)
+    assert found.tokens == 3 * 2 * 8  # the windows learn nothing
+
+
+def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
+    budget = 2 * ROW * LENGTH + 900
+    teacher, found = chosen(budget)
+    assert found.bytes == sum(spec.bytes(1, LENGTH) for spec in found.model.state_spec()) <= budget
+    assert found.model.config.layers == tuple(option.mixer for option in found.chosen)
+    assert not all(option.mixer == SoftmaxConfig() for option in found.chosen)
+    assert [option.layer for option in found.chosen] == [0, 1, 2]
+    mine = {p.data_ptr() for p in found.model.parameters()}
+    assert not mine & {p.data_ptr() for p in teacher.parameters()}
+    rows = held_out_windows(corpus().validation, 8)[[0, 3, 7, 11]]
+    assert found.nats == pytest.approx(evaluate(found.model, rows).nats, abs=1e-9)
+    assert found.nats != found.teacher_nats
+
+
+def test_with_room_for_everything_what_helps_is_chosen_and_no_harm_is_done() -> None:
+    _, found = chosen(1 << 20)
+    assert all(option.increase <= 0 for option in found.chosen)
+    linear = [option for option in found.options if option.mixer == LINEAR]
+    smallest = sum(option.bytes for option in linear)
+    teacher, tight = chosen(smallest + 4, LINEAR)  # 4: the position
+    assert [option.mixer for option in tight.chosen] == [LINEAR] * 3
+    learned = tight.model.state_dict()
+    plain = convert(teacher, LINEAR).state_dict()
+    moved = {name for name, weight in learned.items() if not torch.equal(weight, plain[name])}
+    assert moved
+    assert all(".phi_" in name for name in moved)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(-3, 9)), min_size=1, max_size=4), max_size=4), st.data()
+)
+def test_no_other_choice_is_cheaper(sizes: list[list[tuple[int, int]]], data: Any) -> None:
+    options = [
+        [Option(layer, small.SOFTMAX, float(increase), count) for count, increase in offers]
+        for layer, offers in enumerate(sizes)
+    ]
+    least = sum(min(option.bytes for option in layer) for layer in options)
+    room = data.draw(st.integers(least, least + 20))
+    found = cheapest(options, room, room)
+    assert [option.layer for option in found] == list(range(len(options)))
+    assert sum(option.bytes for option in found) <= room
+    fitting = [c for c in itertools.product(*options) if sum(o.bytes for o in c) <= room]
+    assert sum(o.increase for o in found) == min(sum(o.increase for o in c) for c in fitting)
+
+
+def test_windows_end_where_positions_do() -> None:
+    teacher = small.model(dataclasses.replace(small.CONFIGS["softmax"], max_positions=6))
+    found = choose(teacher, (LINEAR,), corpus(), 1 << 20, LENGTH, TRIAL)
+    assert found.tokens == 3 * 2 * 6
+
+
+def test_transfer_learns() -> None:
+    teacher = small.model(texts.TEACHER)
+    student = convert(teacher, LINEAR)
+    windows = Windows(corpus().training, 8, 4, 0)
+    first = transfer(student, teacher, windows, 10)
+    last = transfer(student, teacher, windows, 60)
+    assert last < 0.8 * first
+    for nothing_new in (WIDE, LinearConfig(2 * small.V, feature_map="favor")):
+        assert transfer(convert(teacher, nothing_new), teacher, windows, 5) == 0.0
+
+
+def test_what_cannot_be_chosen() -> None:
+    with pytest.raises(UserError, match="at least one mixer to try; received none"):
+        choose(small.model(texts.TEACHER), (), corpus(), 1000)
+    least = 3 * small.G * small.K * (small.V + 1) * 4 + 4
+    with pytest.raises(UserError, match=f"a budget of at least {least} bytes; received {least - 1}; raise it"):
+        chosen(least - 1, LINEAR)
+    assert chosen(least, LINEAR)[1].bytes == least
+    with pytest.raises(UserError, match="held-out text"):
+        choose(small.model(texts.TEACHER), (LINEAR,), corpus(), 1000, trial=dataclasses.replace(TRIAL, window=200))
+    broken = small.model(texts.TEACHER)
+    torch.nn.init.constant_(broken.blocks[1].mixer.v.weight, 3e38)
+    with pytest.raises(CheckFailed, match="the loss of transfer is nan for a linear mixer; leave it out"):
+        choose(broken, (LINEAR,), corpus(), 1 << 20, trial=TRIAL)

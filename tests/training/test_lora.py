@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import small
+from t2r_export.model.transformer import Transformer
+from t2r_export.training import lora
+from t2r_export.training.stages import Task
+from t2r_runtime.errors import UserError
+
+KINDS = ["learned", "hybrid", "shared"]
+
+
+def adapted(kind: str, rank: int = 2, alpha: float = 6.0) -> Transformer:
+    model = small.model(kind)
+    lora.attach(model, rank, alpha, seed=1)
+    return model
+
+
+def shake(model: Transformer) -> None:
+    """As after some training: no B is zero any more."""
+    generator = torch.Generator().manual_seed(2)
+    for module in model.modules():
+        if isinstance(module, lora.LowRank):
+            module.B.data = 0.3 * torch.randn(module.B.shape, generator=generator)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_adapter_changes_nothing(kind: str) -> None:
+    torch.testing.assert_close(adapted(kind)(small.ids()), small.model(kind)(small.ids()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merged_is_the_same_function_and_an_ordinary_model(kind: str) -> None:
+    model, plain = adapted(kind), small.model(kind)
+    shake(model)
+    before = model(small.ids())
+    assert not torch.allclose(before, plain(small.ids()))
+    assert lora.attached(model.state_dict())
+    lora.merge(model)
+    torch.testing.assert_close(model(small.ids()), before, rtol=1e-5, atol=1e-6)
+    assert not lora.attached(model.state_dict())
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    assert {
+        name for name, weight in model.state_dict().items() if not torch.equal(weight, plain.state_dict()[name])
+    } == {f"blocks.{i}.mixer.{name}.weight" for i in range(len(model.blocks)) for name in "qkvo"}
+
+
+def test_the_formula() -> None:
+    model = adapted("learned", rank=2, alpha=6.0)
+    shake(model)
+    adapter = model.blocks[1].mixer.k.parametrizations.weight[0]
+    assert isinstance(adapter, lora.LowRank)
+    assert (adapter.A.shape, adapter.B.shape) == ((2, small.WIDTH), (small.G * small.V, 2))
+    expected = small.model("learned").blocks[1].mixer.k.weight + 3.0 * adapter.B @ adapter.A
+    lora.merge(model)
+    torch.testing.assert_close(model.blocks[1].mixer.k.weight, expected)
+
+
+def test_a_stage_trains_adapters_and_feature_maps_alone() -> None:
+    model = adapted("hybrid")
+    shake(model)
+    stage = Task(model, None)
+    stage(small.ids(length=small.T + 1)).backward()
+    touched = {name for name, p in model.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    expected = {
+        f"blocks.{i}.mixer.{name}.parametrizations.weight.0.{part}"
+        for i in range(3)
+        for name in "qkvo"
+        for part in "AB"
+    }
+    expected |= {f"blocks.{i}.mixer.phi_{x}.{part}" for i in (0, 2) for x in "qk" for part in ("weight", "bias")}
+    assert touched == set(stage.trainable()) == expected
+
+
+def test_the_seed_decides_where_it_starts() -> None:
+    first, second = (adapted("learned").state_dict() for _ in range(2))
+    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
+
+
+def test_a_model_without_projections() -> None:
+    folded = dataclasses.replace(small.DROPPED, folded=True)
+    model = small.model(dataclasses.replace(small.GPT2, layers=(folded,)))
+    lora.attach(model, 2, 2.0, 0)  # a folded layer still has its output
+    assert [name for name in lora.trainable(model) if name.endswith(".A")] == [
+        "blocks.0.mixer.o.parametrizations.weight.0.A"
+    ]
+    lora.merge(model)
+    del model.blocks[0].mixer.o
+    with pytest.raises(UserError, match="mixers with projections called q, k, v, o; received none"):
+        lora.attach(model, 2, 2.0, 0)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import small
+from t2r_export.training.optimizers import Together, make_optimizer
+from t2r_export.training.stages import Task
+from t2r_runtime.errors import UserError
+
+
+def stepped(steps: int, restart: int | None = None, broken: int | None = None) -> dict[str, torch.Tensor]:
+    """A model's weights after `steps` of Muon: from its state again after `restart`, without numbers at `broken`."""
+    stage = Task(small.model("hybrid"), None)
+    optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
+    assert isinstance(optimizer, Together)
+    for step in range(steps):
+        if step == restart:
+            state = optimizer.state_dict()
+            optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
+            optimizer.load_state_dict(state)
+        stage(small.ids(length=small.T + 1, seed=step)).backward()
+        optimizer.found_inf = torch.tensor(float(step == broken))
+        optimizer.step()
+        optimizer.zero_grad()
+    return stage.student.state_dict()
+
+
+def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
+    stage = Task(small.model("hybrid"), None)
+    optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
+    assert isinstance(optimizer, Together)
+    names = {id(p): name for name, p in stage.student.named_parameters()}
+    adamw, muon = ({names[id(p)] for group in part.param_groups for p in group["params"]} for part in optimizer.parts)
+    assert "blocks.1.mixer.q.weight" in muon
+    assert "blocks.0.ffn.up.weight" in muon
+    assert {"embedding.weight", "head.weight", "blocks.0.mixer.phi_q.weight", "blocks.0.norm1.weight"} <= adamw
+    assert adamw | muon == set(names.values())
+    assert not adamw & muon
+    assert {group["lr"] for group in optimizer.param_groups} == {0.01}
+
+
+def test_all_weights_move_and_a_state_that_was_saved_goes_on_the_same() -> None:
+    start, whole, again = small.model("hybrid").state_dict(), stepped(4), stepped(4, restart=2)
+    for name, weight in whole.items():
+        assert not torch.equal(weight, start[name]), name
+        assert torch.equal(weight, again[name]), name
+
+
+def test_a_step_without_numbers_is_left_out() -> None:
+    once, left_out = stepped(1), stepped(2, broken=1)
+    assert all(torch.equal(weight, left_out[name]) for name, weight in once.items())
+
+
+def test_a_stage_without_matrices_in_blocks_is_adamws_alone() -> None:
+    maps = {"blocks.0.mixer.phi_q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
+    optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
+    assert isinstance(optimizer, Together)
+    assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]
+
+
+def test_a_torch_without_muon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(UserError, match="a torch with Muon, 2.9 or later; received .*; update torch, or use adamw"):
+        make_optimizer({}, 0.1, 0.0, "muon")

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import small
+import texts
+from t2r_export.config import finetune as finetune_config
+from t2r_export.config.mixers import LinearConfig, SpanConfig
+from t2r_export.convert import convert
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.evaluate import evaluate
+from t2r_export.training.losses import Divergence
+from t2r_export.training.stages import STAGES, Align, Distill, LossWeights, Task, Transfer, logits_of, read
+from t2r_runtime.errors import UserError
+
+
+def pair(layers: str = "all") -> tuple[Transformer, Transformer]:
+    teacher = small.model(texts.TEACHER)
+    return convert(teacher, LinearConfig(small.K), layers), teacher
+
+
+def windows(seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(texts.TEACHER.vocab_size, (small.B, small.T + 1), generator=generator)
+
+
+def test_every_stage_has_defaults() -> None:
+    assert set(STAGES) == set(finetune_config.STAGES)
+
+
+@pytest.mark.parametrize("layers, expected", [("all", (0, 1, 2)), ("1", (1,))])
+def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int, ...]) -> None:
+    student, teacher = pair(layers)
+    stage = Transfer(student, teacher)
+    stage(windows()).backward()
+    touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    maps = [f"phi_{x}.{part}" for x in "qk" for part in ("weight", "bias")]
+    assert touched == set(stage.trainable()) == {f"blocks.{i}.mixer.{name}" for i in expected for name in maps}
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
+    student, teacher = pair("0,2")
+    rows = windows()
+    states, ids = teacher.init_state(small.B), rows[:, :-1]
+    stage = Transfer(student, teacher)
+    stage.measure(rows)
+    expected = 0.0
+    with torch.no_grad():
+        x, rotary, _ = teacher.embed(ids, states)
+        for layer, block in enumerate(teacher.blocks):
+            target, _ = block.mixer(block.norm1(x), teacher.layer_state(states, layer), rotary)
+            if layer != 1:
+                mixer = student.blocks[layer].mixer
+                y, _ = mixer(block.norm1(x), student.layer_state(student.init_state(small.B), layer), rotary)
+                variance = target.flatten(0, 1).var(0, unbiased=False).mean()
+                expected += float(F.mse_loss(y, target) / variance)
+            x, _ = block(x, teacher.layer_state(states, layer), rotary)
+    assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
+    student, teacher = pair()
+    for model in (student, teacher):
+        with torch.no_grad():
+            model.blocks[1].mixer.o.weight.mul_(100)
+            model.blocks[2].norm1.weight.mul_(0.01)
+    stage = Transfer(student, teacher)
+    plain = float(stage(windows()).detach())
+    stage.measure(windows())
+    assert plain > 1000  # unmeasured, the second layer is all that counts
+    assert float(stage(windows()).detach()) < 100
+    assert stage.variance[1] > 1e3 * stage.variance[0]
+
+
+def test_transfer_refuses_models_that_do_not_belong_together() -> None:
+    student, teacher = pair()
+    with pytest.raises(UserError, match="convert the model first"):
+        Transfer(teacher, small.model(texts.TEACHER))
+    short = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
+    with pytest.raises(UserError, match="1 layers of width 10 for 3 of 10"):
+        Transfer(student, short)
+
+
+def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
+    student, teacher = pair("0,2")
+    stage = Align(student, teacher)
+    stage(windows()).backward()
+    touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.mixer.", "blocks.2.mixer."))}
+    assert touched == set(stage.trainable()) == expected
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
+    student, teacher = pair("0,2")
+    rows = windows()
+    stage = Align(student, teacher)
+    stage.measure(rows)
+    expected = 0.0
+    with torch.no_grad():
+        x, rotary, _ = teacher.embed(rows[:, :-1], teacher.init_state(small.B))
+        for layer, block in enumerate(teacher.blocks):
+            target, _ = block(x, teacher.layer_state(teacher.init_state(small.B), layer), rotary)
+            if layer != 1:
+                state = student.layer_state(student.init_state(small.B), layer)
+                y, _ = student.blocks[layer](x, state, rotary)
+                added = (target - x).flatten(0, 1).var(0, unbiased=False).mean()
+                expected += float(F.mse_loss(y, target) / added)
+            x = target
+    assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_align_refuses_models_that_do_not_belong_together() -> None:
+    student, teacher = pair()
+    with pytest.raises(UserError, match="convert the model first, or leave align out"):
+        Align(teacher, small.model(texts.TEACHER))
+    with pytest.raises(UserError, match="1 layers of width 10 for 3 of 10; .* leave align out"):
+        Align(student, small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,))))
+
+
+def test_distilling_from_oneself_is_nothing() -> None:
+    student, _ = pair()
+    same = convert(small.model(texts.TEACHER), LinearConfig(small.K))
+    loss = Distill(student, same, LossWeights(hidden=1.0))(windows())
+    loss.backward()
+    assert abs(float(loss.detach())) < 1e-6
+    gradients = [p.grad for p in student.parameters() if p.grad is not None]
+    assert len(gradients) == len(list(student.parameters()))
+    assert max(float(g.abs().max()) for g in gradients) < 1e-5
+
+
+def test_distill_adds_a_share_of_cross_entropy() -> None:
+    student, teacher = pair()
+    plain, mixed = (Distill(student, teacher, LossWeights(cross_entropy=w))(windows()) for w in (0.0, 0.25))
+    assert float((mixed - plain).detach()) == pytest.approx(0.25 * evaluate(student, windows()).nats, rel=1e-5)
+
+
+def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
+    student, teacher = pair()
+    rows = windows()
+    plain, mixed = Distill(student, teacher), Distill(student, teacher, LossWeights(hidden=3.0))
+    for stage in (plain, mixed):
+        stage.measure(rows)
+    shares = []
+    with torch.no_grad():
+        for ours, theirs in zip(read(student, rows[:, :-1]), read(teacher, rows[:, :-1]), strict=True):
+            spread = theirs.output.flatten(0, 1).var(0, unbiased=False).mean()
+            shares.append(float(F.mse_loss(ours.output, theirs.output) / spread))
+        assert float(mixed(rows) - plain(rows)) == pytest.approx(sum(shares), rel=1e-4)  # three layers, weight three
+    other = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
+    Distill(student, other)(rows)
+    with pytest.raises(UserError, match="set the weight of hidden states to 0"):
+        Distill(student, other, LossWeights(hidden=1.0))
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "learned", "sinusoidal"])
+def test_reading_a_model_is_running_it(kind: str) -> None:
+    model, ids = small.model(kind), windows()[:, :-1]
+    torch.testing.assert_close(logits_of(model, read(model, ids)), model(ids), rtol=0, atol=0)
+
+
+def test_task_is_the_texts_cross_entropy() -> None:
+    student, _ = pair()
+    assert float(Task(student, None)(windows()).detach()) == pytest.approx(evaluate(student, windows()).nats, rel=1e-6)
+
+
+def test_divergence_is_kl_and_its_gradient_is_right() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, p = (torch.randn(5, 7, dtype=torch.float64, generator=generator) * 3 for _ in range(2))
+    q.requires_grad_()
+    expected = F.kl_div(F.log_softmax(q, -1), F.log_softmax(p, -1), log_target=True, reduction="batchmean")
+    found: Any = Divergence.apply(q, p)
+    torch.testing.assert_close(found, expected)
+    assert torch.autograd.gradcheck(lambda q: 3 * Divergence.apply(q, p), (q,))
+
+
+def test_divergence_of_bfloat16_is_computed_in_float32() -> None:
+    q, p = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(5, 7).bfloat16()
+    loss: Any = Divergence.apply(q, p)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert q.grad is not None
+    assert q.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(loss, Divergence.apply(q.float(), p.float()))
+
+
+def test_spans_shorten_because_the_loss_holds_them() -> None:
+    teacher = small.model(texts.TEACHER)
+    student = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.5))
+    rows = windows()
+    for stage in (Distill(student, teacher), Task(student, None)):
+        plain = sum(float(block.mixer.penalty().detach()) for block in student.blocks)
+        assert plain > 0
+        assert float(stage.penalty().detach()) == pytest.approx(plain)
+        stage(rows).backward()
+    without = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.0))
+    losses = [float(Task(model, None)(rows).detach()) for model in (student, without)]
+    assert losses[0] - losses[1] == pytest.approx(plain, rel=1e-4)
