@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from importers.peers import TOLERANCE, logit_error
 from torch import Tensor
 
 import folders
+from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.model.ops import TorchOps
 from t2r_export.model.transformer import Transformer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from importers.peers import TOLERANCE, logit_error
 
 import folders
+from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.model import RotaryConfig
 from t2r_runtime.errors import UserError

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixers.alone import by_steps, random_mixer
 from torch import Tensor
 
 import small
+from model.mixers.alone import by_steps, random_mixer
 from small import GPT2, LLAMA, B, G, H, T, V
 from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.mixers.linear import FEATURE_SIZES

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixers.alone import buffers, by_steps, empty, random_mixer, text
 from torch import Tensor
 
 import small
+from model.mixers.alone import buffers, by_steps, empty, random_mixer, text
 from small import GPT2, LLAMA, B, G, K, V
 from t2r_export.config.mixers import Guard, HybridConfig
 from t2r_export.config.model import ModelConfig

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixers.alone import random_mixer
 from torch import Tensor
 
+from model.mixers.alone import random_mixer
 from small import GPT2, LLAMA, B, G, H, K, T, V
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from mixers.alone import empty, random_mixer, text
 from torch import Tensor
 
 import small
+from model.mixers.alone import empty, random_mixer, text
 from small import CONFIGS, GPT2, LLAMA, B, G, K, T, V
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig

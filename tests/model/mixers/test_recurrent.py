@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from mixers.alone import random_mixer
 from torch import Tensor
 
+from model.mixers.alone import random_mixer
 from small import CONFIGS, WIDTH, B, T
 from t2r_export.config.mixers import GRUConfig, LSTMConfig, MixerConfig
 from t2r_export.model.mixers.recurrent import RecurrentMixer

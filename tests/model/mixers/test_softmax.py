@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from mixers.alone import random_mixer
 from torch import Tensor, nn
 
+from model.mixers.alone import random_mixer
 from small import CACHED, GPT2, LLAMA, B, G, H, T, V
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
