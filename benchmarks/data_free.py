@@ -48,7 +48,18 @@ def main() -> None:
         print(f"{'(teacher)':<12}  {teacher:10.4f}", flush=True)
         for data in (text, folder / "sampled.npy"):
             out = folder / f"{data.stem}.pt"
-            finetune(FinetuneConfig(start, out, (data,), plan, source, batch=BATCH, length=LENGTH, device="cpu"))
+            finetune(
+                FinetuneConfig(
+                    model=start,
+                    output=out,
+                    data=(data,),
+                    plan=plan,
+                    teacher=source,
+                    batch=BATCH,
+                    length=LENGTH,
+                    device="cpu",
+                )
+            )
             nats = evaluate(checkpoint.load(out).model, held_out).nats
             print(f"{data.stem:<12}  {nats:10.4f}  {nats - teacher:17.4f}", flush=True)
 

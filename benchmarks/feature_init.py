@@ -18,7 +18,7 @@ from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.convert import convert
+from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.transformer import Transformer
@@ -43,10 +43,12 @@ def gap(folder: Path, feature_size: int, steps: str, seed: int, copied: bool) ->
     model = convert(loaded.model, LinearConfig(feature_size), seed=seed)
     initialise(model, copied, seed)
     start, tuned = folder / "start.pt", folder / f"{seed}-{copied}.pt"
-    checkpoint.save(start, model, loaded.tokenizer, loaded.provenance)
+    checkpoint.save(start, model, loaded.tokenizer, provenance(loaded))
     text = data_folder() / "text" / "tinystories.txt"
     plan = parse_plan("transfer,distill", steps)
-    report = finetune(FinetuneConfig(start, tuned, (text,), plan, batch=4, seed=seed, device="cpu"))
+    report = finetune(
+        FinetuneConfig(model=start, output=tuned, data=(text,), plan=plan, batch=4, seed=seed, device="cpu")
+    )
     assert report.teacher is not None
     return report.after.nats - report.teacher.nats
 

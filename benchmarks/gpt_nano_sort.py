@@ -21,7 +21,7 @@ from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
-from t2r_export.convert import convert
+from t2r_export.convert import convert, provenance
 from t2r_export.export import export
 from t2r_export.finetune import finetune
 from t2r_export.verify import verify
@@ -74,7 +74,7 @@ def run(name: str, seed: int, steps: str, work: Path) -> dict[str, object]:
     np.save(data, sequences())
     loaded = checkpoint.load(source)
     mixer = mixer_from_dict({"kind": "linear", **MIXERS[name]})
-    checkpoint.save(swapped, convert(loaded.model, mixer, seed=seed), None, loaded.provenance)
+    checkpoint.save(swapped, convert(loaded.model, mixer, seed=seed), None, provenance(loaded))
     export(checkpoint.load(swapped), graph)
     untrained = sorted_inputs(graph)
     if name.startswith(NOTHING_NEW):
@@ -83,7 +83,15 @@ def run(name: str, seed: int, steps: str, work: Path) -> dict[str, object]:
         plan = parse_plan("transfer,distill", steps, "1e-2,3e-3")
     report = finetune(
         FinetuneConfig(
-            swapped, tuned, (data,), plan, source, length=2 * DIGITS - 1, batch=64, seed=seed, device="cpu", hidden=5.0
+            model=swapped,
+            output=tuned,
+            data=(data,),
+            plan=plan,
+            teacher=source,
+            length=2 * DIGITS - 1,
+            batch=64,
+            seed=seed,
+            device="cpu",
         )
     )
     student = checkpoint.load(tuned)

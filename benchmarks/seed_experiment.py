@@ -109,7 +109,14 @@ def train(name: str, start: Path, work: Path, data: Path, epochs: int) -> dict[s
         plan = parse_plan("task", str(steps))
         every = max(1, steps // 50)
         config = FinetuneConfig(
-            start, out, (data,), plan, length=LENGTH, batch=BATCH, validate_every=every, checkpoint_every=10 * every
+            model=start,
+            output=out,
+            data=(data,),
+            plan=plan,
+            length=LENGTH,
+            batch=BATCH,
+            validate_every=every,
+            checkpoint_every=10 * every,
         )
         report = finetune(FinetuneConfig(**{**vars(config), "resume": config.state_path.exists()}))
         row = {

@@ -21,7 +21,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.model import ModelConfig
-from t2r_export.convert import convert
+from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.data import read_documents
@@ -115,7 +115,7 @@ def _student(
         layers, seed = swap.pop("layers", "all"), swap.pop("seed", 0)
         start = initialize(loaded.model.config, seed) if options.get("weights") == "random" else loaded.model
         model = convert(start, mixer_from_dict({"kind": "linear", **swap}), layers, seed)
-        checkpoint.save(swapped, model, loaded.tokenizer, {**loaded.provenance, "convert": options["convert"]})
+        checkpoint.save(swapped, model, loaded.tokenizer, provenance(loaded, **options["convert"]))
     say(f"training the student {name}: {path}")
     report = _finetune(swapped, path, text, options["finetune"], teacher)
     assert report.teacher is not None

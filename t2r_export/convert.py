@@ -8,9 +8,11 @@ it is a starting point.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
+from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -45,6 +47,16 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
     new = tuple(f"blocks.{layer}.mixer." for layer in chosen)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
+
+
+def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
+    """What a converted checkpoint says of its history: that of the original, `done`, and the original's config.
+
+    With that config `t2r finetune` rebuilds the teacher: after a second conversion, the model from before the first.
+    """
+    earlier = original.provenance.get("convert", {}).get("source_config")
+    made = {"source_sha256": original.sha256, "source_config": earlier or original.config.to_dict(), **done}
+    return {**original.provenance, "convert": made}
 
 
 def choose_layers(text: str, count: int) -> set[int]:

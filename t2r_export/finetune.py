@@ -16,8 +16,9 @@ from typing import Any
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
 from t2r_export.config.finetune import FinetuneConfig
-from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
@@ -133,20 +134,31 @@ def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer |
 
 
 def original(converted: Checkpoint) -> Transformer:
-    """The softmax model that a converted, still untrained model was made from: conversion keeps all its weights.
+    """The model that a converted, still untrained one was made from, with a copy of its weights: conversion keeps them.
 
     Raises:
-        UserError: the model has been trained since, or does not hold a softmax model's weights.
+        UserError: not a conversion of t2r, or trained since, or without some of its source's weights.
     """
-    config = dataclasses.replace(converted.config, layers=(SoftmaxConfig(),) * len(converted.config.layers))
-    model = Transformer(config)
-    missing, _ = model.load_state_dict(converted.model.state_dict(), strict=False)
-    if missing or "finetune" in converted.provenance:
-        reason = "weights trained since" if "finetune" in converted.provenance else f"a model without {missing[0]}"
-        raise UserError(
-            "a freshly converted model, which holds its teacher's weights", reason, "give the teacher explicitly"
-        )
-    return model.eval()
+    if "finetune" in converted.provenance:
+        raise _no_teacher("weights trained since")
+    try:
+        config = ModelConfig.from_dict(converted.provenance["convert"]["source_config"])
+        same_count = len(config.layers) == len(converted.config.layers)
+        if not same_count or dataclasses.replace(config, layers=converted.config.layers) != converted.config:
+            raise _no_teacher("one that differs from its source in more than its mixers")
+        shapes, state = weight_shapes(config), converted.model.state_dict()
+        weights = {name: state[name].clone() for name in shapes if name in state}
+        compare(shapes, {name: weight.shape for name, weight in weights.items()}, "the converted model")
+    except UserError as error:
+        raise _no_teacher(error.received) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything there
+        raise _no_teacher("one without a record of its source") from error
+    return assemble(config, weights)
+
+
+def _no_teacher(received: str) -> UserError:
+    expected = "a model fresh from t2r convert, which holds its teacher's weights"
+    return UserError(expected, received, "give the teacher explicitly")
 
 
 def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transformer) -> TrainingState:

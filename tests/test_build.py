@@ -119,4 +119,4 @@ def test_the_recipes_that_are_kept_can_be_built(recipe: Path) -> None:
         mixer_from_dict({"kind": "linear", **swap})
         rest = dict(student["finetune"])
         plan = parse_plan(rest.pop("stages"), rest.pop("steps", None), rest.pop("lr", None))
-        FinetuneConfig(Path("model.pt"), Path("out.pt"), (Path("text"),), plan, **rest)
+        FinetuneConfig(model=Path("model.pt"), output=Path("out.pt"), data=(Path("text"),), plan=plan, **rest)

@@ -18,8 +18,8 @@ import small
 import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.mixers import LinearConfig
-from t2r_export.convert import convert
+from t2r_export.config.mixers import LinearConfig, WindowConfig
+from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune, original
 from t2r_export.training import trainer as training
 from t2r_export.training.data import Windows
@@ -60,10 +60,10 @@ finetune(FinetuneConfig(**options))
 @pytest.fixture
 def config(tmp_path: Path) -> FinetuneConfig:
     return FinetuneConfig(
-        texts.write_student(tmp_path / "model.pt"),
-        tmp_path / "tuned.pt",
-        (texts.write_text(tmp_path / "text"),),
-        PLAN,
+        model=texts.write_student(tmp_path / "model.pt"),
+        output=tmp_path / "tuned.pt",
+        data=(texts.write_text(tmp_path / "text"),),
+        plan=PLAN,
         length=16,
         batch=4,
         device="cpu",
@@ -167,7 +167,7 @@ def test_lora_needs_a_stage_that_takes_it(config: FinetuneConfig) -> None:
 def test_the_output_tells_its_history_and_depends_on_nothing_else(config: FinetuneConfig, tmp_path: Path) -> None:
     report = finetune(config)
     found = checkpoint.load(config.output)
-    assert found.provenance["origin"] == "random"
+    assert found.provenance["convert"]["layers"] == "all"
     (entry,) = found.provenance["finetune"]
     assert [stage["steps"] for stage in entry["stages"]] == [7, 6, 5]
     assert entry["tokens"] == 18 * 4 * 16
@@ -236,8 +236,7 @@ def test_random_directions_are_a_part_of_the_state(
 ) -> None:
     """Drawn anew in every step, and still a run that was stopped gives the bytes of one that was not."""
     layer = LinearConfig(6, feature_map=name, normalizer="rms_norm", redraw=True)
-    student = convert(small.model(texts.TEACHER), layer)
-    checkpoint.save(config.model, student, texts.tokenizer(), {"origin": "random"})
+    texts.write_student(config.model, mixer=layer)
     plan = parse_plan("transfer,distill", "3,4", "0.03,0.01")
     config = dataclasses.replace(config, plan=plan)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
@@ -393,6 +392,42 @@ def test_the_teacher_of_a_fresh_conversion_needs_no_file(config: FinetuneConfig)
     converted = checkpoint.load(config.model)
     ids = torch.arange(9)[None] % 7
     torch.testing.assert_close(original(converted)(ids), small.model(texts.TEACHER)(ids), rtol=0, atol=0)
-    trained = dataclasses.replace(converted, provenance={"finetune": []})
-    with pytest.raises(UserError, match="received weights trained since; give the teacher explicitly"):
-        original(trained)
+    assert converted.config != original(converted).config
+
+
+def test_the_teacher_has_the_layers_of_the_source() -> None:
+    config = dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX, WindowConfig(3, 0), small.SOFTMAX))
+    source = small.checkpoint(config)
+    for layers in ("2", "0"):  # one conversion after the other: the source is that of the first
+        model = convert(source.model, LinearConfig(small.K), layers)
+        source = dataclasses.replace(source, config=model.config, model=model, provenance=provenance(source))
+    teacher = original(source)
+    assert teacher.config == config
+    assert torch.equal(teacher(ids := torch.arange(9)[None] % 7), small.model(config)(ids))
+    assert not {p.data_ptr() for p in teacher.parameters()} & {p.data_ptr() for p in source.model.parameters()}
+
+
+@pytest.mark.parametrize(
+    "history, received",
+    [
+        ({"finetune": []}, "weights trained since"),
+        ({}, "one without a record of its source"),
+        ({"convert": "yes"}, "one without a record of its source"),
+        ({"convert": {}}, "one without a record of its source"),
+        ({"width": 999}, "one that differs from its source in more than its mixers"),
+        ({"activation": "gelu"}, "one that differs from its source in more than its mixers"),
+        ({"layers": [{"kind": "softmax"}] * 2}, "one that differs from its source in more than its mixers"),
+        ({"layers": [{"kind": "lstm"}] * 3}, "missing blocks"),
+        ({"layers": [LinearConfig(small.K + 1).to_dict()] * 3}, "instead of"),
+    ],
+)
+def test_a_teacher_that_cannot_be_rebuilt(history: dict[str, Any], received: str, config: FinetuneConfig) -> None:
+    converted = checkpoint.load(config.model)
+    if history.keys() & {"width", "activation", "layers"}:  # a record that is not of this model
+        source = {**converted.provenance["convert"]["source_config"], **history}
+        history = {"convert": {"source_config": source}}
+    with pytest.raises(
+        UserError, match="expected a model fresh from t2r convert.*give the teacher explicitly"
+    ) as caught:
+        original(dataclasses.replace(converted, provenance=history))
+    assert received in caught.value.received

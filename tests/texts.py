@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import small
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.convert import convert
+from t2r_export.convert import convert, provenance
 
 LETTERS = "abcdefgh ."
 BOS, EOS = len(LETTERS), len(LETTERS) + 1
@@ -48,9 +48,9 @@ def write_teacher(path: Path, config: ModelConfig = TEACHER) -> Path:
     return path
 
 
-def write_student(path: Path, layers: str = "all") -> Path:
+def write_student(path: Path, layers: str = "all", mixer: MixerConfig = LinearConfig(small.K)) -> Path:
     """The teacher after conversion, untrained."""
-    checkpoint.save(
-        path, convert(small.model(TEACHER), LinearConfig(small.K), layers), tokenizer(), {"origin": "random"}
-    )
+    teacher = small.checkpoint(TEACHER)
+    model = convert(teacher.model, mixer, layers)
+    checkpoint.save(path, model, tokenizer(), provenance(teacher, layers=layers))
     return path

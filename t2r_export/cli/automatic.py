@@ -85,6 +85,7 @@ def convert_automatically(
 ) -> None:
     """Choose, write the model and print what was measured."""
     from t2r_export.checkpoints import checkpoint
+    from t2r_export.convert import provenance
     from t2r_export.training.data import read_corpus
     from t2r_export.training.layer_choice import Trial, choose
 
@@ -109,14 +110,9 @@ def convert_automatically(
         "options": layers,
         "chosen": [found.options.index(option) for option in found.chosen],
     }
-    done = {
-        "source": source.name,
-        "source_sha256": loaded.sha256,
-        "text_sha256": corpus.sha256,
-        "seed": seed,
-        "auto": {**report, "trial_steps": trial.steps},
-    }
-    checkpoint.save(out, found.model, loaded.tokenizer, {**loaded.provenance, "convert": done})
+    auto = {**report, "trial_steps": trial.steps}
+    done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, seed=seed, auto=auto)
+    checkpoint.save(out, found.model, loaded.tokenizer, done)
     # the layers that suffer most first
     worst = {layer: max(o.increase for o in found.options if o.layer == layer) for layer in range(len(found.chosen))}
     names = {found.options[0].mixer: found.options[0].mixer.kind, **dict(zip(mixers, tried or TRIED, strict=True))}

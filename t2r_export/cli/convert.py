@@ -93,7 +93,7 @@ def command(
     With --auto, each layer becomes what costs the fewest nats per token under a budget of state; softmax may stay.
     """
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import convert
+    from t2r_export.convert import convert, provenance
 
     given = {name: value for name, value in options.items() if value is not None}
     if auto:
@@ -116,14 +116,8 @@ def command(
             "leave it out",
         )
     model = convert(loaded.model, config, layers, seed)
-    done = {
-        "source": source.name,
-        "source_sha256": loaded.sha256,
-        "mixer": config.to_dict(),
-        "layers": layers,
-        "seed": seed,
-    }
-    checkpoint.save(out, model, loaded.tokenizer, {**loaded.provenance, "convert": done})
+    done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed)
+    checkpoint.save(out, model, loaded.tokenizer, done)
     kinds = [layer.kind for layer in model.config.layers]
     written = out.stat().st_size
     new = dict(model.named_parameters()).keys() - dict(loaded.model.named_parameters()).keys()

@@ -70,7 +70,7 @@ def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None
     return tuple(StagePlan(*row) for row in zip(names, counts, rates, strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
     """Everything that a run depends on. Paths as given; sizes are checked here, files when they are read."""
 

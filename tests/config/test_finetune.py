@@ -12,7 +12,7 @@ from t2r_runtime.errors import UserError
 
 
 def config(**changes: Any) -> FinetuneConfig:
-    return FinetuneConfig(Path("model.pt"), Path("out/tuned.pt"), (Path("text"),), **changes)
+    return FinetuneConfig(model=Path("model.pt"), output=Path("out/tuned.pt"), data=(Path("text"),), **changes)
 
 
 def test_a_plan_is_read_from_lists_with_commas() -> None:

@@ -14,7 +14,7 @@ from model.mixers.alone import empty, random_mixer, text
 from small import CONFIGS, GPT2, LLAMA, B, G, K, T, V
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.convert import convert
+from t2r_export.convert import convert, provenance
 from t2r_export.finetune import original
 from t2r_export.model.mixers import build_mixer
 from t2r_export.model.mixers.linear import LinearMixer
@@ -107,7 +107,8 @@ def test_the_teacher_of_a_model_with_a_memory_is_not_guessed() -> None:
     config = dataclasses.replace(CONFIGS["none"], layers=(small.SOFTMAX,))
     converted = convert(small.model(config), LinearConfig(K, memory=N))
     assert isinstance(converted, Transformer)
-    checkpoint = dataclasses.replace(small.checkpoint(config), config=converted.config, model=converted)
+    source = small.checkpoint(config)
+    checkpoint = dataclasses.replace(source, config=converted.config, model=converted, provenance=provenance(source))
     assert original(checkpoint).config.layers == config.layers  # its softmax model had none, so there is no doubt
 
 
