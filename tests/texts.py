@@ -21,6 +21,7 @@ BOS, EOS = len(LETTERS), len(LETTERS) + 1
 TEACHER = dataclasses.replace(
     small.LLAMA, layers=(small.SOFTMAX,) * 3, vocab_size=len(LETTERS) + 2, bos_token=BOS, eos_tokens=(EOS,)
 )
+STUDENT = LinearConfig(small.K)
 
 
 def tokenizer() -> str:
@@ -48,7 +49,7 @@ def write_teacher(path: Path, config: ModelConfig = TEACHER) -> Path:
     return path
 
 
-def write_student(path: Path, layers: str = "all", mixer: MixerConfig = LinearConfig(small.K)) -> Path:
+def write_student(path: Path, layers: str = "all", mixer: MixerConfig = STUDENT) -> Path:
     """The teacher after conversion, untrained."""
     teacher = small.checkpoint(TEACHER)
     model = convert(teacher.model, mixer, layers)
