@@ -20,17 +20,15 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig, graph_format
 from t2r_export.config.model import ModelConfig
 from t2r_export.fold import LayerFold, fold
-from t2r_export.graph.file import EXTERNAL_BYTES, Weight, companion, shape, write_graph
+from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.file import EXTERNAL_BYTES, Weight, companion, write_graph
 from t2r_export.graph.generation import check_states, wrap
-from t2r_export.graph.layout import Group, group, low_name, with_low
+from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.ort import folder_beside, write_ort
-from t2r_export.graph.recorder import GraphOps, Value, value_info
-from t2r_export.graph.targets import TARGETS, Target, find
-from t2r_export.model.transformer import Transformer
+from t2r_export.graph.recording import build_graph, declarations
+from t2r_export.graph.targets import find
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature
-
-DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more
+from t2r_runtime.signature import BATCH, TOKENS, Signature, StateSpec
 
 
 @dataclass(frozen=True)
@@ -93,36 +91,39 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
         raise UserError(
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
         )
-    groups = group(model.state_spec(), config.state_layout)
+    states = model.state_spec()
     if config.loop:
         _only_onnx(kind, "loop")
-        check_states([g.spec for g in groups], config.batch)
+        check_states(states, config.batch)
     if target.static:
-        _only_constant(groups, config.target)
+        _only_constant(states, config.target)
     batch = BATCH if config.batch is None else config.batch
-    graph, ops = build_graph(model, groups, batch, target, config.top_k, float16_safe=config.float16_safe)
+    graph, ops = build_graph(model, states, batch, target, config.top_k, float16_safe=config.float16_safe)
     if config.float16_safe:
-        groups = with_low(groups, ops.low_after)
-    signature = _signature(checkpoint, model.config, groups, folds, config)
+        states = with_low(states, ops.low_after)
+    signature = _signature(checkpoint, model.config, states, folds, config)
     others: dict[str, onnx.ModelProto] = {}
     weights = dict(ops.weights)
     no_prefill = None
     if config.loop:
-        others["loop"] = wrap(graph, signature, _declarations(ops))
-        helper.set_model_props(others["loop"], signature.of_loop().to_metadata())
+        others["loop"] = wrap(graph, signature, declarations(ops))
     if config.prefill:
         _only_onnx(kind, "prefill")
         no_prefill = model.parallel_obstacle()
         if no_prefill is None:
-            prompts, reader = build_graph(model, groups, batch, target, config.top_k, TOKENS)
+            prompts, reader = build_graph(model, states, batch, target, config.top_k, TOKENS)
             weights |= reader.weights
-            helper.set_model_props(prompts, signature.of_prefill().to_metadata())
             others["prefill"] = prompts
+    if config.state_layout == "packed":
+        signature = packed(Bundle(graph, signature, weights, others)).signature
+    for name, other in others.items():
+        described = signature.of_prefill() if name == "prefill" else signature.of_loop()
+        helper.set_model_props(other, described.to_metadata())
     names = {name: companion(path, other, name).name for name, other in others.items()}
     signature = dataclasses.replace(signature, prefill=names.get("prefill"), loop=names.get("loop"))
     helper.set_model_props(graph, signature.to_metadata())
     parameters = sum(p.numel() for p in model.parameters())
-    report = ExportReport([], parameters, len(ops.nodes), signature, folds, no_prefill)
+    report = ExportReport([], parameters, len(graph.graph.node), signature, folds, no_prefill)
     return Built(graph, weights, others, report)
 
 
@@ -134,8 +135,8 @@ def _only_onnx(kind: str, option: str) -> None:
         )
 
 
-def _only_constant(groups: Sequence[Group], target: str) -> None:
-    growing = [g.spec.name for g in groups if g.spec.grows]
+def _only_constant(states: Sequence[StateSpec], target: str) -> None:
+    growing = [spec.name for spec in states if spec.grows]
     if growing:
         raise UserError(
             f"states of constant size for target {target}",
@@ -144,102 +145,23 @@ def _only_constant(groups: Sequence[Group], target: str) -> None:
         )
 
 
-def build_graph(
-    model: Transformer,
-    groups: Sequence[Group],
-    batch: int | str,
-    target: Target = TARGETS["portable"],
-    top_k: int | None = None,
-    tokens: str | None = None,
-    float16_safe: bool = False,
-) -> tuple[onnx.ModelProto, GraphOps]:
-    """The step of `model` as a checked message without its weights, and the recorder that holds them.
-
-    Args:
-        tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
-        float16_safe: for accelerators that compute in float16 whatever they are given. A state that is a sum is two
-            tensors, since one would stop growing, and φ(q)·z is kept below 65,504 by a smaller φ(q).
-    """
-    ops = target.ops(model, batch)
-    if float16_safe:
-        ops.damping = DAMPING
-    ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
-    inputs, past = [ids], {}
-    for g in groups:
-        dims = tuple(batch if d == BATCH else d for d in g.spec.shape)
-        inputs.append(Value(PAST + g.spec.name, g.spec.dtype, dims))
-        past.update(_members(inputs[-1], g, ops))
-        if float16_safe and g.spec.dtype == "float32":
-            ops.low[inputs[-1].name] = Value(PAST + low_name(g.spec.name), "float32", dims)
-    logits, present = model.step(ids, past, ops)
-    results = {LOGITS: logits}
-    if top_k is not None:
-        results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
-    results |= {PRESENT + g.spec.name: _joined([present[m.name] for m in g.members], g, ops) for g in groups}
-    for name, after in ops.low_after.items():
-        inputs.append(ops.low[name])
-        results[PRESENT + ops.low[name].name.removeprefix(PAST)] = after
-    outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
-    ops.rename({value.name: name for name, value in results.items()})
-    ops.prune([value.name for value in outputs])
-    return _checked(inputs, outputs, ops, target), ops
-
-
-def _members(packed: Value, g: Group, ops: GraphOps) -> dict[str, Value]:
-    """The model's states that one input of the graph holds."""
-    if not g.packed:
-        return {g.spec.name: packed}
-    count = len(g.members)
-    parts = ops.split(packed, [1] * count, axis=1) if count > 1 else [packed]
-    return {m.name: ops.squeeze(part, 1) for m, part in zip(g.members, parts, strict=True)}
-
-
-def _joined(values: list[Value], g: Group, ops: GraphOps) -> Value:
-    """Inverse of `_members`, for the outputs."""
-    return ops.concat([ops.unsqueeze(v, 1) for v in values], axis=1) if g.packed else values[0]
-
-
-def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: Target) -> onnx.ModelProto:
-    """The message with every tensor's type and shape, through ONNX's own checker.
-
-    The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
-    """
-    opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
-    names = {v.name for v in outputs}
-    graph = helper.make_graph(
-        ops.nodes,
-        "t2r_step",
-        [*map(value_info, inputs), *_declarations(ops)],
-        [value_info(v) for v in outputs],
-        initializer=list(ops.constants.values()),
-        value_info=[value_info(v) for v in ops.declared if v.name not in names],
-    )
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=target.ir_version, producer_name="t2r-export")
-    model.producer_version = __version__
-    onnx.checker.check_model(model, full_check=True)
-    model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    del model.graph.input[len(inputs) :]
-    return model
-
-
-def _declarations(ops: GraphOps) -> list[onnx.ValueInfoProto]:
-    """Of the weights that a graph refers to and does not hold."""
-    return [value_info(Value(name, "float32", shape(weight))) for name, weight in ops.weights.items()]
-
-
 def _signature(
-    checkpoint: Checkpoint, config: ModelConfig, groups: Sequence[Group], folds: list[LayerFold], options: ExportConfig
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    states: Sequence[StateSpec],
+    folds: list[LayerFold],
+    options: ExportConfig,
 ) -> Signature:
     layers = tuple({**layer, "fold": f.status} for layer, f in zip(config.describe_layers(), folds, strict=True))
     return Signature(
-        states=tuple(state for g in groups for state in g.states),
+        states=tuple(states),
         vocab_size=config.vocab_size,
         bos_token=config.bos_token,
         eos_tokens=config.eos_tokens,
         batch=options.batch,
         max_positions=config.max_positions,
         past_end=options.past_end,
-        state_layout=options.state_layout,
+        state_layout="layers",
         layers=layers,
         target=options.target,
         quantization="none",

@@ -18,7 +18,7 @@ import torch
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.fold import FOLD_TOLERANCE, fold
-from t2r_export.graph.layout import Group, group, low_name, with_low
+from t2r_export.graph.layout import states_in
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, Lockstep, state_error, worse
@@ -65,13 +65,10 @@ def verify(
     # the graph's own choice, so that a clamped graph is compared with a clamped model
     for each in (model, unfolded):
         each.positions.past_end = signature.past_end
-    groups = group(model.state_spec(), signature.state_layout)
-    low = [g.spec.name for g in groups if low_name(g.spec.name) in {state.name for state in signature.states}]
-    groups = with_low(groups, low) if low else groups
-    _same_interface(decoder, groups, model)
+    _same_interface(decoder, model)
     report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
     report.greedy_bound = bound.greedy
-    both = Lockstep(unfolded, decoder, groups, torch.Generator().manual_seed(seed))
+    both = Lockstep(unfolded, decoder, torch.Generator().manual_seed(seed))
     _chained(report, both, bound, steps, progress)
     _from_the_start(report, both, bound)
     _prefill_against_steps(report, both, bound)
@@ -85,8 +82,8 @@ def verify(
     return report
 
 
-def _same_interface(decoder: Decoder, groups: list[Group], model: Transformer) -> None:
-    expected = [state for g in groups for state in g.states]
+def _same_interface(decoder: Decoder, model: Transformer) -> None:
+    expected = states_in(model.state_spec(), decoder.signature)
     received = list(decoder.signature.states)
     if expected != received or decoder.signature.vocab_size != model.config.vocab_size:
         differing = [f"{s.name} {list(s.shape)}" for s in received if s not in expected]
@@ -103,7 +100,7 @@ def _chained(report: Report, both: Lockstep, bound: Tolerance, steps: int, progr
     worst = Errors()
     batch = both.decoder.signature.batch or 2
     done = same = 0
-    chain = GROWING_CHAIN if any(g.spec.grows for g in both.groups) else steps
+    chain = GROWING_CHAIN if any(state.grows for state in both.decoder.signature.states) else steps
     while done < steps:
         length = both.room(both.prefix, min(steps - done, chain))
         states = both.begin(batch)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
 from t2r_export.config.export import ExportConfig
-from t2r_export.export import build_graph, export
+from t2r_export.export import build, export
 from t2r_export.fold import fold
 from t2r_export.graph import file as graph_file
-from t2r_export.graph.layout import group, pack, unpack
+from t2r_export.graph.layout import pack, unpack
 from t2r_export.graph.targets import TARGETS
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
@@ -44,12 +44,11 @@ def forms(values: Any) -> dict[str, tuple[int | str, ...]]:
 def test_inputs_and_outputs_are_those_of_the_contract(
     name: str, layout: str, batch: int | None, tmp_path: Path
 ) -> None:
-    checkpoint, _ = small.graph(tmp_path / "g.onnx", name, state_layout=layout, batch=batch)
+    _, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout, batch=batch)
     model = onnx.load(tmp_path / "g.onnx")
     onnx.checker.check_model(model, full_check=True)
     rows: int | str = "B" if batch is None else batch
-    specs = [g.spec for g in group(checkpoint.model.state_spec(), layout)]
-    shapes = {s.name: tuple(rows if d == "B" else d for d in s.shape) for s in specs}
+    shapes = {s.name: tuple(rows if d == "B" else d for d in s.shape) for s in report.signature.states}
     grown = {n: tuple("T+1" if d == "T" else d for d in shape) for n, shape in shapes.items()}
     assert forms(model.graph.input) == {"input_ids": (rows,)} | {f"past_{n}": s for n, s in shapes.items()}
     assert forms(model.graph.output) == {"logits": (rows, VOCABULARY)} | {f"present_{n}": s for n, s in grown.items()}
@@ -101,22 +100,21 @@ def test_options_are_in_the_metadata(tmp_path: Path) -> None:
 )
 def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, steps: int) -> None:
     """From random states, in ONNX's own reference interpreter and not in ONNX Runtime: a second opinion."""
-    made = small.model(name)
-    folded, _ = fold(made)
-    groups = group(folded.state_spec(), layout)
-    model, ops = build_graph(folded, groups, "B" if batch is None else batch)
+    made = small.checkpoint(name)
+    built = build(made, Path("g.onnx"), ExportConfig(batch=batch, state_layout=layout))
+    model, signature = built.graph, built.report.signature
     model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(graph_file.array(w), name) for name, w in ops.weights.items()
+        onnx.numpy_helper.from_array(graph_file.array(w), name) for name, w in built.weights.items()
     )
     session = onnx.reference.ReferenceEvaluator(model)
-    states = small.states(made)
-    fed = pack(states, groups)
+    states = small.states(made.model)
+    fed = pack(states, signature.states)
     for ids in small.ids(length=steps).T:
-        expected, states = made.step(ids, states)
+        expected, states = made.model.step(ids, states)
         logits, *after = session.run(None, {"input_ids": ids.numpy()} | {f"past_{n}": a for n, a in fed.items()})
         np.testing.assert_allclose(logits, expected.numpy(), atol=2e-4)
-        fed = dict(zip(fed, after, strict=True))
-        small.assert_states(unpack(fed, groups), states, 1e-4)
+        fed = dict(zip((state.name for state in signature.states), after, strict=True))
+        small.assert_states(unpack(fed, made.model.state_spec()), states, 1e-4)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -136,13 +134,13 @@ def test_the_largest_logits(target: str, tmp_path: Path, monkeypatch: pytest.Mon
 def test_packed_is_layers(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "layers.onnx", "hybrid")
     small.graph(tmp_path / "packed.onnx", "hybrid", state_layout="packed")
-    groups = group(checkpoint.model.state_spec(), "packed")
-    layers, packed = Decoder(tmp_path / "layers.onnx"), Decoder(tmp_path / "packed.onnx")
+    specs = checkpoint.model.state_spec()
+    layers, joined = Decoder(tmp_path / "layers.onnx"), Decoder(tmp_path / "packed.onnx")
     start = small.arrays(small.states(checkpoint.model))
     layers.set_state(start)
-    packed.set_state(pack(start, groups))
-    np.testing.assert_allclose(layers.prefill(small.ids()), packed.prefill(small.ids()), atol=1e-6)
-    small.assert_states(unpack(packed.state(), groups), small_tensors(layers.state()), 1e-6)
+    joined.set_state(pack(start, joined.signature.states))
+    np.testing.assert_allclose(layers.prefill(small.ids()), joined.prefill(small.ids()), atol=1e-6)
+    small.assert_states(unpack(joined.state(), specs), small_tensors(layers.state()), 1e-6)
 
 
 def small_tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
@@ -224,8 +222,12 @@ def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Pa
 
 def test_what_cannot_be_packed(tmp_path: Path) -> None:
     layers = (LINEAR, dataclasses.replace(LINEAR, feature_size=K + 1))
-    with pytest.raises(UserError, match=r"expected states of one shape to pack into S; received S.0 \['B', 3, 5, 4\]"):
+    with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, layers=layers), state_layout="packed")
+    assert str(caught.value) == (
+        "expected states of one shape to pack into S; received S.0 ['B', 3, 5, 4] and S.1 ['B', 3, 6, 4]; "
+        "export with --state-layout layers"
+    )
 
 
 def test_a_wrong_fold_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

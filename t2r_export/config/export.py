@@ -11,6 +11,7 @@ from pathlib import Path
 from t2r_export.graph.targets import find
 from t2r_runtime.errors import UserError
 
+STATE_LAYOUTS = ("layers", "packed")
 PAST_ENDS = ("refuse", "clamp")
 FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONNX Runtime tells them apart
 MAX_BATCH = 1 << 16
@@ -34,6 +35,10 @@ class ExportConfig:
         target = find(self.target)
         if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
             raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
+        if self.state_layout not in STATE_LAYOUTS:
+            raise UserError(
+                f"a state layout of {', '.join(STATE_LAYOUTS)}", repr(self.state_layout), "choose one of those"
+            )
         if self.past_end not in PAST_ENDS:
             raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
         if self.top_k is not None and self.top_k < 1:

@@ -1,111 +1,162 @@
-"""How a model's states become a graph's states: a tensor a layer, or all layers of a kind packed into one.
+"""How a model's states stand in a graph: each as it is, as two that add up to it, or all of a kind packed into one.
 
-`layers` keeps S.0, S.1, … as they are. `packed` stacks them on a second axis: S is (B, L, G, K, V). A runtime with a
-cost for every binding wants the packed form; which one is faster on the CPU provider is in docs/performance.md.
-A compensated state is two of the graph's, whose sum is the model's.
+An accelerator that computes in float16 wants sums in two parts, S.3 and S_low.3; the export's target adds the second.
+Some accelerators' engines take no more than three states beside the tokens: `packed` stacks those of all layers on a
+second axis, S (B, L, G, K, V), as the last step before a bundle is written. Nothing else knows of it but the
+functions here that translate states for whoever compares a graph with its model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
+from t2r_export.graph.bundle import Bundle
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PAST, StateSpec
+from t2r_runtime.signature import PAST, PRESENT, Signature, StateSpec
 
-LAYOUTS = ("layers", "packed")
-
-
-@dataclass(frozen=True)
-class Group:
-    """One state of the graph and the model's states that it holds, in order."""
-
-    spec: StateSpec
-    members: tuple[StateSpec, ...]
-    low: StateSpec | None = None  # what the sum of a compensated state has rounded off
-
-    @property
-    def states(self) -> list[StateSpec]:
-        """The graph's states that hold the model's."""
-        return [self.spec] if self.low is None else [self.spec, self.low]
-
-    @property
-    def packed(self) -> bool:
-        return self.members != (self.spec,)
-
-
-def group(specs: list[StateSpec], layout: str) -> list[Group]:
-    """The graph's states for the model's.
-
-    Raises:
-        UserError: an unknown layout, or layers whose states differ in shape and so cannot be packed.
-    """
-    if layout not in LAYOUTS:
-        raise UserError(f"a state layout of {', '.join(LAYOUTS)}", repr(layout), "choose one of those")
-    if layout == "layers":
-        return [Group(spec, (spec,)) for spec in specs]
-    kinds: dict[str, list[StateSpec]] = {}
-    for spec in specs:
-        kinds.setdefault(spec.name.split(".")[0], []).append(spec)
-    return [_pack(name, members) for name, members in kinds.items()]
+Kinds = dict[str, list[StateSpec]]  # the states by what stands before the layer's number in their names
 
 
 def low_name(name: str) -> str:
-    """`S.3` -> `S_low.3`: the state beside a compensated one."""
+    """`S.3` -> `S_low.3`: what the sum of a compensated state has rounded off."""
     kind, dot, layer = name.partition(".")
     return f"{kind}_low{dot}{layer}"
 
 
-def with_low(groups: Sequence[Group], names: Iterable[str]) -> list[Group]:
-    """The groups with a low part for those whose state is among the names, as of a graph's inputs.
+def with_low(specs: Sequence[StateSpec], names: Iterable[str]) -> list[StateSpec]:
+    """The states with a low part behind each that is among the names, as of a graph's inputs.
 
     Raises:
         UserError: there is none, so that nothing would be compensated.
     """
-    chosen = {name.removeprefix(PAST) for name in names}
+    chosen = set(names)
     if not chosen:
         raise UserError("states that are sums, as S and z of linear attention", "none", "leave out --float16-safe")
-    return [
-        replace(g, low=replace(g.spec, name=low_name(g.spec.name), initial=0.0)) if g.spec.name in chosen else g
-        for g in groups
-    ]
+    both: list[StateSpec] = []
+    for spec in specs:
+        both += [spec, replace(spec, name=low_name(spec.name), initial=0.0)] if spec.past in chosen else [spec]
+    return both
 
 
-def _pack(name: str, members: list[StateSpec]) -> Group:
+def packed(bundle: Bundle) -> Bundle:
+    """The bundle with one state for all layers' of a kind; its graphs are changed in place.
+
+    Raises:
+        UserError: layers whose states differ in shape.
+    """
+    kinds = _kinds(bundle.signature.states)
+    states = tuple(_packed_spec(kind, members) for kind, members in kinds.items())
+    for model in bundle.graphs:
+        _pack_graph(model.graph, kinds)
+    return replace(bundle, signature=replace(bundle.signature, states=states, state_layout="packed"))
+
+
+def states_in(specs: Sequence[StateSpec], signature: Signature) -> list[StateSpec]:
+    """The states that a graph of this signature must have for a model's."""
+    if signature.state_layout == "packed":
+        return [_packed_spec(kind, members) for kind, members in _kinds(specs).items()]
+    present = {spec.name for spec in signature.states}
+    low = [spec.past for spec in specs if low_name(spec.name) in present]
+    return with_low(specs, low) if low else list(specs)
+
+
+def pack(states: Mapping[str, Any], specs: Iterable[StateSpec]) -> dict[str, np.ndarray]:
+    """A model's states (arrays by name) as those of a graph, which are `specs`."""
+    names = {spec.name for spec in specs}
+    out: dict[str, np.ndarray] = {}
+    for name, state in states.items():
+        if name not in names:
+            continue
+        out[name], low = np.asarray(state), low_name(name)
+        if low in names:  # the state to half precision, as an accelerator would round it, and the rest
+            whole = out[name]
+            out[name] = whole.astype(np.float16).astype(whole.dtype)
+            out[low] = whole - out[name]
+    for kind in names - out.keys():
+        out[kind] = np.stack([np.asarray(state) for name, state in states.items() if _kind(name) == kind], 1)
+    return out
+
+
+def unpack(states: Mapping[str, np.ndarray], specs: Sequence[StateSpec]) -> dict[str, np.ndarray]:
+    """Inverse of `pack`: a graph's states as those of the model, which are `specs`."""
+    out: dict[str, np.ndarray] = {}
+    for kind, members in _kinds(specs).items():
+        for i, name in enumerate(spec.name for spec in members):
+            whole = states[name] if name in states else states[kind][:, i]
+            low = states.get(low_name(name))
+            out[name] = whole if low is None else whole.astype(np.float64) + low
+    return out
+
+
+def _kind(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _kinds(specs: Iterable[StateSpec]) -> Kinds:
+    kinds: Kinds = {}
+    for spec in specs:
+        kinds.setdefault(_kind(spec.name), []).append(spec)
+    return kinds
+
+
+def _packed_spec(kind: str, members: Sequence[StateSpec]) -> StateSpec:
     first = members[0]
-    if [first.name] == [name]:
-        return Group(first, (first,))
+    if first.name == kind:
+        return first
     for other in members:
         if replace(other, name=first.name) != first:
             raise UserError(
-                f"states of one shape to pack into {name}",
+                f"states of one shape to pack into {kind}",
                 f"{first.name} {list(first.shape)} and {other.name} {list(other.shape)}",
                 "export with --state-layout layers",
             )
     batch, *rest = first.shape
-    return Group(StateSpec(name, first.dtype, (batch, len(members), *rest), first.initial), tuple(members))
+    return replace(first, name=kind, shape=(batch, len(members), *rest))
 
 
-def pack(states: Mapping[str, Any], groups: list[Group]) -> dict[str, np.ndarray]:
-    """The model's states (arrays by name) as the graph's."""
-    arrays = {g.spec.name: [np.asarray(states[m.name]) for m in g.members] for g in groups}
-    packed = {g.spec.name: np.stack(arrays[g.spec.name], 1) if g.packed else arrays[g.spec.name][0] for g in groups}
-    for g in groups:
-        if g.low is not None:  # the state to half precision, as an accelerator would round it, and the rest
-            whole = packed[g.spec.name]
-            packed[g.spec.name] = whole.astype(np.float16).astype(whole.dtype)
-            packed[g.low.name] = whole - packed[g.spec.name]
-    return packed
+def _pack_graph(graph: onnx.GraphProto, kinds: Kinds) -> None:
+    """Let the graph split its packed inputs before its first node, and join its outputs behind the last."""
+    inputs, outputs = ({value.name: value for value in values} for values in (graph.input, graph.output))
+    axis = numpy_helper.from_array(np.array([1]), "packed.axis")
+    before, after = [], []
+    for kind, members in kinds.items():
+        past, present = [s.past for s in members], [s.present for s in members]
+        together = [PAST + kind, PRESENT + kind]
+        if together != [past[0], present[0]]:
+            parts = [f"{name}.packed" for name in past] if past[1:] else together[:1]
+            if past[1:]:
+                before.append(
+                    helper.make_node("Split", together[:1], parts, together[0], axis=1, num_outputs=len(past))
+                )
+            before += [_node("Squeeze", part, axis, name) for part, name in zip(parts, past, strict=True)]
+            parts = [f"{name}.packed" for name in present]
+            after += [_node("Unsqueeze", name, axis, part) for part, name in zip(parts, present, strict=True)]
+            after.append(helper.make_node("Concat", parts, together[1:], together[1], axis=1))
+        for values, name, names in zip((inputs, outputs), together, (past, present), strict=True):
+            whole = values[names[0]] if name == names[0] else _stacked(values[names[0]], name, len(names))
+            inside = [values.pop(n) for n in names]  # in the order of the kinds behind what is no state
+            graph.value_info.extend(value for value in inside if value.name != name)
+            values[name] = whole
+    graph.initializer.append(axis)
+    nodes = [*before, *graph.node, *after]
+    for field, content in ((graph.node, nodes), (graph.input, inputs.values()), (graph.output, outputs.values())):
+        kept = list(content)
+        del field[:]
+        field.extend(kept)
 
 
-def unpack(states: Mapping[str, np.ndarray], groups: list[Group]) -> dict[str, np.ndarray]:
-    """Inverse of `pack`."""
-    out = {}
-    for g in groups:
-        whole = states[g.spec.name] if g.low is None else states[g.spec.name].astype(np.float64) + states[g.low.name]
-        for i, member in enumerate(g.members):
-            out[member.name] = whole[:, i] if g.packed else whole
-    return out
+def _node(op: str, x: str, axis: onnx.TensorProto, y: str) -> onnx.NodeProto:
+    return helper.make_node(op, [x, axis.name], [y], f"{y}.{op.lower()}")
+
+
+def _stacked(value: onnx.ValueInfoProto, name: str, count: int) -> onnx.ValueInfoProto:
+    """The declaration of `count` tensors like `value` on an axis behind the first."""
+    tensor = value.type.tensor_type
+    batch, *rest = (d.dim_param or d.dim_value for d in tensor.shape.dim)
+    return helper.make_tensor_value_info(name, tensor.elem_type, [batch, count, *rest])

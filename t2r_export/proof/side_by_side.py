@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from t2r_export.graph.layout import Group, pack, unpack
+from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.mixers import State
 from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder
@@ -38,7 +38,6 @@ class Lockstep:
 
     model: Transformer  # unfolded
     decoder: Decoder
-    groups: list[Group]  # the states as the graph has them
     generator: torch.Generator
 
     def begin(self, batch: int) -> State:
@@ -57,7 +56,9 @@ class Lockstep:
     def errors(self, logits: np.ndarray, expected: Tensor, states: State) -> Errors:
         """Of the graph's logits (B, vocabulary) and of the states that it has now."""
         difference = float(np.abs(logits - expected.numpy()).max())
-        return Errors(difference, state_error(unpack(self.decoder.state(), self.groups), self._arrays(states)))
+        return Errors(
+            difference, state_error(unpack(self.decoder.state(), self.model.state_spec()), self._arrays(states))
+        )
 
     def random_state(self, batch: int) -> State:
         """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
@@ -79,7 +80,7 @@ class Lockstep:
 
     def packed(self, states: State) -> dict[str, np.ndarray]:
         """The model's states as the decoder takes them."""
-        return pack(self._arrays(states), self.groups)
+        return pack(self._arrays(states), self.decoder.signature.states)
 
     @property
     def prefix(self) -> int:

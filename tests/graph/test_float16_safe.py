@@ -12,7 +12,7 @@ import faults
 import small
 from small import G, K, V
 from t2r_export.config.export import ExportConfig
-from t2r_export.graph.layout import group, low_name, pack, unpack, with_low
+from t2r_export.graph.layout import low_name, pack, unpack, with_low
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
@@ -60,15 +60,13 @@ def test_low_names() -> None:
 
 
 def test_a_state_is_its_two_parts() -> None:
-    groups = with_low(
-        group([StateSpec("S.0", "float32", ("B", G, K, V)), StateSpec("n", "int32", ("B",))], "layers"), ["past_S.0"]
-    )
+    specs = [StateSpec("S.0", "float32", ("B", G, K, V)), StateSpec("n", "int32", ("B",))]
     states = {"S.0": torch.randn(2, G, K, V).numpy(), "n": np.array([3, 4], np.int32)}
-    packed = pack(states, groups)
+    packed = pack(states, with_low(specs, ["past_S.0"]))
     assert set(packed) == {"S.0", "S_low.0", "n"}
     assert (packed["S.0"] == packed["S.0"].astype(np.float16)).all()
     assert packed["S_low.0"].any()
-    for name, value in unpack(packed, groups).items():
+    for name, value in unpack(packed, specs).items():
         np.testing.assert_array_equal(value, states[name])
 
 

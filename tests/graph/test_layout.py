@@ -1,70 +1,62 @@
-"""States a layer or packed: which tensors a graph has, and that packing loses nothing."""
+"""States per layer or packed: which tensors a graph has, and that packing loses nothing."""
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import small
-from small import CONFIGS, LINEAR, B, G, K, V
-from t2r_export.graph.layout import group, pack, unpack
-from t2r_runtime.errors import UserError
-from t2r_runtime.signature import StateSpec
+from small import CONFIGS, B, G, K, V
+from t2r_export.config.export import ExportConfig
+from t2r_export.export import build
+from t2r_export.graph.layout import pack, states_in, unpack
+from t2r_runtime import Decoder
+from t2r_runtime.signature import Signature, StateSpec
 
 
-def test_layers_stay_as_they_are() -> None:
-    specs = small.model("hybrid").state_spec()
-    groups = group(specs, "layers")
-    assert [g.spec for g in groups] == specs
-    assert not any(g.packed for g in groups)
+def built(name: str, layout: str = "packed") -> tuple[onnx.ModelProto, Signature]:
+    made = build(small.checkpoint(name), Path("g.onnx"), ExportConfig(state_layout=layout))
+    return made.graph, made.report.signature
 
 
-def test_packed_is_one_tensor_a_kind() -> None:
-    groups = group(small.model("hybrid").state_spec(), "packed")
-    assert {g.spec.name: (g.spec.shape, [m.name for m in g.members]) for g in groups} == {
-        "S": (("B", 2, G, K, V), ["S.0", "S.2"]),
-        "z": (("B", 2, G, K), ["z.0", "z.2"]),
-        "k": (("B", 1, G, "T", V), ["k.1"]),
-        "v": (("B", 1, G, "T", V), ["v.1"]),
-        "position": (("B",), ["position"]),
+def test_packed_is_one_tensor_of_each_kind() -> None:
+    model, signature = built("hybrid")
+    assert {spec.name: spec.shape for spec in signature.states} == {
+        "S": ("B", 2, G, K, V),
+        "z": ("B", 2, G, K),
+        "k": ("B", 1, G, "T", V),
+        "v": ("B", 1, G, "T", V),
+        "position": ("B",),
     }
-    assert [g.packed for g in groups] == [True, True, True, True, False]
+    assert signature.state_layout == "packed"
+    assert [value.name for value in model.graph.input] == ["input_ids", *(s.past for s in signature.states)]
+    assert [value.name for value in model.graph.output] == ["logits", *(s.present for s in signature.states)]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("layout", ["layers", "packed"])
 def test_pack_and_unpack_are_inverses(name: str, layout: str) -> None:
     made = small.model(name)
-    groups, states = group(made.state_spec(), layout), small.states(made)
-    packed = pack(states, groups)
-    assert {n: a.shape for n, a in packed.items()} == {g.spec.name: g.spec.dims(B, small.CACHED) for g in groups}
-    for key, value in unpack(packed, groups).items():
+    specs, states = made.state_spec(), small.states(made)
+    stored = states_in(specs, built(name, layout)[1])
+    fed = pack(states, stored)
+    assert {n: a.shape for n, a in fed.items()} == {s.name: s.dims(B, small.CACHED) for s in stored}
+    for key, value in unpack(fed, specs).items():
         np.testing.assert_array_equal(value, states[key].numpy())
 
 
 @given(st.integers(1, 5), st.floats(-1e6, 1e6, width=32))
 def test_initial_value_and_dtype_are_kept(layers: int, initial: float) -> None:
     specs = [StateSpec(f"m.{i}", "float32", ("B", 3), initial) for i in range(layers)]
-    (packed,) = group(specs, "packed")
-    assert packed.spec == StateSpec("m", "float32", ("B", layers, 3), initial)
+    assert states_in(specs, built("none")[1]) == [StateSpec("m", "float32", ("B", layers, 3), initial)]
 
 
-def test_unknown_layout() -> None:
-    with pytest.raises(UserError) as caught:
-        group([], "flat")
-    assert str(caught.value) == "expected a state layout of layers, packed; received 'flat'; choose one of those"
-
-
-def test_what_differs_cannot_be_packed() -> None:
-    other = dataclasses.replace(LINEAR, feature_size=K + 1)
-    made = small.model(dataclasses.replace(CONFIGS["none"], layers=(LINEAR, other)))
-    with pytest.raises(UserError) as caught:
-        group(made.state_spec(), "packed")
-    assert str(caught.value) == (
-        "expected states of one shape to pack into S; received S.0 ['B', 3, 5, 4] and S.1 ['B', 3, 6, 4]; "
-        "export with --state-layout layers"
-    )
+def test_the_companions_are_packed_too(tmp_path: Path) -> None:
+    made, _ = small.graph(tmp_path / "g.onnx", "rotary_keep", state_layout="packed", prefill=True, loop=True)
+    assert Decoder(tmp_path / "g.onnx").signature.state_layout == "packed"
+    assert small.proof(made, tmp_path / "g.onnx", steps=20).passed  # it reads prompts and generates too

@@ -18,7 +18,7 @@ from small import CONFIGS, VOCABULARY, B, V
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.export import export
-from t2r_export.graph.layout import group, pack
+from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
 from t2r_export.quantize import quantize
@@ -99,14 +99,14 @@ def test_a_prompt_is_its_steps(
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True, **options)
     assert report.no_prefill is None
     batch = options.get("batch", B)
-    groups = group(checkpoint.model.state_spec(), report.signature.state_layout)
+    specs = report.signature.states
     states = small.states(checkpoint.model, batch)
     ids = small.ids(batch, long(name, batch))
     with torch.no_grad():
         expected, after = small.by_steps(checkpoint.model, ids, states)
     monkeypatch.setattr(States, "step", None)  # not one token goes through the step graph
-    received = result(tmp_path / "g.onnx", pack(small.arrays(states), groups), ids.numpy())
-    close(received, {"logits": expected[:, -1].numpy(), **pack(small.arrays(after), groups)}, 2e-5)
+    received = result(tmp_path / "g.onnx", pack(small.arrays(states), specs), ids.numpy())
+    close(received, {"logits": expected[:, -1].numpy(), **pack(small.arrays(after), specs)}, 2e-5)
 
 
 SIZES_OF_MAPS = {"relu": 5, "elu": V, "rfa": 2 * 3, "favor": 5, "dpfp": 2 * V, "hedgehog": 2 * V}

@@ -1,0 +1,27 @@
+"""A model as ONNX graphs of one set of weights: what an export builds, a quantization maps, and one writer writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+
+from t2r_export.graph.file import Weight
+from t2r_runtime.signature import Signature
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A step graph and its companions."""
+
+    step: onnx.ModelProto
+    signature: Signature  # the step's
+    weights: dict[str, Weight]  # by name; what the graphs read and do not hold
+    companions: Mapping[str, onnx.ModelProto] = field(default_factory=dict)  # by their role
+
+    @property
+    def graphs(self) -> Iterator[onnx.ModelProto]:
+        """The step first."""
+        yield self.step
+        yield from self.companions.values()

@@ -1,0 +1,93 @@
+"""A model's step as a checked ONNX graph without its weights: the recorder runs the step, and what it wrote is named.
+
+Never asks which mixer a layer has: it knows a model by its `step` and its `state_spec` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx
+from onnx import helper
+
+from t2r_export import __version__
+from t2r_export.graph.file import shape
+from t2r_export.graph.layout import low_name
+from t2r_export.graph.recorder import GraphOps, Value, value_info
+from t2r_export.graph.targets import TARGETS, Target
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, StateSpec
+
+DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more
+
+
+def build_graph(
+    model: Transformer,
+    states: Sequence[StateSpec],
+    batch: int | str,
+    target: Target = TARGETS["portable"],
+    top_k: int | None = None,
+    tokens: str | None = None,
+    float16_safe: bool = False,
+) -> tuple[onnx.ModelProto, GraphOps]:
+    """The step of `model` as a checked message without its weights, and the recorder that holds them.
+
+    Args:
+        states: the model's.
+        tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
+        float16_safe: for accelerators that compute in float16 whatever they are given. A state that is a sum is two
+            tensors (the recorder's `low_after` has the second), since one would stop growing, and φ(q)·z is kept below
+            65,504 by a smaller φ(q).
+    """
+    ops = target.ops(model, batch)
+    if float16_safe:
+        ops.damping = DAMPING
+    ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
+    inputs, past = [ids], {}
+    for spec in states:
+        dims = tuple(batch if d == BATCH else d for d in spec.shape)
+        past[spec.name] = Value(spec.past, spec.dtype, dims)
+        inputs.append(past[spec.name])
+        if float16_safe and spec.dtype == "float32":
+            ops.low[spec.past] = Value(PAST + low_name(spec.name), "float32", dims)
+    logits, present = model.step(ids, past, ops)
+    results = {LOGITS: logits}
+    if top_k is not None:
+        results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
+    results |= {spec.present: present[spec.name] for spec in states}
+    for name, after in ops.low_after.items():
+        inputs.append(ops.low[name])
+        results[PRESENT + ops.low[name].name.removeprefix(PAST)] = after
+    outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
+    ops.rename({value.name: name for name, value in results.items()})
+    ops.prune([value.name for value in outputs])
+    return _checked(inputs, outputs, ops, target), ops
+
+
+def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: Target) -> onnx.ModelProto:
+    """The message with every tensor's type and shape, through ONNX's own checker.
+
+    The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
+    """
+    opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
+    names = {v.name for v in outputs}
+    graph = helper.make_graph(
+        ops.nodes,
+        "t2r_step",
+        [*map(value_info, inputs), *declarations(ops)],
+        [value_info(v) for v in outputs],
+        initializer=list(ops.constants.values()),
+        value_info=[value_info(v) for v in ops.declared if v.name not in names],
+    )
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=target.ir_version, producer_name="t2r-export")
+    model.producer_version = __version__
+    onnx.checker.check_model(model, full_check=True)
+    model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    del model.graph.input[len(inputs) :]
+    return model
+
+
+def declarations(ops: GraphOps) -> list[onnx.ValueInfoProto]:
+    """Of the weights that a graph refers to and does not hold."""
+    return [value_info(Value(name, "float32", shape(weight))) for name, weight in ops.weights.items()]
