@@ -16,11 +16,10 @@ from pathlib import Path
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
+from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import quantize
-from t2r_export.quantizers import SCHEMES
-from t2r_export.quantizers.base import BLOCK_OPTIONS, QuantizeConfig
-from t2r_export.quantizers.quality import Quality, Ruined
+from t2r_export.quantizers.quality import Quality, QualityCheckFailed
 from t2r_export.training.data import read_documents
 
 
@@ -35,8 +34,8 @@ def main() -> None:
     parser.add_argument("--head-bits", type=int)
     parser.add_argument("--embedding-bits", type=int)
     arguments = parser.parse_args()
-    print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file | step time |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file |")
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         calibrate, check = _parts(arguments.text, Path(folder))
         for model in arguments.models:
@@ -46,7 +45,7 @@ def main() -> None:
                 options = {"calibrate": calibrate} if SCHEMES[scheme].calibrated else {}
                 if SCHEMES[scheme].block_wise:
                     options = {name: getattr(arguments, name) for name in BLOCK_OPTIONS}
-                config = QuantizeConfig(scheme, **options)
+                config = QuantizeConfig(scheme=scheme, **options)
                 row(model.stem, source, Path(folder, "quantized.onnx"), config, check)
 
 
@@ -56,14 +55,14 @@ def row(name: str, source: Path, out: Path, config: QuantizeConfig, check: Path)
     out.unlink(missing_ok=True)
     try:
         quality = quantize(source, out, config, check).quality
-    except Ruined as ruined:
-        quality = ruined.quality
+    except QualityCheckFailed as failed:
+        quality = failed.quality
     assert quality is not None
     q = quality
     size = f"{out.stat().st_size / source.stat().st_size:.0%}" if out.exists() else "refused"
     print(
         f"| {name} | {q.scheme} | {q.nats_after:.4f} | {q.nats_before:.4f} | {q.loss:+.2%} "
-        f"| {q.greedy_agreement:.1%} | {q.worst_logits:.2g} | {size} | x {q.time_ratio:.2f} |",
+        f"| {q.greedy_agreement:.1%} | {q.worst_logits:.2g} | {size} |",
         flush=True,
     )
     print(json.dumps({"model": name, **q.to_dict()}), file=sys.stderr)

@@ -19,6 +19,7 @@ from t2r_export import __version__
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig, graph_format
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.targets import find
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, Weight, companion, write_graph
@@ -26,7 +27,6 @@ from t2r_export.graph.generation import check_states, wrap
 from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.ort import folder_beside, write_ort
 from t2r_export.graph.recording import build_graph, declarations
-from t2r_export.graph.targets import find
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, TOKENS, Signature, StateSpec
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,16 @@ from onnx import helper
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig, graph_format
+from t2r_export.config.quantize import (
+    BLOCK_OPTIONS,
+    CALIBRATE_STEPS,
+    CALIBRATION_OPTIONS,
+    MIN_CALIBRATION,
+    QuantizeConfig,
+    Scheme,
+    scheme,
+)
+from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build, export
 from t2r_export.graph.file import (
     EXTERNAL_BYTES,
@@ -31,19 +42,8 @@ from t2r_export.graph.file import (
 )
 from t2r_export.graph.generation import wrap
 from t2r_export.graph.ort import folder_beside, write_ort
-from t2r_export.graph.targets import find
-from t2r_export.quantizers import Scheme, scheme
-from t2r_export.quantizers.base import (
-    BLOCK_OPTIONS,
-    CALIBRATE_STEPS,
-    CALIBRATION_OPTIONS,
-    MIN_CALIBRATION,
-    Calibration,
-    QuantizeConfig,
-    Tokens,
-    quiet,
-)
-from t2r_export.quantizers.quality import Quality, Ruined, measure, read_tokens
+from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
+from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.source import Source, read_source, source_of
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
@@ -88,12 +88,11 @@ def quantize(
     Raises:
         UserError: an unknown scheme or an option that it does not take, a graph that is not ours or quantized already,
             no calibration text where one is needed, or too short a one.
-        Ruined: the check was not passed; nothing is written.
+        QualityCheckFailed: the check was not passed; nothing is written.
     """
     source, out = existing_file(source, "a graph"), Path(out)
     if graph_format(out) == "ort":
         return _as_ort(out, lambda graph: quantize(source, graph, config, check))
-    _options_fit(scheme(config.scheme), config)
     return _quantize(read_source(source), out, config, check, external_bytes)
 
 
@@ -106,7 +105,6 @@ def export_quantized(
 ) -> tuple[ExportReport, QuantizeReport]:
     """Export and quantize in one go. A float32 graph is written only where a text is read with it, and is gone then."""
     out, chosen = Path(out), scheme(config.scheme)
-    _options_fit(chosen, config)  # before the export's work
     options, kind = replace(options, format=None), graph_format(out, options.format)
     if chosen.calibrated or check is not None:
         with folder_beside(out) as folder:
@@ -158,7 +156,7 @@ def _quantize(
                 assert source.path is not None
                 quality = measure(source.path, part, config.scheme, chosen.loss, check)
             if quality is not None and not quality.passed:
-                raise Ruined(out, quality)
+                raise QualityCheckFailed(out, quality)
     except BaseException:
         for file in files[1:]:
             if file not in stood:
@@ -173,8 +171,8 @@ def _as_ort(out: Path, make: Callable[[Path], QuantizeReport]) -> QuantizeReport
         graph = folder / "graph.onnx"
         try:
             report = make(graph)
-        except Ruined as ruined:
-            raise Ruined(out, ruined.quality) from None
+        except QualityCheckFailed as ruined:
+            raise QualityCheckFailed(out, ruined.quality) from None
         metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
         signature = Signature.from_metadata(metadata)
         for option, other in (("prefill", "a graph for prompts"), ("loop", "a graph that writes")):
@@ -183,18 +181,6 @@ def _as_ort(out: Path, make: Callable[[Path], QuantizeReport]) -> QuantizeReport
                     f"an .onnx, whose weights {other} can share", f"{out}", f"export without --{option} for an .ort"
                 )
         return replace(report, files=write_ort(graph, out, find(signature.target).ort_style))
-
-
-def _options_fit(chosen: Scheme, config: QuantizeConfig) -> None:
-    """Refuse options that the scheme would ignore."""
-    unfit = config.given(
-        [*(() if chosen.block_wise else BLOCK_OPTIONS), *(() if chosen.calibrated else CALIBRATION_OPTIONS)]
-    )
-    if unfit:
-        names = ", ".join("--" + name.replace("_", "-") for name in unfit)
-        raise UserError(f"options that {config.scheme} takes", names, "leave them out")
-    if chosen.calibrated and config.calibrate is None:
-        raise UserError(f"a text to calibrate {config.scheme} on", "none", "name one with --calibrate")
 
 
 def _calibration(
@@ -235,8 +221,9 @@ def _quantized(
         fill(model, weights)
     kept = (model.producer_name, model.producer_version, model.ir_version)
     opset = {o.domain: o.version for o in model.opset_import}
-    with quiet():
-        made = chosen.quantizer(model, config, calibration, weights)
+    quantizer: Quantizer = pkgutil.resolve_name(chosen.quantizer)
+    with silence_ort():
+        made = quantizer(model, config, calibration, weights)
     made.producer_name, made.producer_version, made.ir_version = kept
     assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
     return made

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.targets import TARGETS
 from t2r_export.export import build, export
 from t2r_export.fold import fold
 from t2r_export.graph import file as graph_file
 from t2r_export.graph.layout import pack, unpack
-from t2r_export.graph.targets import TARGETS
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 from t2r_runtime.signature import Signature
@@ -85,7 +85,7 @@ def test_metadata(name: str, tmp_path: Path) -> None:
 
 def test_options_are_in_the_metadata(tmp_path: Path) -> None:
     checkpoint = dataclasses.replace(small.checkpoint(), tokenizer='{"a": "tokenizer"}')
-    report = export(checkpoint, tmp_path / "g.onnx", ExportConfig(3, "packed", "clamp"))
+    report = export(checkpoint, tmp_path / "g.onnx", ExportConfig(batch=3, state_layout="packed", past_end="clamp"))
     metadata = {p.key: p.value for p in onnx.load(tmp_path / "g.onnx").metadata_props}
     signature = Signature.from_metadata(metadata)
     assert signature == report.signature

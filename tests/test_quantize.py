@@ -15,22 +15,20 @@ from onnx import TensorProto, numpy_helper
 
 import small
 from small import VOCABULARY
-from t2r_export import quantizers
 from t2r_export.bench.graphs import OPSET_SWITCH
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import Guard
-from t2r_export.graph.targets import TARGETS
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.config.targets import TARGETS
 from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize
-from t2r_export.quantizers import SCHEMES
-from t2r_export.quantizers.base import Calibration, QuantizeConfig, initializers
+from t2r_export.quantizers.base import Calibration, initializers, silence_ort
 from t2r_export.quantizers.calibration import feeds
-from t2r_export.quantizers.quality import Ruined
+from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 
 MODELS = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "hybrid")
 CLOSE = {"fp16": 0.01, "int8": 0.3, "int8-static": 0.3, "w8": 0.3, "w4": 0.5}  # to the float32 graph, as median_error
-BITS = {"fp16": 16, "int8": 8, "int8-static": 8, "w8": 8, "w4": 4}
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def tokens(tmp_path: Path) -> Path:
 def config(scheme: str, tokens: Path, **options: Any) -> QuantizeConfig:
     if scheme == "int8-static":
         options = {"calibrate": tokens, "calibrate_steps": 30, **options}
-    return QuantizeConfig(scheme, **options)
+    return QuantizeConfig(scheme=scheme, **options)
 
 
 def forms(values: Any) -> list[tuple[str, int, list[str]]]:
@@ -99,7 +97,7 @@ def test_every_target(scheme: str, target: str, tokens: Path, tmp_path: Path, mo
 @pytest.mark.parametrize("scheme", ["w8", "w4"])
 def test_blocks_as_accelerators_spell_them(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.graph(tmp_path / "g.onnx", target="npu", batch=3)
-    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     graph = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "q.onnx")).graph
     axes = {v.name: len(v.type.tensor_type.shape.dim) for v in (*graph.value_info, *graph.output)}
     makers = {name: node.op_type for node in graph.node for name in node.output}
@@ -110,7 +108,7 @@ def test_blocks_as_accelerators_spell_them(scheme: str, tmp_path: Path, monkeypa
     assert makers[gather.input[0]] == "DequantizeLinear"
     assert next(n.op_type for n in graph.node if gather.output[0] in n.input) == "QuantizeLinear"
     monkeypatch.setattr("t2r_export.quantizers.accelerators.find", lambda _: TARGETS["portable"])
-    quantize(tmp_path / "g.onnx", tmp_path / "plain.onnx", QuantizeConfig(scheme))
+    quantize(tmp_path / "g.onnx", tmp_path / "plain.onnx", QuantizeConfig(scheme=scheme))
     plain, spelled = Decoder(tmp_path / "plain.onnx"), Decoder(tmp_path / "q.onnx")
     for ids in small.ids(3, 10).T.numpy():
         np.testing.assert_allclose(spelled.step(ids), plain.step(ids), rtol=1e-6, atol=1e-6)
@@ -143,8 +141,8 @@ def test_ort_format(scheme: str, tokens: Path, tmp_path: Path) -> None:
 def test_ruin_leaves_no_ort(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.graph(tmp_path / "g.onnx")
     monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], loss=-0.9))
-    with pytest.raises(Ruined, match=r"q.ort was not written: w8 takes nats/token"):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig("w8"), tokens)
+    with pytest.raises(QualityCheckFailed, match=r"q.ort was not written: w8 takes nats/token"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"), tokens)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "tokens.npy"]
 
 
@@ -165,7 +163,7 @@ def test_weights_have_fewer_bits(scheme: str, tokens: Path, tmp_path: Path) -> N
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, ffn_size=512, width=64))
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
     # scales, small vectors and the position table keep their bits; a graph has nothing else in float32
-    assert report.bytes_after / report.bytes_before < BITS[scheme] / 32 + 0.15
+    assert report.bytes_after / report.bytes_before < SCHEMES[scheme].bits / 32 + 0.15
 
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
@@ -192,7 +190,7 @@ def test_fp16_divides_by_the_guard_in_float32(guard: Guard, tmp_path: Path) -> N
     """1e-6 is 9.5e-7 in half precision, and 1e-3 is shared with nothing that may round it."""
     layer = dataclasses.replace(small.LINEAR, guard=guard)
     small.graph(tmp_path / "g.onnx", dataclasses.replace(small.GPT2, layers=(layer, layer)))
-    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("fp16"))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="fp16"))
     model = onnx.load(tmp_path / "q.onnx")
     weights = initializers(model)
     operator = {"clamp": "Max", "add": "Add"}[guard.kind]
@@ -211,7 +209,7 @@ def test_fp16_divides_by_the_guard_in_float32(guard: Guard, tmp_path: Path) -> N
 def test_fp16_tells_late_positions_apart(name: str, tmp_path: Path) -> None:
     """Past 2,048 half precision skips every other position."""
     small.graph(tmp_path / "g.onnx", name)
-    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("fp16"))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="fp16"))
     logits = []
     for path in ("g.onnx", "q.onnx"):
         decoder = Decoder(tmp_path / path)
@@ -231,7 +229,7 @@ def test_the_same_graph_again(tokens: Path, tmp_path: Path) -> None:
 
 def test_options_reach_the_graph(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
-    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w4", block_size=16, accuracy_level=0))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0))
     nodes = [n for n in onnx.load(tmp_path / "q.onnx").graph.node if n.op_type == "MatMulNBits"]
     found = [{a.name: a.i for a in n.attribute} for n in nodes]
     assert {a["block_size"] for a in found} == {16}
@@ -251,7 +249,7 @@ def test_options_of_blocks_reach_the_graph(name: str, tmp_path: Path) -> None:
     quantize(
         tmp_path / "g.onnx",
         tmp_path / "q.onnx",
-        QuantizeConfig("w8", block_size=16, asymmetric=True, head_bits=4, embedding_bits=4),
+        QuantizeConfig(scheme="w8", block_size=16, asymmetric=True, head_bits=4, embedding_bits=4),
     )
     graph = onnx.load(tmp_path / "q.onnx").graph
     products = [node for node in graph.node if node.op_type == "MatMulNBits"]
@@ -285,14 +283,16 @@ def test_int8_static_keeps_its_products(bits: int, quantized: bool, tokens: Path
 
 def test_weights_outside_of_the_graph(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
-    inside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"))
+    inside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
     expected = Decoder(tmp_path / "q.onnx").step(1)
-    outside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"), external_bytes=100)
+    outside = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"), external_bytes=100)
     assert len(outside.files) == 2
     assert all(file.exists() for file in outside.files)
     assert outside.bytes_before == inside.bytes_before
     np.testing.assert_array_equal(Decoder(tmp_path / "q.onnx").step(1), expected)
-    assert quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8")).files == [tmp_path / "q.onnx"]
+    assert quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8")).files == [
+        tmp_path / "q.onnx"
+    ]
     assert not outside.files[1].exists(), "the weights of a graph that stood there before"
 
 
@@ -332,7 +332,7 @@ def test_calibration_stops_where_positions_end(tmp_path: Path) -> None:
 
 def test_check_measures(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
-    quality = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("fp16"), tokens).quality
+    quality = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="fp16"), tokens).quality
     assert quality is not None
     assert quality.passed
     assert abs(quality.loss) < 0.005
@@ -353,13 +353,15 @@ def test_ruin_leaves_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.M
 
     small.graph(tmp_path / "g.onnx")
     (tmp_path / "q.onnx").write_bytes(b"what stood here before")
-    monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], quantizer=lossy))
+    monkeypatch.setattr("t2r_export.quantizers.blocks.blocks", lossy)
     for external in (0, 1 << 20):
-        with pytest.raises(Ruined, match=r"q.onnx was not written: w8 takes nats/token from \d.* of at most \+0.50%"):
-            quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"), tokens, external)
+        with pytest.raises(
+            QualityCheckFailed, match=r"q.onnx was not written: w8 takes nats/token from \d.* of at most \+0.50%"
+        ):
+            quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"), tokens, external)
         assert (tmp_path / "q.onnx").read_bytes() == b"what stood here before"
         assert sorted(p.name for p in tmp_path.iterdir()) == ["g.onnx", "q.onnx", "tokens.npy"]
-    assert issubclass(Ruined, CheckFailed)
+    assert issubclass(QualityCheckFailed, CheckFailed)
 
 
 def test_nan_is_ruin(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,16 +371,18 @@ def test_nan_is_ruin(tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return model
 
     small.graph(tmp_path / "g.onnx")
-    monkeypatch.setitem(SCHEMES, "int8", dataclasses.replace(SCHEMES["int8"], quantizer=broken))
-    with pytest.raises(Ruined) as caught:
-        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("int8"), tokens)
+    monkeypatch.setattr("t2r_export.quantizers.integers.dynamic", broken)
+    with pytest.raises(QualityCheckFailed) as caught:
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="int8"), tokens)
     assert not caught.value.quality.passed
     assert np.isnan(caught.value.quality.worst_logits)
 
 
 def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
     checkpoint = small.checkpoint("rotary_drop")
-    exported, quantized = export_quantized(checkpoint, tmp_path / "q.onnx", ExportConfig(batch=3), QuantizeConfig("w8"))
+    exported, quantized = export_quantized(
+        checkpoint, tmp_path / "q.onnx", ExportConfig(batch=3), QuantizeConfig(scheme="w8")
+    )
     assert exported.files == quantized.files == [tmp_path / "q.onnx"] == list(tmp_path.iterdir())
     signature = Decoder(tmp_path / "q.onnx").signature
     assert (signature.quantization, signature.batch) == ("w8", 3)
@@ -439,9 +443,9 @@ def test_options_are_refused(options: dict[str, Any], message: str, tmp_path: Pa
 
 def test_a_quantized_graph_is_refused(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
-    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w8"))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
     with pytest.raises(UserError) as caught:
-        quantize(tmp_path / "q.onnx", tmp_path / "r.onnx", QuantizeConfig("w4"))
+        quantize(tmp_path / "q.onnx", tmp_path / "r.onnx", QuantizeConfig(scheme="w4"))
     assert str(caught.value) == (
         "expected a float32 graph; received one that is quantized already, w8; quantize the float32 export"
     )
@@ -451,9 +455,9 @@ def test_a_quantized_graph_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_graph_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(content)
     with pytest.raises(UserError, match="graph"):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w4"))
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4"))
     with pytest.raises(UserError, match="which does not exist; check the path"):
-        quantize(tmp_path / "none.onnx", tmp_path / "q.onnx", QuantizeConfig("w4"))
+        quantize(tmp_path / "none.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4"))
 
 
 def test_a_short_calibration_text_is_refused(tmp_path: Path) -> None:
@@ -470,6 +474,6 @@ def test_a_short_calibration_text_is_refused(tmp_path: Path) -> None:
 def test_logging_stays_as_it_was() -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level, logging.root.manager.disable)
-    with quantizers.base.quiet():
+    with silence_ort():
         import onnxruntime.quantization.matmul_nbits_quantizer  # noqa: F401
     assert (root.handlers[:], root.level, logging.root.manager.disable) == before

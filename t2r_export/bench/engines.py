@@ -21,9 +21,9 @@ from t2r_export.bench.sizes import config_of, random_model, softmax_model
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import export_quantized
-from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime.errors import UserError
 
 AGAIN = "again"
@@ -134,7 +134,7 @@ def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
         files = export(loaded, path, how).files
     else:
         bits = QuantizeConfig(
-            candidate.form,
+            scheme=candidate.form,
             block_size=whole(candidate, "block", 0) or None,
             head_bits=whole(candidate, "head_bits", 0) or None,
             embedding_bits=whole(candidate, "embedding_bits", 0) or None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export.graph.targets import find
+from t2r_export.config.targets import find
 from t2r_runtime.errors import UserError
 
 STATE_LAYOUTS = ("layers", "packed")
@@ -17,7 +17,7 @@ FORMATS = ("onnx", "ort")  # and the endings of their files' names, by which ONN
 MAX_BATCH = 1 << 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportConfig:
     """What may differ between two graphs of one model."""
 

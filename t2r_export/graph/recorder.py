@@ -24,9 +24,6 @@ from t2r_export.graph.file import Weight
 from t2r_export.graph.prefill import Prompt, by_sequence, chunked
 from t2r_export.model.ops import TorchOps, row_size
 
-OPSET = 21  # the newest that every ONNX Runtime since 1.20 takes; Debian's 1.21 refuses IR 11
-IR_VERSION = 10
-
 Dim = int | str
 _ONNX_TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
 

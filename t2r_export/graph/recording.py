@@ -12,10 +12,10 @@ import onnx
 from onnx import helper
 
 from t2r_export import __version__
+from t2r_export.config.targets import TARGETS, Target
 from t2r_export.graph.file import shape
 from t2r_export.graph.layout import low_name
 from t2r_export.graph.recorder import GraphOps, Value, value_info
-from t2r_export.graph.targets import TARGETS, Target
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, StateSpec
 

@@ -1,22 +1,16 @@
-"""The forms in which one model can be written, by name: the table of targets.
-
-A target chooses how the operators of a step become nodes, and at which opset; what is computed is the same, and a test
-compares them all. Each is a subclass of the portable recorder that overrides what it writes differently.
-"""
+"""The recorders of the targets in t2r_export.config.targets: the portable one, but for what each writes differently."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor, nn
 
-from t2r_export.graph.recorder import IR_VERSION, OPSET, Dim, GraphOps, Value
+from t2r_export.graph.recorder import Dim, GraphOps, Value
 from t2r_export.model.ops import row_size, update_rule
-from t2r_runtime.errors import UserError
 
 
 class AttentionOps(GraphOps):
@@ -169,35 +163,3 @@ class NpuOps(GraphOps):
     def _slice(self, x: Value, start: int, end: int, axis: int) -> Value:
         bounds = [self.constant([n], "int64") for n in (start, end, axis)]
         return self.emit("Slice", [x, *bounds], (*x.shape[:axis], end - start, *x.shape[axis + 1 :]))
-
-
-@dataclass(frozen=True)
-class Target:
-    """How a graph for a target is written."""
-
-    ops: type[GraphOps]
-    opsets: Mapping[str, int]  # the operator sets that its nodes belong to, written down on purpose
-    ir_version: int
-    static: bool = False  # every dimension is a number
-    ordinary: bool = True  # a state's sum is an Add
-    ort_style: str = "Fixed"  # Runtime: an .ort keeps these operators, where Fixed would merge them for the CPU
-
-
-TARGETS = {
-    "portable": Target(GraphOps, {"": OPSET}, IR_VERSION),
-    "fused": Target(FusedOps, {"": OPSET, "com.microsoft": 1}, IR_VERSION, ordinary=False),
-    # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
-    "standard": Target(StandardOps, {"": 27}, 13, ordinary=False),
-    "npu": Target(NpuOps, {"": OPSET}, IR_VERSION, static=True, ort_style="Runtime"),
-}
-
-
-def find(name: str) -> Target:
-    """The target of that name.
-
-    Raises:
-        UserError: there is none; lists those that are.
-    """
-    if name not in TARGETS:
-        raise UserError(f"a target of {', '.join(TARGETS)}", repr(name), "choose one of those")
-    return TARGETS[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import SCHEMES
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class ProviderGraph:
 
 
 NPU = ProviderGraph(ExportConfig(batch=1, target="npu"), growing=False)
-ALL = ("fp16", "int8", "int8-static", "w8", "w4")
+ALL = tuple(SCHEMES)
 
 PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),

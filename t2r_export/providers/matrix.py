@@ -20,14 +20,13 @@ import numpy as np
 import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.quantize import MIN_CALIBRATION, SCHEMES, QuantizeConfig, scheme
 from t2r_export.export import export
 from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.subprocess import RemoteDecoder, remote_versions
 from t2r_export.quantize import calibration_tokens, quantize
-from t2r_export.quantizers import SCHEMES, scheme
-from t2r_export.quantizers.base import MIN_CALIBRATION, QuantizeConfig
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
@@ -167,7 +166,9 @@ class _Graphs:
             else:
                 source = self.path(wanted, NONE)
                 out = self._folder / f"{len(self._made)}.onnx"
-                quantize(source, out, QuantizeConfig(precision, calibrate=self._text(precision), activation_bits=bits))
+                quantize(
+                    source, out, QuantizeConfig(scheme=precision, calibrate=self._text(precision), activation_bits=bits)
+                )
             self._made[key] = out
         return self._made[key]
 

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from t2r_export.graph.targets import find
-from t2r_export.quantizers.base import own_table
+from t2r_export.config.targets import find
+from t2r_export.quantizers.base import untie_embedding
 from t2r_runtime.signature import Signature
 
 
@@ -20,7 +20,7 @@ def is_for_accelerators(model: onnx.ModelProto) -> bool:
     return find(Signature.from_metadata({p.key: p.value for p in model.metadata_props}).target).static
 
 
-def three_axes(model: onnx.ModelProto) -> None:
+def to_rank3(model: onnx.ModelProto) -> None:
     """Let every MatMulNBits read and write (1, B, ·) between two Reshapes."""
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
@@ -37,7 +37,7 @@ def three_axes(model: onnx.ModelProto) -> None:
 
 def table_between_quantizers(model: onnx.ModelProto) -> None:
     """Spell Gather, DequantizeLinear as DequantizeLinear, Gather, QuantizeLinear, DequantizeLinear: same numbers."""
-    gather = own_table(model)
+    gather = untie_embedding(model)
     row = gather.output[0]
     (after,) = [node for node in model.graph.node if row in node.input]
     table, numbers = gather.input[0], list(after.input[1:])

@@ -1,10 +1,10 @@
-"""What the schemes share: their options, and the step graph seen as projections and what lies between them."""
+"""What the schemes share: their form, and the step graph seen as projections and what lies between them."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,54 +13,12 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.file import Weight, refer, values
-from t2r_runtime.errors import UserError
 from t2r_runtime.signature import INPUT_IDS, LOGITS
 
 Tokens = npt.NDArray[np.int64]
-BLOCK_SIZES = (16, 32, 64, 128, 256)
-ACCURACY_LEVELS = (0, 1, 2, 3, 4)
-BLOCK_BITS = (4, 8)
-ACTIVATION_BITS = (8, 16)
-# which options a scheme takes: those of blocks, those of calibration
-BLOCK_OPTIONS = ("block_size", "asymmetric", "accuracy_level", "head_bits", "embedding_bits")
-CALIBRATION_OPTIONS = ("calibrate", "calibrate_steps", "activation_bits")
-MIN_CALIBRATION = 1024  # tokens
-CALIBRATE_STEPS = 1024
 TABLE_ROWS = 4096  # of a table of tokens, rounded at a time
-
-
-@dataclass(frozen=True)
-class QuantizeConfig:
-    """A scheme and its options; None is the scheme's own measured default."""
-
-    scheme: str
-    block_size: int | None = None  # weights that share a scale: w8 and w4, as all up to embedding_bits
-    asymmetric: bool = False  # a zero point beside each scale
-    accuracy_level: int | None = None  # 4: activations as int8 inside the product; 0 or 1: float32
-    head_bits: int | None = None  # of the projection onto the vocabulary
-    embedding_bits: int | None = None  # 8: one scale; 4: blocks
-    calibrate: Path | None = None  # text or token ids: int8-static, as the next two
-    calibrate_steps: int | None = None  # that a sequence of it is read for; None: CALIBRATE_STEPS
-    activation_bits: int = 8
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("a block size", self.block_size, BLOCK_SIZES),
-            ("an accuracy level", self.accuracy_level, ACCURACY_LEVELS),
-            ("head bits", self.head_bits, BLOCK_BITS),
-            ("embedding bits", self.embedding_bits, BLOCK_BITS),
-            ("activation bits", self.activation_bits, ACTIVATION_BITS),
-        ):
-            if value is not None and value not in known:
-                raise UserError(f"{name} of {', '.join(map(str, known))}", str(value), "choose one of those")
-        if self.calibrate_steps is not None and self.calibrate_steps < 1:
-            raise UserError("at least 1 step to calibrate on", str(self.calibrate_steps), "correct --calibrate-steps")
-
-    def given(self, names: Sequence[str]) -> list[str]:
-        """Those of `names` that are not at their default."""
-        defaults = QuantizeConfig(self.scheme)
-        return [name for name in names if getattr(self, name) != getattr(defaults, name)]
 
 
 @dataclass(frozen=True)
@@ -72,8 +30,14 @@ class Calibration:
     steps: int  # of each sequence, as far as the text and the model's positions go
 
 
+# (model, config, calibration, weights) -> model: a float32 step graph becomes one with the same inputs and outputs,
+# names and dtypes. Its weights are inside it, but for those that the initializers of a block-wise scheme's graph name,
+# before and after (see t2r_export.graph.file.refer).
+Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, dict[str, Weight]], onnx.ModelProto]
+
+
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_ort() -> Iterator[None]:
     """Keep ONNX Runtime's quantizers from printing; one of them also sets up the root logger when it is imported."""
     root, disabled = logging.getLogger(), logging.root.manager.disable
     handlers, level = root.handlers[:], root.level
@@ -109,7 +73,7 @@ def head(model: onnx.ModelProto) -> str:
     return str(node.name)
 
 
-def own_table(model: onnx.ModelProto) -> onnx.NodeProto:
+def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
     """The node that looks a token up, with a table of its own: a tied head is quantized in another way."""
     gather: onnx.NodeProto = next(
         node for node in model.graph.node if node.op_type == "Gather" and node.input[1] == INPUT_IDS
@@ -134,7 +98,7 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
     """
     from onnxruntime.quantization.quant_utils import compute_data_quant_params, quantize_nparray
 
-    gather = own_table(model)
+    gather = untie_embedding(model)
     name, row = gather.input[0], gather.output[0]
     kept = initializers(model)
     table = values(kept[name], weights)  # (vocabulary, D)
@@ -157,10 +121,10 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
         helper.make_node("Gather", [numbers[0], gather.input[1]], [inner], name=gather.name),
         helper.make_node("DequantizeLinear", [inner, *numbers[1:]], [row], name=f"{row}_DequantizeLinear"),
     ]
-    put_in_place(model, gather, nodes, kept)
+    replace_node(model, gather, nodes, kept)
 
 
-def put_in_place(
+def replace_node(
     model: onnx.ModelProto, node: onnx.NodeProto, others: Sequence[onnx.NodeProto], kept: dict[str, onnx.TensorProto]
 ) -> None:
     """Put `others` where `node` stands, and keep of the initializers `kept` those that are used then."""
@@ -171,13 +135,13 @@ def put_in_place(
     replace_initializers(model, kept)
 
 
-def alone(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
+def single_node_model(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
     """A model of one node, with the weights that it reads."""
     weights = initializers(model)
     known = {v.name: v for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     graph = helper.make_graph(
         [node],
-        "alone",
+        "single_node",
         [known[name] for name in node.input if name not in weights],
         [known[name] for name in node.output],
         [weights[name] for name in node.input if name in weights],

@@ -13,22 +13,21 @@ import onnx
 from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
+from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.graph.file import Weight, fill, refer, values
-from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, three_axes
+from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, to_rank3
 from t2r_export.quantizers.base import (
     Calibration,
-    QuantizeConfig,
-    alone,
     head,
     initializers,
-    own_table,
     projections,
-    put_in_place,
     quantize_embedding,
     replace_initializers,
+    replace_node,
+    single_node_model,
+    untie_embedding,
 )
 
-BITS = {"w8": 8, "w4": 4}
 HEAD_BITS = 8
 BLOCK_SIZE = 32
 ACCURACY_LEVEL = 4
@@ -46,14 +45,14 @@ def blocks(
             under the names by which the graph knows them; what is there already is not rounded again.
     """
     names, last = projections(model), head(model)
-    bits_of = dict.fromkeys(names, BITS[config.scheme]) | {last: config.head_bits or HEAD_BITS}
+    bits_of = dict.fromkeys(names, scheme(config.scheme).bits) | {last: config.head_bits or HEAD_BITS}
     _block_wise_projections(model, config, bits_of, weights)
     if config.embedding_bits == 4:
         _block_wise_table(model, config, weights)
     else:
         quantize_embedding(model, weights)
     if is_for_accelerators(model):
-        three_axes(model)
+        to_rank3(model)
         if config.embedding_bits != 4:
             table_between_quantizers(model)
     return model
@@ -141,10 +140,10 @@ def _block_wise_table(model: onnx.ModelProto, config: QuantizeConfig, weights: M
         accuracy_level=_accuracy_level(config),
         op_types_to_quantize=("Gather",),
     )
-    gather = own_table(model)
-    table = alone(model, gather)
+    gather = untie_embedding(model)
+    table = single_node_model(model, gather)
     fill(table, weights)
     quantizer = MatMulNBitsQuantizer(table, algo_config=how)
     quantizer.process()
     made = quantizer.model.model.graph
-    put_in_place(model, gather, made.node, initializers(model) | {tensor.name: tensor for tensor in made.initializer})
+    replace_node(model, gather, made.node, initializers(model) | {tensor.name: tensor for tensor in made.initializer})

@@ -12,14 +12,14 @@ from typing import Any
 
 import onnx
 
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.file import Weight, fill
 from t2r_export.quantizers.base import (
     Calibration,
-    QuantizeConfig,
     gemm_to_matmul,
-    own_table,
     projections,
     quantize_embedding,
+    untie_embedding,
 )
 from t2r_export.quantizers.calibration import RecurrentReader
 
@@ -53,7 +53,7 @@ def static(
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     assert calibration is not None
-    table = own_table(model)
+    table = untie_embedding(model)
     # eight bits for the logits or for what S sums up cost too much, as measured; sixteen cost next to nothing, and an
     # accelerator of whole numbers wants every result quantized.
     # CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31 it forgets what it has seen so far

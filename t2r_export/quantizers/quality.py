@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from t2r_export.bench.timing import interleaved
 from t2r_export.training.data import read_documents
 from t2r_runtime import Decoder, Text
 from t2r_runtime.errors import CheckFailed, UserError
@@ -24,7 +23,6 @@ WINDOW = 256  # tokens that a window predicts, from the initial state
 WINDOWS = 64
 CHAIN = 1000  # chained steps of the long run
 CHAINS = 4  # texts that it reads side by side
-ROUNDS = 40  # of timing
 
 Tokens = npt.NDArray[np.int64]
 
@@ -41,8 +39,6 @@ class Quality:
     steps: int  # of the long run
     greedy_agreement: float  # share of its predictions that are the same token
     worst_logits: float  # largest difference of any logit in it
-    milliseconds_before: float  # a step at batch 1, median; or at the batch that the graph is fixed to
-    milliseconds_after: float
 
     @property
     def loss(self) -> float:
@@ -53,15 +49,11 @@ class Quality:
     def passed(self) -> bool:
         return self.loss <= self.bound  # NaN does not pass
 
-    @property
-    def time_ratio(self) -> float:
-        return self.milliseconds_after / self.milliseconds_before
-
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "loss": self.loss, "time_ratio": self.time_ratio, "passed": self.passed}
+        return {**vars(self), "loss": self.loss, "passed": self.passed}
 
 
-class Ruined(CheckFailed):
+class QualityCheckFailed(CheckFailed):
     """The quantized graph is too far from its source; `quality` says how far."""
 
     def __init__(self, out: Path, quality: Quality) -> None:
@@ -87,7 +79,6 @@ def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) ->
     rows = windows(tokens, graphs[0].signature)
     nats = [_nats(graph, rows) for graph in graphs]
     agreement, worst, steps = _long_run(graphs, tokens)
-    times = interleaved({"before": _stepper(graphs[0]), "after": _stepper(graphs[1])}, ROUNDS)
     return Quality(
         scheme=scheme,
         nats_before=nats[0],
@@ -97,8 +88,6 @@ def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) ->
         steps=steps,
         greedy_agreement=agreement,
         worst_logits=worst,
-        milliseconds_before=times[0].milliseconds,
-        milliseconds_after=times[1].milliseconds,
     )
 
 
@@ -171,21 +160,6 @@ def _parts(rows: Tokens, batch: int) -> list[Tokens]:
     """Rows in groups of `batch`; what is left over, less than a whole group, fills up with rows from the start."""
     count = math.ceil(len(rows) / batch) * batch
     return np.split(np.resize(rows, (count, rows.shape[1])), count // batch)
-
-
-def _stepper(graph: Decoder) -> Any:
-    graph.reset(batch=graph.signature.batch or 1)
-    ids = np.ones(graph.batch, np.int64) % graph.signature.vocab_size
-    left = [0]
-
-    def step() -> None:
-        if left[0] == 0:  # where positions end
-            graph.reset()
-            left[0] = graph.signature.max_positions or 1 << 30
-        left[0] -= 1
-        graph.step(ids)
-
-    return step
 
 
 def _read_array(path: Path, signature: Signature) -> Tokens:

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 import small
 from t2r_export.bench import limit
 from t2r_export.bench.limit import TokenBytes, bandwidth, tensor_bytes, token_bytes
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.base import QuantizeConfig
 
 
 def test_the_floor() -> None:
@@ -47,7 +47,7 @@ def test_more_sequences_read_more_rows_and_states(tmp_path: Path) -> None:
 
 def test_fewer_bits_are_fewer_bytes(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "none", batch=1)
-    quantize(tmp_path / "graph.onnx", tmp_path / "w8.onnx", QuantizeConfig("w8", block_size=16))
+    quantize(tmp_path / "graph.onnx", tmp_path / "w8.onnx", QuantizeConfig(scheme="w8", block_size=16))
     whole = token_bytes(tmp_path / "graph.onnx")
     assert token_bytes(tmp_path / "w8.onnx").weights < whole.weights
     assert token_bytes(tmp_path / "w8.onnx").states == whole.states

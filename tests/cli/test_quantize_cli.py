@@ -13,7 +13,8 @@ import pytest
 import small
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
-from t2r_export.quantizers import SCHEMES, base
+from t2r_export.config.quantize import SCHEMES
+from t2r_export.quantizers import base
 from t2r_runtime import Decoder
 
 
@@ -65,7 +66,8 @@ def test_ruin_is_exit_1(
         bias.raw_data = b"\0" * len(bias.raw_data)
         return graph
 
-    monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], quantizer=lossy, loss=-0.9))
+    monkeypatch.setitem(SCHEMES, "w8", dataclasses.replace(SCHEMES["w8"], loss=-0.9))
+    monkeypatch.setattr("t2r_export.quantizers.blocks.blocks", lossy)
     run(capsys, "export", model, tmp_path / "g.onnx")
     arguments = ["quantize", tmp_path / "g.onnx", tmp_path / "q.onnx", "--scheme", "w8", "--check", text]
     out, error = run(capsys, *arguments, code=1)
@@ -76,4 +78,7 @@ def test_ruin_is_exit_1(
 
 def test_an_unknown_scheme_is_exit_2(model: Path, tmp_path: Path, capsys: Output) -> None:
     _, error = run(capsys, "export", model, tmp_path / "q.onnx", "--quantize", "w3", code=2)
-    assert error == "t2r: expected a scheme of fp16, int8, int8-static, w8, w4; received 'w3'; choose one of those\n"
+    assert error == (
+        "t2r: Invalid value for '--quantize': 'w3' is not one of 'fp16', 'int8', 'int8-static', 'w8', 'w4'; "
+        "see `t2r export --help`\n"
+    )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import small
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime import Batch, Decoder, Sampling
 from t2r_runtime.errors import UserError
 
@@ -55,7 +55,7 @@ def test_each_is_what_it_is_alone(name: str, options: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize("scheme", ["fp16", "w8", "w4"])
 def test_quantized(scheme: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "rotary_drop", target="fused")
-    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     decoder = Decoder(tmp_path / "q.onnx", threads=1)
     assert staggered(decoder) == [alone(decoder, number) for number in range(len(PROMPTS))]
 

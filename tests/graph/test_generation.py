@@ -18,10 +18,10 @@ import small
 from runtime import graphs
 from small import VOCABULARY
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.graph.generation import wrap
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.loop import feeds
@@ -118,7 +118,7 @@ def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest
     """Made from the quantized step, with which it shares one file of weights; beside a graph for prompts or not."""
     prefill = target == "fused"
     small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, loop=True, prefill=prefill)
-    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     kinds = [".onnx", ".data", *([".prefill.onnx"] if prefill and scheme != "int8" else []), ".loop.onnx"]
     assert [file.name.endswith(kind) for file, kind in zip(report.files, kinds, strict=True)] == [True] * len(kinds)
     step, loop = (onnx.load(report.files[i], load_external_data=False) for i in (0, -1))
@@ -325,7 +325,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     )
     small.graph(tmp_path / "g.onnx", loop=True)
     with pytest.raises(UserError, match=r"received .*q.ort; export without --loop for an .ort"):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig("w8"))
+        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"))
 
 
 def test_wrap_takes_a_step_with_its_weights(made: Path) -> None:

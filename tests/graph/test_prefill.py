@@ -17,14 +17,13 @@ import small
 from small import CONFIGS, VOCABULARY, B, V
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.export import export
 from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
 from t2r_export.quantize import quantize
-from t2r_export.quantizers import SCHEMES
-from t2r_export.quantizers.base import QuantizeConfig
-from t2r_export.quantizers.quality import Ruined
+from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.states import States
@@ -65,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             paths[f"{name} {target}"] = folder / f"{name}-{target}.onnx"
             small.graph(paths[f"{name} {target}"], SPLIT[name], target=target, prefill=True)
             paths[f"{name} {target} w8"] = folder / f"{name}-{target}-w8.onnx"
-            quantize(paths[f"{name} {target}"], paths[f"{name} {target} w8"], QuantizeConfig("w8"))
+            quantize(paths[f"{name} {target}"], paths[f"{name} {target} w8"], QuantizeConfig(scheme="w8"))
     return paths
 
 
@@ -241,7 +240,7 @@ def test_a_layer_without_a_form_for_it(name: str, layer: int, kind: str, tmp_pat
 )
 def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True)
-    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme))
+    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     step, data, prompts = report.files
     assert report.no_prefill is None
     assert Decoder(step, threads=1).signature.prefill == prompts.name
@@ -264,7 +263,7 @@ def test_schemes_that_round_tokens_together(scheme: str, tmp_path: Path) -> None
     np.save(tmp_path / "tokens.npy", np.random.default_rng(0).integers(0, VOCABULARY, 1100))
     given = {"calibrate": tmp_path / "tokens.npy", "calibrate_steps": 30} if scheme == "int8-static" else {}
     small.graph(tmp_path / "g.onnx", prefill=True)
-    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme, **given))  # type: ignore[arg-type]
+    report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme, **given))  # type: ignore[arg-type]
     assert report.files == [tmp_path / "q.onnx"]
     assert report.no_prefill == (
         f"{scheme} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
@@ -277,8 +276,8 @@ def test_ruin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     small.graph(tmp_path / "g.onnx", prefill=True)
     before = set(tmp_path.iterdir())
     monkeypatch.setitem(SCHEMES, "w4", dataclasses.replace(SCHEMES["w4"], loss=-1))
-    with pytest.raises(Ruined):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig("w4"), tmp_path / "tokens.npy")
+    with pytest.raises(QualityCheckFailed):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4"), tmp_path / "tokens.npy")
     assert set(tmp_path.iterdir()) == before
 
 
@@ -292,7 +291,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", prefill=True)
     before = set(tmp_path.iterdir())
     with pytest.raises(UserError, match=r"received .*q.ort; export without --prefill for an .ort"):
-        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig("w8"))
+        quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"))
     assert set(tmp_path.iterdir()) == before
 
 

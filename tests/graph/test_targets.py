@@ -15,7 +15,7 @@ import pytest
 import small
 from small import CONFIGS, LINEAR, B, G, H, K, V
 from t2r_export.config.export import ExportConfig
-from t2r_export.graph.targets import TARGETS, find
+from t2r_export.config.targets import TARGETS, find
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 

@@ -15,9 +15,9 @@ from onnx import helper
 from torch import Tensor, nn
 
 from small import B, G, H, K, V
+from t2r_export.config.targets import TARGETS
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.graph.recorder import GraphOps, Value, value_info
-from t2r_export.graph.targets import TARGETS
 from t2r_export.model.mixers.recurrences import RECURRENCES
 from t2r_export.model.ops import TORCH, TorchOps
 

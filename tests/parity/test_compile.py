@@ -10,10 +10,10 @@ import pytest
 
 from parity.setups import PROVIDER, WANTED, opened
 from parity.test_parity import GPT2, LLAMA, MODELS, saved, verified
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.providers.compile import compile_graph
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.base import QuantizeConfig
 from t2r_runtime import PROVIDERS, UserError
 
 if PROVIDERS[PROVIDER].compiles:
@@ -43,7 +43,9 @@ if PROVIDERS[PROVIDER].compiles:
     def test_compiled_from_whole_numbers(tmp_path: Path) -> None:
         export(saved(LLAMA, tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
         np.save(tmp_path / "text.npy", np.random.default_rng(0).integers(0, LLAMA.vocab_size, 1100))
-        config = QuantizeConfig("int8-static", calibrate=tmp_path / "text.npy", calibrate_steps=64, activation_bits=16)
+        config = QuantizeConfig(
+            scheme="int8-static", calibrate=tmp_path / "text.npy", calibrate_steps=64, activation_bits=16
+        )
         quantize(tmp_path / "model.onnx", tmp_path / "small.onnx", config)
         compile_graph(tmp_path / "small.onnx", tmp_path / "compiled.onnx", PROVIDER)
         plain, compiled = opened(tmp_path / "small.onnx"), opened(tmp_path / "compiled.onnx")
@@ -57,7 +59,7 @@ if PROVIDERS[PROVIDER].compiles:
         with pytest.raises(UserError, match="which is compiled already; compile its source"):
             compile_graph(tmp_path / "compiled.onnx", tmp_path / "again.onnx", PROVIDER)
         with pytest.raises(UserError, match="received one that is compiled; quantize its source, then compile that"):
-            quantize(tmp_path / "compiled.onnx", tmp_path / "small.onnx", QuantizeConfig("w8"))
+            quantize(tmp_path / "compiled.onnx", tmp_path / "small.onnx", QuantizeConfig(scheme="w8"))
         damaged = onnx.load(tmp_path / "compiled.onnx")
         (program,) = (a for a in damaged.graph.node[0].attribute if a.name == "ep_cache_context")
         program.s = program.s[:1000]

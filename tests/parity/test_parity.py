@@ -14,14 +14,13 @@ from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.providers.matrix import sampled
 from t2r_export.quantize import quantize
-from t2r_export.quantizers import SCHEMES
-from t2r_export.quantizers.base import QuantizeConfig
 from t2r_export.verify import verify
 from t2r_runtime import Sampling
 
@@ -142,7 +141,9 @@ if WANTED.schemes:
         export(storyteller, tmp_path / "model.onnx", WANTED.config)
         np.save(tmp_path / "sampled.npy", sampled(storyteller))
         calibrate = tmp_path / "sampled.npy" if SCHEMES[scheme].calibrated else None
-        config = QuantizeConfig(scheme, calibrate=calibrate, activation_bits=WANTED.activation_bits if calibrate else 8)
+        config = QuantizeConfig(
+            scheme=scheme, calibrate=calibrate, activation_bits=WANTED.activation_bits if calibrate else 8
+        )
         quantize(tmp_path / "model.onnx", tmp_path / "small.onnx", config)
         report = verified(storyteller, tmp_path / "small.onnx")
         assert report.quantization == scheme

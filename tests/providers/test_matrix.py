@@ -17,11 +17,11 @@ import small
 from cli_models import Output, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.quantize import MIN_CALIBRATION
 from t2r_export.export import export
 from t2r_export.providers import matrix as parity_matrix
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.matrix import PRECISIONS, Cell, Matrix, read_matrix, sampled
-from t2r_export.quantizers.base import MIN_CALIBRATION
 from t2r_runtime import PROVIDERS, Decoder, UserError
 from t2r_runtime.providers import versions
 

@@ -15,13 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 import small
 from t2r_export import quantize as quantizing
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.graph.file import Weight, values
 from t2r_export.quantize import export_quantized, quantize
-from t2r_export.quantizers.base import QuantizeConfig, initializers, quantize_embedding, quiet, replace_initializers
+from t2r_export.quantizers.base import initializers, quantize_embedding, replace_initializers, silence_ort
 from t2r_export.quantizers.blocks import in_blocks
-
-BLOCKS = sys.modules[in_blocks.__module__]  # whose name in its package is that of a function in it
 
 
 def model_of(operator: str, inputs: list[str], weight: np.ndarray, x: int) -> onnx.ModelProto:
@@ -45,11 +44,11 @@ def test_blocks_are_those_of_the_quantizer(
 ) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
-    monkeypatch.setattr(BLOCKS, "NUMBERS", 2 * shape[0])  # two columns at a time
+    monkeypatch.setattr("t2r_export.quantizers.blocks.NUMBERS", 2 * shape[0])  # two columns at a time
     matrix = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     how = DefaultWeightOnlyQuantConfig(size, not asymmetric, bits=bits)
     quantizer = MatMulNBitsQuantizer(model_of("MatMul", ["input_ids", "w"], matrix, TensorProto.FLOAT), algo_config=how)
-    with quiet():
+    with silence_ort():
         quantizer.process()
     made = initializers(quantizer.model.model)
     expected = [made[f"w_{part}"] for part in (f"Q{bits}", "scales", "zero_points")[: 2 + asymmetric]]
@@ -64,7 +63,7 @@ def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("t2r_export.quantizers.base.TABLE_ROWS", 4)
     table = np.random.default_rng(0).normal(size=(11, 6)).astype(np.float32)
     model = model_of("Gather", ["w", "input_ids"], table, TensorProto.INT64)
-    with quiet():
+    with silence_ort():
         quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8)
     expected = onnx.load(tmp_path / "q.onnx").graph
     weights: dict[str, Weight] = {}
@@ -83,7 +82,7 @@ def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.
 def test_in_one_go_the_same_bytes_without_a_float32_file(
     scheme: str, name: str, prefill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, how, checkpoint = ExportConfig(prefill=prefill), QuantizeConfig(scheme), small.checkpoint(name)
+    options, how, checkpoint = ExportConfig(prefill=prefill), QuantizeConfig(scheme=scheme), small.checkpoint(name)
     folders = tmp_path / "one", tmp_path / "two"
     for folder in folders:
         folder.mkdir()
@@ -125,9 +124,9 @@ def test_a_graph_for_prompts_takes_the_rounded_weights(tmp_path: Path, monkeypat
         rounded.append(matrix.shape)
         return in_blocks(matrix, *how)
 
-    monkeypatch.setattr(BLOCKS, "in_blocks", counted)
-    export_quantized(small.checkpoint(), tmp_path / "g.onnx", ExportConfig(), QuantizeConfig("w4"))
+    monkeypatch.setattr("t2r_export.quantizers.blocks.in_blocks", counted)
+    export_quantized(small.checkpoint(), tmp_path / "g.onnx", ExportConfig(), QuantizeConfig(scheme="w4"))
     alone = rounded.copy()
     rounded.clear()
-    export_quantized(small.checkpoint(), tmp_path / "h.onnx", ExportConfig(prefill=True), QuantizeConfig("w4"))
+    export_quantized(small.checkpoint(), tmp_path / "h.onnx", ExportConfig(prefill=True), QuantizeConfig(scheme="w4"))
     assert rounded == alone != []
