@@ -44,7 +44,9 @@ class Student:
     seconds: float
 
 
-def build(recipe: Path, work: Path, data: Path, say: Callable[[str], object] = lambda line: None) -> list[Student]:
+def build(
+    recipe: Path, work: Path, data: Path, on_progress: Callable[[str], object] = lambda line: None
+) -> list[Student]:
     """Make every model of `recipe` in the folder `work`, and `work/results.json` with what they reached.
 
     Args:
@@ -58,10 +60,10 @@ def build(recipe: Path, work: Path, data: Path, say: Callable[[str], object] = l
     plan = _read(recipe)
     work.mkdir(parents=True, exist_ok=True)
     text = data / plan["text"]
-    teacher = data / plan["source"] if "source" in plan else _teacher(plan, text, work, say)
+    teacher = data / plan["source"] if "source" in plan else _teacher(plan, text, work, on_progress)
     students = []
     for options in plan["student"]:
-        students.append(_student(options, teacher, text, work, say))
+        students.append(_student(options, teacher, text, work, on_progress))
         results = [{**asdict(s), "path": s.path.name} for s in students]
         write_bytes(work / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     return students
@@ -87,7 +89,7 @@ def train_tokenizer(documents: list[str], vocab_size: int) -> str:
     return str(tokenizer.to_str())
 
 
-def _teacher(plan: Mapping[str, Any], text: Path, work: Path, say: Callable[[str], object]) -> Path:
+def _teacher(plan: Mapping[str, Any], text: Path, work: Path, on_progress: Callable[[str], object]) -> Path:
     """Train the recipe's softmax model from random weights."""
     path, start = work / "teacher.pt", work / "start.pt"
     if path.exists():
@@ -97,13 +99,13 @@ def _teacher(plan: Mapping[str, Any], text: Path, work: Path, say: Callable[[str
         tokenizer = train_tokenizer(documents[: -max(1, len(documents) // 10)], plan["tokenizer"]["vocab_size"])
         config = ModelConfig.from_dict(plan["model"])
         checkpoint.save(start, initialize(config, seed=0), tokenizer, {"origin": "random weights"})
-    say(f"training the teacher: {path}")
+    on_progress(f"training the teacher: {path}")
     _finetune(start, path, text, {"stages": "task", **plan["teacher"]}, None)
     return path
 
 
 def _student(
-    options: Mapping[str, Any], teacher: Path, text: Path, work: Path, say: Callable[[str], object]
+    options: Mapping[str, Any], teacher: Path, text: Path, work: Path, on_progress: Callable[[str], object]
 ) -> Student:
     name = options["name"]
     path, swapped, done = work / f"{name}.pt", work / f"{name}.converted.pt", work / f"{name}.json"
@@ -116,7 +118,7 @@ def _student(
         start = initialize(loaded.model.config, seed) if options.get("weights") == "random" else loaded.model
         model = convert(start, mixer_from_dict({"kind": "linear", **swap}), layers, seed)
         checkpoint.save(swapped, model, loaded.tokenizer, provenance(loaded, **options["convert"]))
-    say(f"training the student {name}: {path}")
+    on_progress(f"training the student {name}: {path}")
     report = _finetune(swapped, path, text, options["finetune"], teacher)
     assert report.teacher is not None
     student = Student(name, path, report.teacher.nats, report.after.nats, report.tokens, report.seconds)

@@ -17,14 +17,13 @@ from typing import Any
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
-from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.finetune import STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
-from t2r_export.training.stages import STAGES
 from t2r_export.training.state import TrainingState, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import CheckFailed, UserError

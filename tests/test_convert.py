@@ -107,9 +107,7 @@ def test_precision_is_kept() -> None:
 
 @given(st.integers(-3, 0))
 def test_no_features(size: int) -> None:
-    with pytest.raises(
-        UserError, match=f"expected feature_size to be a whole number from 1 to 1048576; received {size}"
-    ):
+    with pytest.raises(UserError, match=f"expected feature_size to be an integer from 1 to 1048576; received {size}"):
         convert(teacher(), LinearConfig(size))
 
 

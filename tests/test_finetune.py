@@ -102,7 +102,7 @@ def test_all_stages_learn_something(config: FinetuneConfig) -> None:
         losses = [line["validation_loss"] for line in lines if line.get("stage") == stage and "validation_loss" in line]
         assert losses[-1] < share * losses[0]
     (layers,) = [line["layers"] for line in lines if line.get("step") == 80 and "layers" in line]
-    assert [set(layer) for layer in layers] == [{"dead_queries", "dead_keys", "smallest_normaliser"}] * 3
+    assert [set(layer) for layer in layers] == [{"dead_queries", "dead_keys", "smallest_normalizer"}] * 3
     assert lines[0]["event"] == "start"
     assert lines[-1]["event"] == "done"
     assert lines[-1]["nats"] == report.after.nats
@@ -160,7 +160,7 @@ def test_lora_killed_and_resumed_is_never_interrupted(config: FinetuneConfig, tm
 
 
 def test_lora_needs_a_stage_that_takes_it(config: FinetuneConfig) -> None:
-    with pytest.raises(UserError, match="a stage that LoRA is for: distill, task; received transfer; "):
+    with pytest.raises(UserError, match="a stage that supports LoRA: distill, task; received transfer; "):
         finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3"), lora=True))
 
 

@@ -265,7 +265,7 @@ def test_options_of_blocks_reach_the_graph(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits, quantized", [(8, False), (16, True)])
 def test_int8_static_keeps_its_products(bits: int, quantized: bool, tokens: Path, tmp_path: Path) -> None:
-    """Kernels of whole numbers are found by their neighbours: a node between a weight and its product hides it."""
+    """Kernels of integers are found by their neighbours: a node between a weight and its product hides it."""
     small.graph(tmp_path / "g.onnx", "rotary_drop")
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens, activation_bits=bits))
     before, after = (onnx.load(tmp_path / name).graph for name in ("g.onnx", "q.onnx"))

@@ -85,7 +85,7 @@ def convert_automatically(
 ) -> None:
     """Choose, write the model and print what was measured."""
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import provenance
+    from t2r_export.convert import convert, provenance
     from t2r_export.training.data import read_corpus
     from t2r_export.training.layer_choice import Trial, choose
 
@@ -96,7 +96,8 @@ def convert_automatically(
     trial = Trial(seed=seed) if trial_steps is None else Trial(trial_steps, seed=seed)
     loaded = checkpoint.load(source)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config)
-    found = choose(loaded.model, mixers, corpus, room, length, trial, note)
+    candidates = (convert(loaded.model, mixer, seed=seed) for mixer in mixers)
+    found = choose(loaded.model, candidates, corpus, room, length, trial, note)
     layers = [
         {"layer": o.layer, "mixer": o.mixer.to_dict(), "increase": o.increase, "bytes": o.bytes} for o in found.options
     ]

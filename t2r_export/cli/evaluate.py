@@ -44,7 +44,7 @@ def command(
     try:
         sizes = [int(part) for part in lengths.split(",")]
     except ValueError:
-        raise UserError("lengths as whole numbers with commas between", repr(lengths), "correct --lengths") from None
+        raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
     loaded = checkpoint.load(model)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, held_out, separator)
     found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.validation, sizes, windows)

@@ -40,8 +40,8 @@ def command(
     if out.suffix != ".npy":
         raise UserError("a file that ends in .npy", str(out), "give the name of an array of token ids")
     loaded = checkpoint.load(model)
-    with progress("tokens written", tokens) as say:
-        ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, say)
+    with progress("tokens written", tokens) as on_progress:
+        ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, on_progress)
     with replacing(out) as part, part.open("wb") as file:
         np.save(file, ids)
     written = out.stat().st_size

@@ -1,4 +1,4 @@
-"""What a finetuning run is asked to do, as plain data: frozen, validated on construction, readable without torch."""
+"""The options of a finetuning run as plain data: frozen, validated on construction, readable without torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from t2r_export.config.validation import choice, size
 from t2r_runtime.errors import UserError
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
@@ -18,21 +19,24 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class StageDefaults:
-    """What a stage does when nothing else is asked for."""
+class StageKind:
+    """A stage of finetuning: its class, its defaults, and what it needs."""
 
+    stage: str  # "module:Class" of its t2r_export.training.stages.Stage
     steps: int
     learning_rate: float  # the peak, for a model of width 64
     scaled: bool = True  # by 64 / width, as Adam on a layer's matrices wants it (Yang et al. 2022, arXiv 2203.03466)
+    needs_teacher: bool = True
+    takes_lora: bool = False  # trains all weights, or adapters where the student has them
 
 
-# What each does stands in t2r_export.training.stages, under the same names. The figures were found on stories260K,
-# whose width is 64; a feature map's inputs are a head's, so the rate of transfer does not depend on the width.
+# All stages by name. The figures were found on stories260K, whose width is 64; a feature map's inputs are a head's, so
+# the learning rate of transfer does not depend on the width.
 STAGES = {
-    "transfer": StageDefaults(300, 1e-2, scaled=False),
-    "align": StageDefaults(300, 1e-2),
-    "distill": StageDefaults(3000, 4e-3),
-    "task": StageDefaults(1000, 1e-3),
+    "transfer": StageKind("t2r_export.training.stages:Transfer", 300, 1e-2, scaled=False),
+    "align": StageKind("t2r_export.training.stages:Align", 300, 1e-2),
+    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True),
+    "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True),
 }
 
 
@@ -45,14 +49,13 @@ class StagePlan:
     learning_rate: float | None  # the peak; None: the stage's default for the model's width
 
     def __post_init__(self) -> None:
-        if self.stage not in STAGES:
-            raise UserError(f"stages out of {', '.join(STAGES)}", repr(self.stage), "choose one of those")
-        _whole(f"steps of {self.stage}", self.steps, 0)
+        choice("stage", self.stage, tuple(STAGES))
+        size(f"steps of {self.stage}", self.steps, MAX_STEPS, least=0)
         if self.learning_rate is not None:
             _between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
 
     def for_width(self, width: int) -> StagePlan:
-        """The plan with a learning rate, whatever it was."""
+        """The plan with a learning rate: its own, or the default for this width."""
         if self.learning_rate is not None:
             return self
         default = STAGES[self.stage]
@@ -60,11 +63,10 @@ class StagePlan:
 
 
 def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None = None) -> tuple[StagePlan, ...]:
-    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; what is not given is the stage's default."""
+    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; missing values are the stage's defaults."""
     names = [name.strip() for name in stages.split(",")]
     for name in names:
-        if name not in STAGES:
-            raise UserError(f"stages out of {', '.join(STAGES)}", repr(name), "choose one of those")
+        choice("stage", name, tuple(STAGES))
     counts = _numbers("steps", steps, int, names) or [STAGES[name].steps for name in names]
     rates = _numbers("learning rates", learning_rates, float, names) or [None] * len(names)
     return tuple(StagePlan(*row) for row in zip(names, counts, rates, strict=True))
@@ -72,22 +74,22 @@ def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """Everything that a run depends on. Paths as given; sizes are checked here, files when they are read."""
+    """All options of a run. Sizes are checked here, files when they are read."""
 
     model: Path
     output: Path
     data: tuple[Path, ...]
     plan: tuple[StagePlan, ...] = field(default_factory=lambda: parse_plan("transfer,distill"))
-    teacher: Path | None = None  # default: the softmax model that `model` was converted from, rebuilt from its weights
+    teacher: Path | None = None  # default: the model that `model` was converted from, rebuilt from its weights
     separator: str = SEPARATOR  # a line of the text that ends a document
     held_out: float = 0.1  # share of the documents, the last ones, for validation
     length: int = 256  # tokens that a window predicts
-    batch: int = 16  # windows a step, over all processes
-    hidden: float = 5.0  # weight of the blocks' outputs beside KL in the distill stage
-    cross_entropy: float = 0.0  # its weight beside KL in the distill stage
-    lora: bool = False  # distill and task train adapters of the projections and the mixers' new parameters alone
+    batch: int = 16  # windows per step, over all processes
+    hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
+    cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
+    lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
     lora_rank: int = 8
-    lora_alpha: float = 16.0  # alpha / rank scales what an adapter adds
+    lora_alpha: float = 16.0  # alpha / rank scales an adapter's output
     warmup: float = 0.05  # share of a stage's steps
     optimizer: str = "adamw"
     weight_decay: float = 0.0
@@ -104,8 +106,8 @@ class FinetuneConfig:
         if not sum(plan.steps for plan in self.plan):
             raise UserError("at least one step of one stage", "none", "give the number of steps")
         for name in ("length", "batch", "checkpoint_every", "validate_every", "lora_rank"):
-            _whole(name, getattr(self, name), 1)
-        _whole("seed", self.seed, 0)
+            size(name, getattr(self, name), MAX_STEPS)
+        size("seed", self.seed, MAX_STEPS, least=0)
         _between("held_out", self.held_out, 0, 1)
         _between("clip", self.clip, 0, math.inf)
         _between("lora_alpha", self.lora_alpha, 0, math.inf)
@@ -117,8 +119,7 @@ class FinetuneConfig:
         ):
             _between(name, getattr(self, name), 0, high, closed=True)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} out of {', '.join(known)}", repr(getattr(self, name)), "choose one of those")
+            choice(name, getattr(self, name), known)
 
     @property
     def state_path(self) -> Path:
@@ -134,7 +135,7 @@ class FinetuneConfig:
         return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan))
 
     def recipe(self) -> dict[str, Any]:
-        """What decides about the result, as plain data: for the provenance, and to recognise a run by."""
+        """The options that determine the result, as plain data: for the provenance and the identity of a run."""
         names = (
             "length",
             "batch",
@@ -159,15 +160,10 @@ def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[
     try:
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
-        raise UserError(f"{what} as numbers with commas between them", repr(text), f"correct the {what}") from None
+        raise UserError(f"{what} as numbers separated by commas", repr(text), f"correct the {what}") from None
     if len(numbers) != len(names):
         raise UserError(f"{len(names)} {what}, one for each of {', '.join(names)}", repr(text), f"correct the {what}")
     return numbers
-
-
-def _whole(name: str, value: Any, low: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= MAX_STEPS:
-        raise UserError(f"{name} to be a whole number of at least {low}", repr(value), f"correct {name}")
 
 
 def _between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:

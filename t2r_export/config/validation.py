@@ -26,7 +26,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     need(
         whole and least <= value <= limit,
-        f"{name} to be a whole number from {least} to {limit}",
+        f"{name} to be an integer from {least} to {limit}",
         repr(value),
         f"correct {name}",
     )
@@ -42,7 +42,7 @@ def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def number(name: str, value: Any, positive: bool = True) -> None:
-    # a comparison, because a NaN fails it and a whole number too large for a float does not raise in it
+    # a comparison, because a NaN fails it and an integer too large for a float does not raise in it
     fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     need(
         fine and (value > 0 or not positive),

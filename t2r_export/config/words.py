@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers: 0, 1, 2, 5 -> '0-2, 5'."""
+    """Ascending integers: 0, 1, 2, 5 -> '0-2, 5'."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] + 1 == number:

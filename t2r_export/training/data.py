@@ -139,7 +139,7 @@ def _read_array(path: Path) -> IntArray:
         raise UserError(f"an array of token ids in {path}", str(error), "write it with numpy.save") from error
     if array.ndim not in (1, 2) or array.dtype.kind not in "iu" or not array.size:
         raise UserError(
-            f"whole numbers of shape (N,) or (N, length+1) in {path}",
+            f"integers of shape (N,) or (N, length+1) in {path}",
             f"{array.dtype} of shape {array.shape}",
             "write token ids with numpy.save",
         )

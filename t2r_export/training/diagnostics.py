@@ -1,4 +1,4 @@
-"""Whether a training run is well: what the mixers say of their features, and where numbers first stop being finite."""
+"""Diagnostics of a training run: statistics of the mixers' features, and where values first stop being finite."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.stages import Stage, read
+from t2r_export.training.stages import Stage, trace_blocks
 
 
 @torch.no_grad()
-def feature_statistics(model: Transformer, parts: Iterable[Tensor]) -> list[dict[str, float]]:
-    """What each layer's mixer says of its features (see `Mixer.statistics`) where the model reads ids (B, T).
+def feature_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[dict[str, float]]:
+    """Statistics of each layer's features (see `Mixer.statistics`) over batches of ids (B, T).
 
-    Over the parts, what a mixer calls `smallest…` is a minimum, `largest…` a maximum, and anything else a mean.
+    Over the batches, a statistic called `smallest…` is a minimum, `largest…` a maximum, and any other a mean.
     """
-    seen: list[dict[str, list[float]]] = [{} for _ in model.blocks]
-    for ids in parts:
+    values: list[dict[str, list[float]]] = [{} for _ in model.blocks]
+    for ids in batches:
         states = model.init_state(len(ids))
         rotary = model.embed(ids, states)[1]
-        for number, layer in enumerate(read(model, ids)):
-            said = model.blocks[number].mixer.statistics(layer.normed, model.layer_state(states, number), rotary)
-            for name, value in said.items():
-                seen[number].setdefault(name, []).append(float(value))
-    return [{name: _together(name, values) for name, values in layer.items()} for layer in seen]
+        for number, block in enumerate(trace_blocks(model, ids)):
+            found = model.blocks[number].mixer.statistics(block.normed, model.layer_state(states, number), rotary)
+            for name, value in found.items():
+                values[number].setdefault(name, []).append(float(value))
+    return [{name: _combined(name, of_batches) for name, of_batches in layer.items()} for layer in values]
 
 
-def _together(name: str, values: list[float]) -> float:
+def _combined(name: str, values: list[float]) -> float:
     if name.startswith("smallest"):
         return min(values)
     return max(values) if name.startswith("largest") else sum(values) / len(values)
 
 
 def first_not_finite(stage: Stage, windows: Tensor) -> str | None:
-    """Where a number that is not finite first appears when a stage computes the loss of a batch, and its gradients.
+    """Where a value first is not finite when a stage computes the loss of a batch, and its gradients.
 
-    Looked for in the order in which one makes the next: weights, then the modules' outputs as they are computed, then
-    gradients, from the loss back to the first layer. Leaves no gradients behind.
+    Searched in the order of computation: weights, then the modules' outputs, then gradients, from the loss back to the
+    first layer. Leaves no gradients behind.
 
     Returns:
-        For a person, `the output of student.blocks.2.mixer.phi_q`; None if everything is finite.
+        A description, `the output of student.blocks.2.mixer.phi_q`; None if everything is finite.
     """
     for name, weight in stage.named_parameters():
         if not bool(weight.isfinite().all()):
@@ -65,7 +65,7 @@ def first_not_finite(stage: Stage, windows: Tensor) -> str | None:
 
 def _watch(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        # of a mixer or block the output alone: a state may hold infinity on purpose
+        # of a mixer or block only the output: a state may hold infinity on purpose
         value: Tensor = output[0] if isinstance(output, tuple) else output
         if not bool(value.isfinite().all()):
             found.append(name)

@@ -1,16 +1,16 @@
 """Which layers to convert, and to what, under a budget of state: measured one layer at a time.
 
-Every mixer that is offered takes the place of softmax attention in every layer at once and learns by attention
-transfer, whose losses are a layer's own; so one short run teaches them all. Then the teacher reads held-out text with
-a single block replaced. What that costs in nats per token is taken for what the block costs in company too, which is an
-approximation; the chosen model is measured as a whole beside it.
+Each candidate mixer replaces softmax attention in every layer at once and is trained by attention transfer, whose
+losses are per layer, so that one short run trains them all. Then the teacher is evaluated on held-out text with a
+single block replaced. The increase in nats per token is assumed to be additive over blocks, which is an approximation;
+the chosen model is also measured as a whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import MixerConfig
-from t2r_export.convert import convert
 from t2r_export.model.transformer import Block, Transformer
 from t2r_export.training.data import Corpus, Windows, held_out_windows
 from t2r_export.training.evaluate import evaluate, spread
@@ -36,75 +35,78 @@ class Option:
 
     layer: int
     mixer: MixerConfig
-    increase: float  # nats a token above the teacher, with this block alone replaced
-    bytes: int  # of its state, a sequence
+    increase: float  # nats per token above the teacher, with only this block replaced
+    bytes: int  # of its state, per sequence
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How mixers are tried."""
+    """How candidates are measured."""
 
     steps: int = 300  # of transfer, for each mixer
-    batch: int = 4  # windows a step
+    batch: int = 4  # windows per step
     window: int = 256  # tokens of a window, in transfer and on held-out text; fewer where positions end
     held_out: int = 32  # windows of held-out text at most, evenly spread
-    seed: int = 0  # of the new parameters and of the order of the text
+    seed: int = 0  # of the order of the text
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found, and the model that follows from it."""
+    """The measurements and the model with the chosen mixers."""
 
-    model: Transformer  # with the chosen mixers as transfer left them: like a conversion, before any finetuning
+    model: Transformer  # with the chosen mixers as transfer left them, before any finetuning
     options: list[Option]  # all that were measured, layer by layer; the teacher's own first
-    chosen: list[Option]  # one a layer
-    bytes: int  # of the model's state, a sequence
-    teacher_nats: float  # a token, on the held-out windows
+    chosen: list[Option]  # one per layer
+    bytes: int  # of the model's state, per sequence
+    teacher_nats: float  # per token, on the held-out windows
     nats: float  # the model's, measured
     tokens: int  # that transfer was trained on, all mixers together
 
 
 def choose(
     teacher: Transformer,
-    mixers: Sequence[MixerConfig],
+    candidates: Iterable[Transformer],
     corpus: Corpus,
     budget: int,
     length: int = 2048,
     trial: Trial = Trial(),
-    say: Callable[[str], object] = lambda line: None,
+    on_progress: Callable[[str], object] = lambda line: None,
 ) -> Choice:
-    """The mixers, a layer each, that are expected to cost the fewest nats per token with a state of at most `budget`.
+    """The mixer of each layer that costs the fewest nats per token, in sum, with a state of at most `budget`.
 
     Args:
         teacher: a softmax model.
-        mixers: what a layer may become; it may also stay as it is.
-        corpus: text to transfer on, and to measure on.
+        candidates: the teacher converted, with one mixer in all layers: a model for each mixer that a layer may get; it
+            may also stay as it is. They are trained in place.
+        corpus: text for transfer and, held out, for measuring.
         budget: bytes of a sequence's state, float32: exact for states of fixed size, at `length` tokens for those
             that grow.
+        on_progress: called with a line for each candidate.
 
     Raises:
-        UserError: a budget that nothing fits into (the least that does is said), no mixers, too little text.
-        CheckFailed: transfer came to numbers that are not finite.
+        UserError: a budget below the smallest state that is possible, no candidates, too little text.
+        CheckFailed: the loss of transfer is not finite.
     """
-    if not mixers:
-        raise UserError("at least one mixer to try", "none", "name one")
     window = min(trial.window, teacher.config.max_positions or trial.window)
     windows = spread(held_out_windows(corpus.validation, window), trial.held_out)
     base = evaluate(teacher, windows).nats
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     options = [[option] for option in kept]
     students: dict[MixerConfig, Transformer] = {}
-    for mixer in mixers:
-        students[mixer] = student = convert(teacher, mixer, seed=trial.seed)
+    for student in candidates:
+        mixer = student.config.layers[0]
+        students[mixer] = student
         loss = transfer(student, teacher, Windows(corpus.training, window, trial.batch, trial.seed), trial.steps)
         for layer, block in enumerate(student.blocks):
             nats = _with_block(teacher, layer, block, windows)
             options[layer].append(Option(layer, mixer, nats - base, state_bytes(block, length)))
-        say(f"{mixer.kind} {mixer.summary()}: transfer loss {loss:.4f}")
+        on_progress(f"{mixer.kind} {mixer.summary()}: transfer loss {loss:.4f}")
+    if not students:
+        raise UserError("at least one mixer to try", "none", "name one")
     fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
     chosen = cheapest(options, budget - fixed, budget)
     model = _assemble(teacher, chosen, students)
-    taught = sum(_is_new(student, teacher) for student in students.values())
+    trained = sum(_has_new_parameters(student, teacher) for student in students.values())
     return Choice(
         model,
         [option for layer in options for option in layer],
@@ -112,7 +114,7 @@ def choose(
         fixed + sum(option.bytes for option in chosen),
         base,
         evaluate(model, windows).nats,
-        taught * trial.steps * trial.batch * window,
+        trained * trial.steps * trial.batch * window,
     )
 
 
@@ -122,11 +124,12 @@ def state_bytes(block: Block, length: int) -> int:
 
 
 def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> list[Option]:
-    """One option of each layer, of the smallest sum of increases whose bytes fit into `room`: exact, by keeping every
-    sum of bytes for which no smaller one is as good.
+    """One option of each layer with the smallest sum of increases whose bytes fit into `room`.
+
+    Exact: dynamic programming over the layers keeps every sum of bytes for which no smaller one is as good.
 
     Raises:
-        UserError: none fits; `budget` is the number to complain about.
+        UserError: none fits; `budget` is the number that the message names.
     """
     least = [min(option.bytes for option in layer) for layer in options]
     if sum(least) > room:
@@ -135,10 +138,10 @@ def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> lis
             f"{budget}",
             "raise it, or offer mixers with smaller states",
         )
-    after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # what the layers to come need anyway
+    after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # the least that the layers after it need
     best: list[tuple[int, float, tuple[Option, ...]]] = [(0, 0.0, ())]
-    for layer, offers in enumerate(options):
-        sums = [(b + o.bytes, i + o.increase, (*picks, o)) for b, i, picks in best for o in offers]
+    for layer, choices in enumerate(options):
+        sums = [(b + o.bytes, i + o.increase, (*picks, o)) for b, i, picks in best for o in choices]
         best = []
         for entry in sorted(sums, key=lambda entry: entry[:2]):
             if entry[0] + after[layer] <= room and (not best or entry[1] < best[-1][1]):
@@ -147,11 +150,11 @@ def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> lis
 
 
 def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps: int) -> float:
-    """Teach what is new in the student's mixers, in place, as the stage does. Returns the mean of the last ten losses.
+    """Train the student's new parameters in place, as the transfer stage does. Returns the mean of the last ten losses.
 
-    A student without new parameters (a window of softmax attention) is left alone: 0.
+    A student without new parameters (a window of softmax attention) is not trained: 0.
     """
-    if not _is_new(student, teacher):
+    if not _has_new_parameters(student, teacher):
         return 0.0
     stage = Transfer(student, teacher)
     device = student.embedding.weight.device
@@ -174,13 +177,13 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     return last
 
 
-def _is_new(student: Transformer, teacher: Transformer) -> bool:
+def _has_new_parameters(student: Transformer, teacher: Transformer) -> bool:
     """Whether the student has parameters that its teacher lacks."""
     return bool(dict(student.named_parameters()).keys() - dict(teacher.named_parameters()).keys())
 
 
 def _with_block(teacher: Transformer, layer: int, block: Block, windows: Tensor) -> float:
-    """Nats a token of the teacher with one block replaced. The teacher is as it was afterwards."""
+    """Nats per token of the teacher with one block replaced; afterwards the teacher is unchanged."""
     blocks: nn.ModuleList = teacher.blocks  # type: ignore[assignment]
     own = blocks[layer]
     blocks[layer] = block
@@ -191,7 +194,7 @@ def _with_block(teacher: Transformer, layer: int, block: Block, windows: Tensor)
 
 
 def _assemble(teacher: Transformer, chosen: Sequence[Option], students: dict[MixerConfig, Transformer]) -> Transformer:
-    """The teacher with the chosen blocks, its own copy of every weight."""
+    """The teacher with the chosen blocks, with a copy of every weight."""
     weights = {n: w for n, w in teacher.state_dict().items() if not n.startswith("blocks.")}
     for option in chosen:
         place = f"blocks.{option.layer}."

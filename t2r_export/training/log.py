@@ -1,7 +1,7 @@
-"""What a training run says while it runs: a bar on a terminal, plain lines otherwise, and JSON lines in a file.
+"""The log of a training run: a progress bar on a terminal, plain lines otherwise, and JSON lines in a file.
 
-The file is for programs: an object a line, appended, so that a resumed run goes on where the first one ended (and
-writes the steps after its last saved state again, behind a line with the event "start").
+The file is for programs: one object per line, appended, so that a resumed run continues it (and writes the steps after
+its last saved state again, after a line with the event "start").
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class TrainingLog:
         self._stage = Stopwatch("", 0, 0)
         self._bar: Any = None
         self._validation = ""
-        self._spoken = -math.inf
+        self._last_line = -math.inf
 
-    def note(self, text: str) -> None:
-        """A line for a person, on stderr; above the bar where there is one."""
+    def message(self, text: str) -> None:
+        """A line on stderr; above the progress bar where there is one."""
         if not self.enabled:
             return
         if self._bar is not None:
@@ -46,10 +46,10 @@ class TrainingLog:
             self._file.flush()
 
     def start_stage(self, name: str, done: int, steps: int) -> None:
-        """From here on steps are those of this stage, of which `done` of `steps` were made in an earlier run."""
+        """Begin this stage, of which `done` of `steps` steps were run earlier."""
         self.close_bar()
         self._stage = Stopwatch(name, done, steps)
-        self._spoken = -math.inf
+        self._last_line = -math.inf
         self._validation = ""
         if self.enabled and sys.stderr.isatty():
             from tqdm import tqdm
@@ -57,7 +57,7 @@ class TrainingLog:
             self._bar = tqdm(total=steps, initial=done, desc=name, unit="step", dynamic_ncols=True)
 
     def progress(self, done: int, loss: float, learning_rate: float, tokens: int) -> None:
-        """`done` steps of the stage are made; `loss` is the mean since the last call, `tokens` the number since."""
+        """`done` steps of the stage are complete; `loss` is the mean since the last call, `tokens` their number."""
         rate = self._stage.lap(tokens)
         self.record(
             stage=self._stage.name, step=done, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1)
@@ -67,23 +67,23 @@ class TrainingLog:
             self._bar.update(done - self._bar.n)
             return
         now = time.monotonic()
-        if now - self._spoken >= self.seconds or done == self._stage.steps:
-            self._spoken = now
+        if now - self._last_line >= self.seconds or done == self._stage.steps:
+            self._last_line = now
             stage = self._stage
-            self.note(
+            self.message(
                 f"{stage.name} {done}/{stage.steps}: loss {loss:.4f}{self._validation}, {rate:,.0f} tokens/s, "
                 f"{stage.left(done):.0f} s left"
             )
 
     def validation(self, done: int, loss: float, nats: float, layers: Sequence[Mapping[str, float]] = ()) -> None:
-        """The stage's own loss, nats per token, and what each layer's mixer says of its features (nothing, mostly, for
-        softmax), on held-out windows after `done` steps."""
+        """On held-out windows after `done` steps: the stage's own loss, nats per token, and the statistics of each
+        layer's features (none for most kinds of mixer)."""
         self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
-        said = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}
-        self.record(stage=self._stage.name, step=done, validation_loss=loss, validation_nats=nats, **said)
+        statistics = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}
+        self.record(stage=self._stage.name, step=done, validation_loss=loss, validation_nats=nats, **statistics)
 
     def aside(self) -> Pause:
-        """A context whose time counts neither in tokens/s nor in the time left: evaluation, saving."""
+        """A context whose duration counts neither in tokens/s nor in the time left: evaluation, saving."""
         return Pause(self._stage)
 
     def close_bar(self) -> None:
@@ -108,7 +108,7 @@ class Stopwatch:
         self.started = self.lapped = clock()
 
     def lap(self, tokens: int) -> float:
-        """Tokens a second since the last lap."""
+        """Tokens per second since the last lap."""
         now = self.clock()
         rate = tokens / max(now - self.lapped, 1e-9)
         self.lapped = now
@@ -120,13 +120,13 @@ class Stopwatch:
         return (self.clock() - self.started) / made * (self.steps - done)
 
     def shift(self, seconds: float) -> None:
-        """Forget `seconds` that were spent on something else."""
+        """Leave `seconds` out of the measurement."""
         self.started += seconds
         self.lapped += seconds
 
 
 class Pause:
-    """Takes the time inside it off a stopwatch."""
+    """A context whose duration a stopwatch leaves out."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self.watch = watch
@@ -139,7 +139,7 @@ class Pause:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no word for NaN and infinity: null."""
+    """`value` as JSON can say it: NaN and infinity are null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

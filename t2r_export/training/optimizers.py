@@ -1,4 +1,4 @@
-"""What turns gradients into steps: AdamW, or Muon for the blocks' matrices and AdamW for everything else."""
+"""The optimizers: AdamW, or Muon for the blocks' matrices and AdamW for everything else."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Optimizer = torch.optim.Optimizer
 
 def make_optimizer(
     parameters: Mapping[str, nn.Parameter], rate: float, weight_decay: float, kind: str = "adamw"
-) -> Optimizer | Together:
+) -> Optimizer | CombinedOptimizer:
     """The optimizer of a stage, for parameters by name.
 
     Args:
         kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for the matrices inside the blocks, with steps of AdamW's
-            size (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that one rate does for both.
-        weight_decay: of matrices alone: biases and norms keep their size.
+            size (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that one learning rate serves both.
+        weight_decay: of matrices only; biases and norms do not decay.
 
     Raises:
         UserError: Muon with a torch that has none.
@@ -37,7 +37,7 @@ def make_optimizer(
     parts: list[Optimizer] = [_adamw(others, rate, weight_decay)] if others else []
     if matrices:
         parts.append(torch.optim.Muon(matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
-    return Together(parts)
+    return CombinedOptimizer(parts)
 
 
 def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
@@ -50,10 +50,10 @@ def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> 
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, betas=BETAS, fused=True)
 
 
-class Together:
-    """Optimizers of different parameters that step as one."""
+class CombinedOptimizer:
+    """Several optimizers, each of its own parameters, with the interface of one."""
 
-    found_inf: Tensor | None = None  # as torch's gradient scaler sets it: a step with it is left out
+    found_inf: Tensor | None = None  # set as by torch's gradient scaler: a true value skips the step
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
         self.parts = list(parts)

@@ -1,4 +1,4 @@
-"""Text that a model writes by itself: something to train its students on where there is no corpus.
+"""Text sampled from a model: training data for its students where there is no corpus.
 
 Tokens are drawn from the model's own next-token distribution, so that a student meets the contexts that its teacher
 would put itself into (data-free distillation as in LLM-QAT, Liu et al. 2023, arXiv 2305.17888, section 3.1).
@@ -16,7 +16,7 @@ from torch import Tensor
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-BATCH = 64  # texts written side by side; part of what a seed means
+BATCH = 64  # texts sampled in parallel; with another number, the same seed gives other texts
 MAX_TOKENS = 1 << 32
 
 
@@ -27,15 +27,15 @@ def sample(
     length: int = 256,
     temperature: float = 1.0,
     seed: int = 0,
-    say: Callable[[int], object] = lambda done: None,
+    on_progress: Callable[[int], object] = lambda done: None,
 ) -> npt.NDArray[np.int32]:
-    """`count` tokens (N,) in texts of `length` tokens, one after the other, each written from the initial state.
+    """Sample `count` tokens (N,): texts of `length` tokens, one after the other, each from the initial state.
 
     A text begins with the beginning-of-text token, or with the end-of-text token, or, where a model has neither, with
     any token at all. It goes on after an end of text as training text does: with the next beginning.
 
     Args:
-        say: is told the number of tokens written so far.
+        on_progress: called with the number of tokens written so far.
 
     Raises:
         UserError: a number out of range, a length past the model's last position, logits that are not finite.
@@ -52,7 +52,7 @@ def sample(
     rows = []
     for first in range(0, texts, BATCH):
         rows.append(_write(model, min(BATCH, texts - first), length, temperature, generator))
-        say(min(count, sum(part.numel() for part in rows)))
+        on_progress(min(count, sum(part.numel() for part in rows)))
     return torch.cat(rows).flatten()[:count].numpy().astype(np.int32)
 
 
@@ -70,7 +70,7 @@ def _write(model: Transformer, batch: int, length: int, temperature: float, gene
         logits, states = model.step(token.to(device), states)
         chances = torch.softmax(logits.cpu().double() / temperature, -1)
         if not bool(chances.isfinite().all()):
-            raise UserError("a model with finite logits", f"others at token {len(text)} of a text", "mend the model")
+            raise UserError("a model with finite logits", f"others at token {len(text)} of a text", "verify the model")
         token = torch.multinomial(chances, 1, generator=generator).squeeze(1)
         if config.bos_token is not None:
             token = torch.where(torch.isin(text[-1], ends), config.bos_token, token)

@@ -1,10 +1,10 @@
 """The training loop: one stage after the other, over batches that depend on the step alone.
 
-Requires finite weights. Ensures that what it saves is finite, and that a run which was stopped at any moment and
-resumed ends with the weights of a run that was not (on CPU, bit for bit).
+Requires finite weights. Ensures that every saved state is finite, and that a run which is stopped at any moment and
+resumed ends with the weights of an uninterrupted run (on CPU, bit for bit).
 
-Several devices are Hugging Face Accelerate's business: each process takes its share of every global batch, so that N
-processes see the batches that one would.
+Several devices run through Hugging Face Accelerate: each process takes its share of every global batch, so that N
+processes train on the same batches as one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from t2r_export.config.finetune import FinetuneConfig, StagePlan
+from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
+from t2r_export.config.tagged import resolve
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.data import Corpus, Windows, held_out_windows
@@ -27,15 +28,15 @@ from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.evaluate import evaluate, spread
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer
-from t2r_export.training.stages import STAGES, LossWeights, Stage
+from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, save_state
 from t2r_runtime.errors import CheckFailed, UserError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-LOG_EVERY = 10  # steps between two looks at the loss; each look waits for the device
-VALIDATION_WINDOWS = 32  # of the held-out windows, in the validations on the way
+LOG_EVERY = 10  # steps between two readings of the loss; each waits for the device
+VALIDATION_WINDOWS = 32  # of the held-out windows, in each validation during training
 
 
 class Trainer:
@@ -63,14 +64,14 @@ class Trainer:
                 f"a batch that {accelerator.num_processes} processes can share evenly", f"{config.batch}", "change one"
             )
         if config.lora and not any(STAGES[plan.stage].takes_lora for plan in self.plan):
-            takes = ", ".join(name for name, stage in STAGES.items() if stage.takes_lora)
+            supported = ", ".join(name for name, stage in STAGES.items() if stage.takes_lora)
             stages = ", ".join(plan.stage for plan in self.plan)
-            raise UserError(f"a stage that LoRA is for: {takes}", stages, "add one, or leave LoRA out")
+            raise UserError(f"a stage that supports LoRA: {supported}", stages, "add one, or leave LoRA out")
 
     def run(self) -> None:
-        """Make all steps that are left. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
+        """Run all remaining steps. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""
         if not self.config.state_path.exists():
-            self._save(None)  # tells at once whether there is room, and gives a first step without a number a way back
+            self._save(None)  # fails at once where there is no room, and leaves a state should the first step diverge
         for number, plan in enumerate(self.plan):
             if number >= self.state.stage:
                 with Interrupt() as interrupt:
@@ -81,22 +82,23 @@ class Trainer:
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         peak = plan.learning_rate
-        assert peak is not None, "finetune gives every stage its rate, by the model's width"
-        before = sum(p.steps for p in self.plan[: self.state.stage])  # so that no stage repeats another's data
-        weights = LossWeights(self.config.hidden, self.config.cross_entropy)
+        assert peak is not None, "finetune sets every stage's learning rate, by the model's width"
+        before = sum(p.steps for p in self.plan[: self.state.stage])  # no stage repeats another's data
+        loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy)
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
-        stage = STAGES[plan.stage](self.student, self.teacher, weights).to(self.device)
+        kind: type[Stage] = resolve(STAGES[plan.stage].stage)
+        stage = kind(self.student, self.teacher, loss_weights).to(self.device)
         stage.measure(self.windows(before).to(self.device))
         trainable = stage.trainable()
         parameters = list(trainable.values())
         optimizer: Any = make_optimizer(trainable, peak, self.config.weight_decay, self.config.optimizer)
-        guard = Guard(optimizer, self.device)
+        guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             optimizer.load_state_dict(self.state.optimizer)
         module, optimizer = self.accelerator.prepare(stage, optimizer)
         self.log.start_stage(plan.stage, self.state.step, plan.steps)
-        pending: list[Tensor] = []  # loss and gradient norm of the steps since the last look
+        pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, peak, self.config.warmup)
             pending.append(self._step(module, optimizer, guard, parameters, self._share(before + step), rate))
@@ -104,7 +106,7 @@ class Trainer:
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = not stopping and (done % self.config.validate_every == 0 or done == plan.steps)
             if saving or validating or done % LOG_EVERY == 0:
-                loss = self._look(pending, stage, plan.stage, done, before, together=not stopping)
+                loss = self._read_losses(pending, stage, plan.stage, done, before, reduce=not stopping)
                 tokens = len(pending) * self.config.batch * self.config.length
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
                 pending.clear()
@@ -115,7 +117,7 @@ class Trainer:
                 self._save(optimizer)
             if stopping:
                 self.log.close_bar()
-                self.log.note(f"stopped after step {done} of {plan.stage}; --resume goes on from there")
+                self.log.message(f"stopped after step {done} of {plan.stage}; --resume goes on from there")
                 raise KeyboardInterrupt
         self.accelerator.free_memory()
         lora.merge(self.student)
@@ -129,7 +131,7 @@ class Trainer:
         self,
         module: nn.Module,
         optimizer: Any,
-        guard: Guard,
+        guard: DivergenceGuard,
         parameters: list[nn.Parameter],
         windows: Tensor,
         rate: float,
@@ -146,10 +148,12 @@ class Trainer:
         optimizer.zero_grad()
         return torch.stack([loss.detach(), norm])
 
-    def _look(self, pending: list[Tensor], stage: Stage, name: str, done: int, before: int, together: bool) -> float:
+    def _read_losses(
+        self, pending: list[Tensor], stage: Stage, name: str, done: int, before: int, reduce: bool
+    ) -> float:
         """The mean loss of the pending steps, once all of them are found finite."""
         values = torch.stack(pending)
-        if together:
+        if reduce:
             values = self.accelerator.reduce(values, reduction="mean")
         finite = values.isfinite().all(1)
         if not finite.all():
@@ -160,8 +164,8 @@ class Trainer:
                 where = first_not_finite(stage, self._share(before + step))
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {name}, "
-                f"{f'first in {where}' if where else 'and finite when the step is made again'}; "
-                f"{self.config.state_path} keeps an earlier, finite state; start anew with a lower learning rate"
+                f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "
+                f"{self.config.state_path} keeps an earlier, finite state; start again with a lower learning rate"
             )
         return float(values[:, 0].mean())
 
@@ -186,10 +190,10 @@ class Trainer:
                 save_state(self.config.state_path, self.state)
 
 
-class Guard:
-    """Keeps the weights as they were before the first step whose gradient is not finite. Never waits for the device.
+class DivergenceGuard:
+    """Leaves out every step from the first whose gradient is not finite. Never waits for the device.
 
-    A fused optimizer leaves out a step for which `found_inf` is set: that is how torch's gradient scaler does it.
+    A fused optimizer skips a step for which `found_inf` is set, as torch's gradient scaler does.
     """
 
     def __init__(self, optimizer: Any, device: torch.device) -> None:
@@ -197,7 +201,7 @@ class Guard:
         self.broken = torch.zeros((), device=device)
 
     def __call__(self, norm: Tensor) -> None:
-        """Tell the optimizer the norm of the gradients that it is about to use."""
+        """Check the norm of the gradients that the optimizer is about to use."""
         self.broken = torch.maximum(self.broken, (~norm.isfinite()).float())
         self.optimizer.found_inf = self.broken
 

@@ -48,10 +48,10 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--stages", "dream"], "t2r: expected stages out of transfer, align, distill, task; received 'dream'; "),
+        (["--stages", "dream"], "t2r: expected stage to be one of transfer, align, distill, task; received 'dream'; "),
         (["--steps", "1"], "t2r: expected 2 steps, one for each of transfer, distill; received '1'; "),
-        (["--device", "abacus"], "t2r: expected device out of auto, cpu, cuda; received 'abacus'; "),
-        (["--batch", "0"], "t2r: expected batch to be a whole number of at least 1; received 0; "),
+        (["--device", "abacus"], "t2r: expected device to be one of auto, cpu, cuda; received 'abacus'; "),
+        (["--batch", "0"], "t2r: expected batch to be an integer from 1 to 1099511627776; received 0; "),
         (["--teacher", "nobody.pt"], "t2r: expected a checkpoint at nobody.pt; received nothing; "),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     _, err = run(capsys, "sample", teacher, tmp_path / "ids.txt", "--tokens", 9, code=2)
     assert err.startswith("t2r: expected a file that ends in .npy; ")
     _, err = run(capsys, "evaluate", teacher, ids, "--lengths", "8;16", code=2)
-    assert err.startswith("t2r: expected lengths as whole numbers with commas between; received '8;16'; ")
+    assert err.startswith("t2r: expected lengths as integers separated by commas; received '8;16'; ")
 
 
 def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output) -> None:

@@ -36,10 +36,10 @@ def test_rates_that_nobody_asked_for_fit_the_width() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("transfer,polish",), "stages out of transfer, align, distill, task; received 'polish'"),
+        (("transfer,polish",), "stage to be one of transfer, align, distill, task; received 'polish'"),
         (("transfer,task", "3"), "2 steps, one for each of transfer, task; received '3'; correct the steps"),
-        (("task", "three"), "steps as numbers with commas between them; received 'three'"),
-        (("task", "-1"), "steps of task to be a whole number of at least 0; received -1"),
+        (("task", "three"), "steps as numbers separated by commas; received 'three'"),
+        (("task", "-1"), "steps of task to be an integer from 0 to 1099511627776; received -1"),
         (("task", "1", "1e-3;2"), "learning rates as numbers"),
         (("task", "1", "0"), "the learning rate of task to be a number above 0 and below 10; received 0.0"),
         (("task", "1", "nan"), "the learning rate of task to be a number above 0 and below 10; received nan"),
@@ -56,17 +56,17 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
     [
         ({"plan": parse_plan("task", "0")}, "at least one step of one stage"),
         ({"plan": ()}, "at least one step of one stage"),
-        ({"length": 0}, "length to be a whole number of at least 1; received 0"),
-        ({"batch": 2.5}, "batch to be a whole number of at least 1; received 2.5"),
-        ({"seed": -1}, "seed to be a whole number of at least 0"),
+        ({"length": 0}, "length to be an integer from 1 to 1099511627776; received 0"),
+        ({"batch": 2.5}, "batch to be an integer from 1 to 1099511627776; received 2.5"),
+        ({"seed": -1}, "seed to be an integer from 0"),
         ({"held_out": 1.0}, "held_out to be a number above 0 and below 1; received 1.0"),
         ({"clip": 0}, "clip to be a number above 0; received 0"),
         ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),
         ({"hidden": -1}, "hidden to be a number from 0; received -1"),
         ({"weight_decay": -0.1}, "weight_decay to be a number from 0; received -0.1"),
-        ({"precision": "fp8"}, "precision out of auto, float32, bf16; received 'fp8'"),
-        ({"device": "tpu"}, "device out of auto, cpu, cuda; received 'tpu'"),
-        ({"checkpoint_every": 0}, "checkpoint_every to be a whole number of at least 1"),
+        ({"precision": "fp8"}, "precision to be one of auto, float32, bf16; received 'fp8'"),
+        ({"device": "tpu"}, "device to be one of auto, cpu, cuda; received 'tpu'"),
+        ({"checkpoint_every": 0}, "checkpoint_every to be an integer from 1"),
     ],
 )
 def test_messages_about_options(changes: dict[str, Any], message: str) -> None:

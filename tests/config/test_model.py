@@ -91,12 +91,12 @@ def test_the_two_tables_of_mixers_agree() -> None:
 
 HUGE = 1 << 20
 BAD_MODELS: list[tuple[dict[str, Any], str]] = [
-    ({"vocab_size": 0}, "vocab_size to be a whole number from 1 to 4194304; received 0; correct vocab_size"),
-    ({"width": HUGE + 1}, f"width to be a whole number from 1 to {HUGE}; received {HUGE + 1}; correct width"),
-    ({"heads": True}, f"heads to be a whole number from 1 to {HUGE}; received True"),
-    ({"kv_heads": -3}, f"kv_heads to be a whole number from 1 to {HUGE}; received -3"),
-    ({"head_size": 4.0}, f"head_size to be a whole number from 1 to {HUGE}; received 4.0"),
-    ({"ffn_size": "9"}, f"ffn_size to be a whole number from 1 to {HUGE}; received '9'"),
+    ({"vocab_size": 0}, "vocab_size to be an integer from 1 to 4194304; received 0; correct vocab_size"),
+    ({"width": HUGE + 1}, f"width to be an integer from 1 to {HUGE}; received {HUGE + 1}; correct width"),
+    ({"heads": True}, f"heads to be an integer from 1 to {HUGE}; received True"),
+    ({"kv_heads": -3}, f"kv_heads to be an integer from 1 to {HUGE}; received -3"),
+    ({"head_size": 4.0}, f"head_size to be an integer from 1 to {HUGE}; received 4.0"),
+    ({"ffn_size": "9"}, f"ffn_size to be an integer from 1 to {HUGE}; received '9'"),
     ({"layers": ()}, "1 to 1024 layers; received 0; correct the number of layers"),
     ({"layers": (LINEAR,) * 1025}, "1 to 1024 layers; received 1025"),
     ({"kv_heads": 4}, "kv_heads to divide heads=6; received 4; correct kv_heads"),
@@ -107,7 +107,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),
     ({"norm_eps": 10**400}, "norm_eps to be a finite positive number; received 1000"),
     ({"gated_ffn": 1}, "gated_ffn to be true or false; received 1; correct gated_ffn"),
-    ({"max_positions": None}, "max_positions to be a whole number from 1 to 2147483648; received None"),
+    ({"max_positions": None}, "max_positions to be an integer from 1 to 2147483648; received None"),
     ({"position": "none"}, "no max_positions, since none positions do not end; received 40; leave max_positions out"),
     (
         {"position": "rotary", "max_positions": None},
@@ -151,7 +151,7 @@ def test_model_refuses(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"feature_size": 0}, f"feature_size to be a whole number from 1 to {HUGE}; received 0; correct feature_size"),
+        ({"feature_size": 0}, f"feature_size to be an integer from 1 to {HUGE}; received 0; correct feature_size"),
         ({"feature_map": "tanh"}, "feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog; received 'tanh'"),
         ({"positions": "rotate"}, "positions to be one of keep, drop; received 'rotate'"),
         ({"query_scale": math.inf}, "query_scale to be a finite positive number; received inf"),
@@ -190,7 +190,7 @@ def test_guard_refuses() -> None:
         ({"scaling": "yarn"}, "rotary scaling to be one of none, linear, llama3; received 'yarn'"),
         ({"factor": math.nan}, "rotary factor to be a finite positive number; received nan"),
         ({"low_freq_factor": False}, "rotary low_freq_factor to be a finite positive number; received False"),
-        ({"original_max_positions": 0}, "rotary original_max_positions to be a whole number from 1 to 2147483648"),
+        ({"original_max_positions": 0}, "rotary original_max_positions to be an integer from 1 to 2147483648"),
         (
             {"scaling": "llama3", "low_freq_factor": 4.0},
             "rotary high_freq_factor above low_freq_factor; received 4.0 and 4.0; correct the rotary scaling",

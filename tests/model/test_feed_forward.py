@@ -170,10 +170,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"residual": 1}, "residual to be true or false; received 1; correct residual"),
 ]
 BAD_KEYS: list[tuple[dict[str, Any], str]] = [
-    ({"keys": 1025}, "keys to be a whole number from 1 to 1024; received 1025; correct keys"),
-    ({"top": 6}, "top to be a whole number from 1 to 5; received 6; correct top"),
+    ({"keys": 1025}, "keys to be an integer from 1 to 1024; received 1025; correct keys"),
+    ({"top": 6}, "top to be an integer from 1 to 5; received 6; correct top"),
     ({"query_size": 7}, "an even query_size, to cut in two halves; received 7; correct it"),
-    ({"heads": 0}, "heads to be a whole number from 1 to 1048576; received 0; correct heads"),
+    ({"heads": 0}, "heads to be an integer from 1 to 1048576; received 0; correct heads"),
     (
         {"wide": 1},
         "a product_key feed-forward's config to have the keys heads, keys, query_size, top; received missing",

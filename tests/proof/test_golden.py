@@ -33,7 +33,7 @@ def read(name: str, folder: Path = TINY) -> Trace:
 
 
 def assert_close(received: Any, expected: Any, path: str = "trace") -> None:
-    """The same structure and texts, whole numbers equal, others within 1e-5."""
+    """The same structure and texts, integers equal, others within 1e-5."""
     if isinstance(expected, dict):
         assert received.keys() == expected.keys(), path
         for key, value in expected.items():

@@ -44,13 +44,13 @@ def test_dead_features_are_counted() -> None:
     assert softmax == {}
     assert first["dead_keys"] >= 2 / (small.G * small.K)
     assert third["dead_queries"] == 1.0
-    assert third["smallest_normaliser"] == 0.0
+    assert third["smallest_normalizer"] == 0.0
     with torch.no_grad():
         linear(model, 0).phi_k.bias[:] = 100.0
     assert feature_statistics(model, parts())[0]["dead_keys"] == 0.0
 
 
-def test_the_smallest_normaliser_is_that_of_single_steps() -> None:
+def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
     model = small.model("rotary_keep")
     expected = torch.inf
     with torch.no_grad():
@@ -63,7 +63,7 @@ def test_the_smallest_normaliser_is_that_of_single_steps() -> None:
                 _, states = model.step(column, states)
                 z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
                 expected = min(expected, float((q.view(z.shape) * z).sum(-1).min()))
-    found = feature_statistics(model, parts())[0]["smallest_normaliser"]
+    found = feature_statistics(model, parts())[0]["smallest_normalizer"]
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 

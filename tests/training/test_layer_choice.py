@@ -32,7 +32,8 @@ def corpus() -> Corpus:
 
 def chosen(budget: int, *mixers: Any) -> tuple[Transformer, Choice]:
     teacher = small.model(texts.TEACHER)
-    return teacher, choose(teacher, mixers or (WIDE, NARROW, LINEAR), corpus(), budget, LENGTH, TRIAL)
+    candidates = [convert(teacher, mixer) for mixer in mixers or (WIDE, NARROW, LINEAR)]
+    return teacher, choose(teacher, candidates, corpus(), budget, LENGTH, TRIAL)
 
 
 def test_each_layer_is_measured_alone() -> None:
@@ -100,7 +101,7 @@ def test_no_other_choice_is_cheaper(sizes: list[list[tuple[int, int]]], data: An
 
 def test_windows_end_where_positions_do() -> None:
     teacher = small.model(dataclasses.replace(small.CONFIGS["softmax"], max_positions=6))
-    found = choose(teacher, (LINEAR,), corpus(), 1 << 20, LENGTH, TRIAL)
+    found = choose(teacher, [convert(teacher, LINEAR)], corpus(), 1 << 20, LENGTH, TRIAL)
     assert found.tokens == 3 * 2 * 6
 
 
@@ -117,14 +118,15 @@ def test_transfer_learns() -> None:
 
 def test_what_cannot_be_chosen() -> None:
     with pytest.raises(UserError, match="at least one mixer to try; received none"):
-        choose(small.model(texts.TEACHER), (), corpus(), 1000)
+        choose(small.model(texts.TEACHER), (), corpus(), 1000, trial=TRIAL)
     least = 3 * small.G * small.K * (small.V + 1) * 4 + 4
     with pytest.raises(UserError, match=f"a budget of at least {least} bytes; received {least - 1}; raise it"):
         chosen(least - 1, LINEAR)
     assert chosen(least, LINEAR)[1].bytes == least
+    teacher = small.model(texts.TEACHER)
     with pytest.raises(UserError, match="held-out text"):
-        choose(small.model(texts.TEACHER), (LINEAR,), corpus(), 1000, trial=dataclasses.replace(TRIAL, window=200))
+        choose(teacher, [convert(teacher, LINEAR)], corpus(), 1000, trial=dataclasses.replace(TRIAL, window=200))
     broken = small.model(texts.TEACHER)
     torch.nn.init.constant_(broken.blocks[1].mixer.v.weight, 3e38)
     with pytest.raises(CheckFailed, match="the loss of transfer is nan for a linear mixer; leave it out"):
-        choose(broken, (LINEAR,), corpus(), 1 << 20, trial=TRIAL)
+        choose(broken, [convert(broken, LINEAR)], corpus(), 1 << 20, trial=TRIAL)

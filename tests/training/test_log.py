@@ -36,10 +36,10 @@ def test_the_file_has_an_object_a_line_and_is_appended_to(tmp_path: Path) -> Non
 def test_layers_are_told_of_where_they_say_something(tmp_path: Path) -> None:
     with TrainingLog(tmp_path / "log") as log:
         log.start_stage("task", 0, 20)
-        log.validation(10, 1.25, 2.0, [{}, {"dead_keys": 0.5, "smallest_normaliser": math.inf}])
+        log.validation(10, 1.25, 2.0, [{}, {"dead_keys": 0.5, "smallest_normalizer": math.inf}])
         log.validation(20, 1.25, 2.0, [{}, {}])
     first, second = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
-    assert first["layers"] == [{}, {"dead_keys": 0.5, "smallest_normaliser": None}]
+    assert first["layers"] == [{}, {"dead_keys": 0.5, "smallest_normalizer": None}]
     assert "layers" not in second
 
 
@@ -62,7 +62,7 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
     with TrainingLog(None) as log:
         log.start_stage("distill", 4, 20)
         log.progress(10, 0.25, 1e-3, 100)
-        log.note("a remark")
+        log.message("a remark")
         log.start_stage("task", 0, 5)
     shown = capsys.readouterr().err
     assert "10/20" in shown
@@ -75,7 +75,7 @@ def test_all_processes_but_one_are_silent(tmp_path: Path, capsys: pytest.Capture
     with TrainingLog(tmp_path / "log", enabled=False) as log:
         log.start_stage("task", 0, 1)
         log.progress(1, 1.0, 1.0, 1)
-        log.note("nothing")
+        log.message("nothing")
         log.record(event="nothing")
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "log").exists()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import small
-from t2r_export.training.optimizers import Together, make_optimizer
+from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer
 from t2r_export.training.stages import Task
 from t2r_runtime.errors import UserError
 
@@ -13,7 +13,7 @@ def stepped(steps: int, restart: int | None = None, broken: int | None = None) -
     """A model's weights after `steps` of Muon: from its state again after `restart`, without numbers at `broken`."""
     stage = Task(small.model("hybrid"), None)
     optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     for step in range(steps):
         if step == restart:
             state = optimizer.state_dict()
@@ -29,7 +29,7 @@ def stepped(steps: int, restart: int | None = None, broken: int | None = None) -
 def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     stage = Task(small.model("hybrid"), None)
     optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     names = {id(p): name for name, p in stage.student.named_parameters()}
     adamw, muon = ({names[id(p)] for group in part.param_groups for p in group["params"]} for part in optimizer.parts)
     assert "blocks.1.mixer.q.weight" in muon
@@ -55,7 +55,7 @@ def test_a_step_without_numbers_is_left_out() -> None:
 def test_a_stage_without_matrices_in_blocks_is_adamws_alone() -> None:
     maps = {"blocks.0.mixer.phi_q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]
 
 

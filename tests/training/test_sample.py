@@ -61,7 +61,7 @@ def test_texts_begin_as_training_text_does() -> None:
 
 def test_progress_is_told() -> None:
     told: list[int] = []
-    sample(small.model(), 3 * BATCH * 4 - 1, length=4, say=told.append)
+    sample(small.model(), 3 * BATCH * 4 - 1, length=4, on_progress=told.append)
     assert told == [BATCH * 4, BATCH * 8, BATCH * 12 - 1]
 
 

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 
 import small
 import texts
-from t2r_export.config import finetune as finetune_config
+from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import LinearConfig, SpanConfig
+from t2r_export.config.tagged import resolve
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.losses import Divergence
-from t2r_export.training.stages import STAGES, Align, Distill, LossWeights, Task, Transfer, logits_of, read
+from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer, logits_of, trace_blocks
 from t2r_runtime.errors import UserError
 
 
@@ -29,8 +30,13 @@ def windows(seed: int = 1) -> torch.Tensor:
     return torch.randint(texts.TEACHER.vocab_size, (small.B, small.T + 1), generator=generator)
 
 
-def test_every_stage_has_defaults() -> None:
-    assert set(STAGES) == set(finetune_config.STAGES)
+@pytest.mark.parametrize("name", STAGES)
+def test_the_table_names_a_class_of_every_stage(name: str) -> None:
+    stage = resolve(STAGES[name].stage)
+    assert issubclass(stage, Stage)
+    assert stage.__name__.lower() == name
+    student, teacher = pair()
+    assert stage(student, teacher if STAGES[name].needs_teacher else None)(windows()).isfinite()
 
 
 @pytest.mark.parametrize("layers, expected", [("all", (0, 1, 2)), ("1", (1,))])
@@ -149,7 +155,7 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
         stage.measure(rows)
     shares = []
     with torch.no_grad():
-        for ours, theirs in zip(read(student, rows[:, :-1]), read(teacher, rows[:, :-1]), strict=True):
+        for ours, theirs in zip(trace_blocks(student, rows[:, :-1]), trace_blocks(teacher, rows[:, :-1]), strict=True):
             spread = theirs.output.flatten(0, 1).var(0, unbiased=False).mean()
             shares.append(float(F.mse_loss(ours.output, theirs.output) / spread))
         assert float(mixed(rows) - plain(rows)) == pytest.approx(sum(shares), rel=1e-4)  # three layers, weight three
@@ -162,7 +168,7 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
 @pytest.mark.parametrize("kind", ["hybrid", "learned", "sinusoidal"])
 def test_reading_a_model_is_running_it(kind: str) -> None:
     model, ids = small.model(kind), windows()[:, :-1]
-    torch.testing.assert_close(logits_of(model, read(model, ids)), model(ids), rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(model, trace_blocks(model, ids)), model(ids), rtol=0, atol=0)
 
 
 def test_task_is_the_texts_cross_entropy() -> None:

@@ -75,7 +75,7 @@ class Fields:
     def size(self, key: str, default: int | None = None) -> int:
         value = self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.wrong(key, "a whole number of at least 1", value)
+            raise self.wrong(key, "an integer of at least 1", value)
         return value
 
     def layers(self, key: str) -> int:

@@ -138,7 +138,7 @@ class LinearMixer(Mixer):
             sums, _ = RECURRENCES[self.config.update_rule].parallel(
                 q, k, torch.ones_like(k[..., :1]), z, control.log_gate
             )
-            said["smallest_normaliser"] = sums.min()
+            said["smallest_normalizer"] = sums.min()
         return said
 
     def _step_features(self, x: Any, rotary: Rotary | None, ops: TorchOps) -> tuple[Any, Any, Any, Control]:

@@ -262,7 +262,7 @@ def test_the_same_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
 
 def test_a_trained_length_that_is_no_length_is_refused(llama: Path) -> None:
     folders.change_config(llama, max_position_embeddings="long")
-    refused(llama, 'max_position_embeddings in config.json to be a whole number of at least 1; received "long"')
+    refused(llama, 'max_position_embeddings in config.json to be an integer of at least 1; received "long"')
 
 
 def test_a_value_nested_deep_does_not_break_its_own_message(llama: Path) -> None:

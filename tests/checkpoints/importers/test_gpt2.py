@@ -237,5 +237,5 @@ def test_heads_that_do_not_divide_the_width_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["n_embd", "n_head", "n_layer", "n_positions", "vocab_size"])
 def test_a_size_that_is_no_size_is_refused_by_name(key: str, value: Any, tmp_path: Path) -> None:
     folder = folders.write_gpt2(tmp_path, **{key: value})
-    with pytest.raises(UserError, match=f"expected {key} in config.json to be a whole number of at least 1; received"):
+    with pytest.raises(UserError, match=f"expected {key} in config.json to be an integer of at least 1; received"):
         checkpoint.load(folder)

@@ -197,10 +197,10 @@ def test_a_missing_rotary_factor_is_named(tmp_path: Path) -> None:
         ({"rope_theta": 10**400}, "rope_theta in config.json to be a finite positive number; received 1000"),
         ({"rope_scaling": 3}, "rope_scaling in config.json to be an object; received 3"),
         ({"num_hidden_layers": 10**12}, "num_hidden_layers in config.json to be at most 1024; received 1000000000000"),
-        ({"hidden_size": 10**9}, "width to be a whole number from 1 to 1048576; received 1000000000"),
+        ({"hidden_size": 10**9}, "width to be an integer from 1 to 1048576; received 1000000000"),
         (
             {"intermediate_size": None},
-            "intermediate_size in config.json to be a whole number of at least 1; received no",
+            "intermediate_size in config.json to be an integer of at least 1; received no",
         ),
     ],
 )

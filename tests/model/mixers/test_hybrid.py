@@ -237,14 +237,14 @@ def test_gates_and_sinks_are_in_the_summary() -> None:
 @pytest.mark.parametrize(
     "config, message",
     [
-        (lambda: HybridConfig(0, K), "expected window to be a whole number from 1 to 1048576; received 0; correct win"),
+        (lambda: HybridConfig(0, K), "expected window to be an integer from 1 to 1048576; received 0; correct win"),
         (
             lambda: HybridConfig(4, K, merge="mean"),
             "expected merge to be one of sum, gate; received 'mean'; choose one",
         ),
         (
             lambda: HybridConfig(4, K, sinks=-1),
-            "expected sinks to be a whole number from 0 to 1048576; received -1; correct sinks",
+            "expected sinks to be an integer from 0 to 1048576; received -1; correct sinks",
         ),
         (
             lambda: HybridConfig(4, K, update_rule="delta"),
@@ -258,7 +258,7 @@ def test_gates_and_sinks_are_in_the_summary() -> None:
             lambda: HybridConfig(4, K, gate="data"),
             "expected a gate of none for the update rule linear; received gate data; choose one of those",
         ),
-        (lambda: HybridConfig(4, 0), "expected feature_size to be a whole number from 1 to 1048576; received 0; corr"),
+        (lambda: HybridConfig(4, 0), "expected feature_size to be an integer from 1 to 1048576; received 0; corr"),
         (lambda: HybridConfig(4, K, "tanh"), "expected feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog"),
         (
             lambda: dataclasses.replace(GPT2, layers=(HybridConfig(4, 5, "elu"),)),

@@ -113,5 +113,5 @@ def test_the_teacher_of_a_model_with_a_memory_is_not_guessed() -> None:
 
 
 def test_it_is_refused_where_it_is_no_number() -> None:
-    with pytest.raises(UserError, match="expected memory to be a whole number from 0 to 1048576; received -1"):
+    with pytest.raises(UserError, match="expected memory to be an integer from 0 to 1048576; received -1"):
         LinearConfig(K, memory=-1)

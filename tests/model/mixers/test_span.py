@@ -184,12 +184,12 @@ def test_json_and_back() -> None:
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"span": 0}, "span to be a whole number from 1 to 1048576; received 0; correct span"),
+        ({"span": 0}, "span to be an integer from 1 to 1048576; received 0; correct span"),
         ({"span": 8, "ramp": 9}, "a ramp of at most the span, 8; received 9; correct ramp"),
-        ({"span": 8, "ramp": 0}, "ramp to be a whole number from 1 to 1048576; received 0; correct ramp"),
+        ({"span": 8, "ramp": 0}, "ramp to be an integer from 1 to 1048576; received 0; correct ramp"),
         ({"span": 8, "ramp": 2, "span_loss": "x"}, "span_loss to be a finite number; received 'x'; correct span_loss"),
         ({"span": 8, "ramp": 2, "spans": 3}, "spans to be a list; received int; correct spans"),
-        ({"span": 8, "ramp": 2, "spans": [9]}, "spans to be a whole number from 1 to 8; received 9; correct spans"),
+        ({"span": 8, "ramp": 2, "spans": [9]}, "spans to be an integer from 1 to 8; received 9; correct spans"),
         ({"span": 8, "ramp": 2, "spans": [4]}, "0 spans; received 1; correct spans"),
         ({"span": 8, "ramp": 2, "folded": True}, "3 spans; received 0; correct spans"),
     ],

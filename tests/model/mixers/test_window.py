@@ -165,11 +165,11 @@ def test_every_weight_learns() -> None:
 @pytest.mark.parametrize(
     "values, message",
     [
-        ((0, 4), "expected window to be a whole number from 1 to 1048576; received 0; correct window"),
-        ((3, -1), "expected sinks to be a whole number from 0 to 1048576; received -1; correct sinks"),
-        ((3, True), "expected sinks to be a whole number from 0 to 1048576; received True; correct sinks"),
-        ((3, 2, -1), "expected memory to be a whole number from 0 to 1048576; received -1; correct memory"),
-        ((3, 1.0), "expected sinks to be a whole number from 0 to 1048576; received 1.0; correct sinks"),
+        ((0, 4), "expected window to be an integer from 1 to 1048576; received 0; correct window"),
+        ((3, -1), "expected sinks to be an integer from 0 to 1048576; received -1; correct sinks"),
+        ((3, True), "expected sinks to be an integer from 0 to 1048576; received True; correct sinks"),
+        ((3, 2, -1), "expected memory to be an integer from 0 to 1048576; received -1; correct memory"),
+        ((3, 1.0), "expected sinks to be an integer from 0 to 1048576; received 1.0; correct sinks"),
     ],
 )
 def test_impossible_sizes(values: tuple[int, ...], message: str) -> None:
