@@ -18,6 +18,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
 from t2r_export.export import export
+from t2r_export.providers.bench import BenchConfig, bench
 from t2r_export.quantize import quantize
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed
 from t2r_export.training.data import read_documents
@@ -34,8 +35,8 @@ def main() -> None:
     parser.add_argument("--head-bits", type=int)
     parser.add_argument("--embedding-bits", type=int)
     arguments = parser.parse_args()
-    print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file | step time |")
+    print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         calibrate, check = _parts(arguments.text, Path(folder))
         for model in arguments.models:
@@ -59,10 +60,11 @@ def row(name: str, source: Path, out: Path, config: QuantizeConfig, check: Path)
         quality = failed.quality
     assert quality is not None
     q = quality
+    speed = f"x {bench([source, out], BenchConfig(prompt=1, starts=0)).graphs[1].ratio:.2f}" if out.exists() else ""
     size = f"{out.stat().st_size / source.stat().st_size:.0%}" if out.exists() else "refused"
     print(
         f"| {name} | {q.scheme} | {q.nats_after:.4f} | {q.nats_before:.4f} | {q.loss:+.2%} "
-        f"| {q.greedy_agreement:.1%} | {q.worst_logits:.2g} | {size} |",
+        f"| {q.greedy_agreement:.1%} | {q.worst_logits:.2g} | {size} | {speed} |",
         flush=True,
     )
     print(json.dumps({"model": name, **q.to_dict()}), file=sys.stderr)

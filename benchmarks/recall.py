@@ -37,8 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from t2r_export.bench.tables import Table
-from t2r_export.bench.timing import machine
+from comparison.tables import Table
+from comparison.timing import machine
 from t2r_export.checkpoints.weights import outline
 from t2r_export.config.mixers import SoftmaxConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig

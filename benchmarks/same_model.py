@@ -17,9 +17,9 @@ import numpy as np
 import onnxruntime_genai
 import torch
 
-from t2r_export.bench.engines import make, parse
-from t2r_export.bench.runners import random_ids
-from t2r_export.bench.sizes import softmax_model
+from comparison.engines import make, parse
+from comparison.runners import random_ids
+from comparison.sizes import softmax_model
 
 TOKENS = 40
 

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from t2r_export.bench.timing import machine
+from comparison.timing import machine
 from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.feed_forward import NoneConfig

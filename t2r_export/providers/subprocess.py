@@ -8,16 +8,18 @@ numpy and t2r_runtime alone. Calls and results are pickles on the pipe between t
 from __future__ import annotations
 
 import contextlib
+import importlib
+import inspect
 import os
 import pickle
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import t2r_runtime
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.providers import versions
 from t2r_runtime.session import one_line
@@ -26,14 +28,15 @@ PROPERTIES = ("signature", "placement", "batch", "position")
 
 
 class Worker:
-    """A process of the Python that `command` starts, waiting for calls."""
+    """A process of the Python that `command` starts, waiting for calls of the methods of a `kind`, which it makes."""
 
-    def __init__(self, command: str) -> None:
-        packages = str(Path(t2r_runtime.__file__).parents[1])  # last on the path: that Python has its own numpy
-        program = f"import runpy, sys; sys.path.append({packages!r}); runpy.run_path({__file__!r}, run_name='__main__')"
+    def __init__(self, command: str, kind: type = Decoder) -> None:
+        # last on the path: that Python has its own numpy
+        packages = [str(Path(inspect.getfile(c)).parents[c.__module__.count(".")]) for c in (Decoder, kind)]
+        program = f"import runpy, sys; sys.path += {packages!r}; runpy.run_path({__file__!r}, run_name='__main__')"
         try:
             self._process = subprocess.Popen(
-                [*shlex.split(command), "-c", program],
+                [*shlex.split(command), "-c", program, kind.__module__, kind.__qualname__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # some builds print hundreds of lines there before the first graph
@@ -42,7 +45,7 @@ class Worker:
             raise UserError("a command that starts a Python", f"{command!r} ({error})", "correct it") from error
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """What the decoder there gives back or raises; `versions` needs none.
+        """What the object there gives back or raises; `__init__` makes it, and `versions` needs none.
 
         Raises:
             UserError: the process ended.
@@ -103,9 +106,9 @@ def remote_versions(command: str, provider: str) -> dict[str, str]:
         worker.close()
 
 
-def serve(calls: BinaryIO, results: BinaryIO) -> None:
-    """Answer calls until the pipe ends. `__init__` makes the decoder."""
-    decoder: Any = None
+def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any] = Decoder) -> None:
+    """Answer calls until the pipe ends. `__init__` makes the `kind` whose methods the others are."""
+    served: Any = None
     while True:
         try:
             name, arguments, options = pickle.load(calls)
@@ -116,9 +119,9 @@ def serve(calls: BinaryIO, results: BinaryIO) -> None:
             if name == "versions":
                 result = versions(*arguments)
             elif name == "__init__":
-                result, decoder = None, Decoder(*arguments, **options)
+                result, served = None, kind(*arguments, **options)
             else:
-                member = getattr(decoder, name)
+                member = getattr(served, name)
                 result = member(*arguments, **options) if callable(member) else member
         except Exception as error:
             # ONNX Runtime's own errors do not unpickle where another one is installed, or none
@@ -131,4 +134,4 @@ def serve(calls: BinaryIO, results: BinaryIO) -> None:
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not print into the pickles
-    serve(sys.stdin.buffer, answers)
+    serve(sys.stdin.buffer, answers, getattr(importlib.import_module(sys.argv[1]), sys.argv[2]))

@@ -20,11 +20,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from t2r_export.bench.decode import make_all
-from t2r_export.bench.engines import parse
-from t2r_export.bench.limit import bandwidth, tensor_bytes
-from t2r_export.bench.tables import PROFILE
-from t2r_export.bench.timing import machine
+from comparison.decode import make_all
+from comparison.engines import parse
+from comparison.tables import PROFILE
+from comparison.timing import machine
+from t2r_export.providers.bandwidth import bandwidth, tensor_bytes
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import first_feeds, read_signature
 

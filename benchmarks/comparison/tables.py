@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from t2r_runtime.errors import UserError
-from t2r_runtime.session import existing_file
 
 # the formats of results
 DECODE, BATCH, EXPORT, PROFILE = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export", "t2r-bench-profile"
@@ -29,22 +28,25 @@ class Table:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def read_result(path: Path, form: str = DECODE) -> dict[str, Any]:
-    """A result that a command printed with --json.
+def read_result(path: Path) -> dict[str, Any]:
+    """A result that benchmarks/run.py wrote.
 
     Raises:
         UserError: no such file, or not such a result.
     """
     try:
-        result = json.loads(existing_file(path, "a result of t2r bench").read_text(encoding="utf-8"))
-        found = result["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"a result of t2r bench with --json in {path}", "another file", "measure it again") from error
-    if found != form:
-        raise UserError(f"a result of the format {form} in {path}", repr(found), "name another file")
+        result = json.loads(path.read_text(encoding="utf-8"))
+        known = result["format"] in TABLES
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"a result of benchmarks/run.py in {path}", str(error), "measure it again") from error
+    if not known:
+        raise UserError(f"a result of a format of {', '.join(TABLES)} in {path}", result["format"], "measure it again")
     return dict(result)
+
+
+def tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """Every table of a result, by name."""
+    return TABLES[result["format"]](result)
 
 
 def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
@@ -186,3 +188,11 @@ def _megabytes(row: Row) -> str:
 
 def _mega(count: float) -> str:
     return f"{count / 1e6:.1f}" if count < 1e8 else f"{count / 1e6:.0f}"
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], dict[str, Table]]] = {
+    DECODE: decode_tables,
+    PROFILE: profile_tables,
+    BATCH: lambda result: {"batch": batch_table(result)},
+    EXPORT: lambda result: {"export": export_table(result)},
+}

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from t2r_export.bench import engines
-from t2r_export.bench.engines import Candidate, parse
+from comparison import engines
+from comparison.engines import Candidate, parse
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.model import ModelConfig
 from t2r_runtime import Decoder

@@ -6,6 +6,7 @@ once more. The table of engines is `ENGINES`; a new one is a line there, a funct
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
@@ -13,18 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t2r_export.bench import timing
-from t2r_export.bench.graphs import as_checkpoint, require_parity
-from t2r_export.bench.limit import TokenBytes, token_bytes
-from t2r_export.bench.peer_files import write_folder, write_gguf
-from t2r_export.bench.sizes import config_of, random_model, softmax_model
+from comparison import timing
+from comparison.peer_files import write_folder, write_gguf
+from comparison.sizes import config_of, random_model, softmax_model
 from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+from t2r_export.providers.bandwidth import TokenBytes, token_bytes
 from t2r_export.quantize import export_quantized
-from t2r_runtime.errors import UserError
+from t2r_export.verify import verify
+from t2r_runtime.errors import CheckFailed, UserError
 
 AGAIN = "again"
 
@@ -104,7 +107,7 @@ def require_installed(candidates: list[Candidate]) -> None:
             raise UserError(
                 f"the packages that {candidate.engine} needs",
                 f"no {', '.join(missing)}",
-                "install the extra `peers` (pip install 't2r-export[peers]'), or name the engines to run with --engine",
+                "install the extra `peers` (pip install 't2r-export[peers]'), or measure without that engine",
             )
 
 
@@ -115,6 +118,23 @@ def make(candidate: Candidate, size: str, folder: Path) -> Files:
         CheckFailed: a graph of ours is not the model, and gets no speed. UserError: the engine cannot have this model.
     """
     return ENGINES[candidate.engine].make(candidate, size, folder)
+
+
+def as_checkpoint(model: Transformer, name: str) -> Checkpoint:
+    """A checkpoint that was never a file; `name` stands for its contents."""
+    return Checkpoint(model.config, model, None, {}, hashlib.sha256(name.encode()).hexdigest())
+
+
+def require_parity(loaded: Checkpoint, path: Path, steps: int = 8) -> None:
+    """Refuse to go on with a graph that is not the model.
+
+    Raises:
+        CheckFailed: names the check that did not pass.
+    """
+    report = verify(loaded, path, steps=steps)
+    if not report.passed:
+        failed = ", ".join(f"{c.name} {c.worst:.1e} > {c.tolerance:.1e}" for c in report.checks if not c.passed)
+        raise CheckFailed(f"no speed for {path.name}, which is not the model: {failed or 'another greedy token'}")
 
 
 def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:

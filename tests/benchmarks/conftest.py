@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from t2r_export.bench import sizes
+from comparison import sizes
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 

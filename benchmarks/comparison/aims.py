@@ -1,4 +1,8 @@
-"""What this project aims at in speed, and where the results of `make bench` stand: a table of docs/performance.md."""
+"""What this project aims at in speed, and where the results of `make bench` stand: a table of docs/performance.md.
+
+A figure is of one of our forms as the plan names them: `form` alone is its step graph, `form:prefill=1` that with a
+prefill graph beside it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t2r_export.bench.decode import FAST, STANDARD
-from t2r_export.bench.tables import Table
+from comparison.tables import Table
 
-DEFAULT = STANDARD[0]
 THREADS = 2
 Results = Mapping[str, Mapping[str, Any]]  # by the name of the file: decode.json, batch.json, export.json
 GENAI, LLAMA = "genai:int4", "llama.cpp:Q4_0"
@@ -45,35 +47,35 @@ def _median(rows: list[Mapping[str, Any]], key: str = "median", **wanted: Any) -
 
 
 def _against(other: str, context: int) -> Callable[[Results, str], float]:
-    return lambda results, form: _step(results, form, context) / _step(results, other, context)
+    return lambda results, form: _step(results, _with_prefill(form), context) / _step(results, other, context)
 
 
 def _prompts(other: str, tokens: int) -> Callable[[Results, str], float]:
     def figure(results: Results, form: str) -> float:
         rows = results["decode.json"]["prompts"]
-        ours, theirs = (_median(rows, name=name, threads=THREADS, tokens=tokens) for name in (form, other))
+        names = _with_prefill(form), other
+        ours, theirs = (_median(rows, name=name, threads=THREADS, tokens=tokens) for name in names)
         return ours / theirs
 
     return figure
 
 
-def _step_alone(form: str) -> str:
-    """The form as it is measured where nothing reads a prompt: without the graph for it."""
-    return form.replace(":prefill=1", "")
+def _with_prefill(form: str) -> str:
+    return f"{form}:prefill=1"
 
 
 def _gain(results: Results, form: str) -> float:
-    name = f"{_step_alone(form)}:batch=any"
-    return _median(results["batch.json"]["batches"], "gain", name=name, threads=THREADS, batch=16)
+    rows = results["batch.json"]["batches"]
+    return _median(rows, "gain", name=f"{form}:batch=any", threads=THREADS, batch=16)
 
 
 def _export(results: Results, form: str) -> float:
     rows = results["export.json"]["export"]
-    return _median(rows, "seconds", name=_step_alone(form)) / _median(rows, "seconds", name=GENAI)
+    return _median(rows, "seconds", name=form) / _median(rows, "seconds", name=GENAI)
 
 
 def _distance(results: Results, form: str) -> float:
-    return _median(results["decode.json"]["limits"], "distance", name=form, threads=THREADS)
+    return _median(results["decode.json"]["limits"], "distance", name=_with_prefill(form), threads=THREADS)
 
 
 AIMS = (
@@ -87,7 +89,7 @@ AIMS = (
         "step at 100,000 against 16: at most 1.02",
         1.02,
         True,
-        lambda results, form: _step(results, form, 100_000) / _step(results, form, 16),
+        lambda results, form: _step(results, _with_prefill(form), 100_000) / _step(results, _with_prefill(form), 16),
     ),
     Aim("prompts of 512 against llama.cpp: at least 1.3 times the tokens", 1.3, False, _prompts(LLAMA, 512)),
     Aim("the same against genai: at least 2.5", 2.5, False, _prompts(GENAI, 512)),
@@ -99,9 +101,9 @@ AIMS = (
 FLOAT32 = Aim("the same, float32: at most 1.2", 1.2, True, _distance)
 
 
-def aims_table(results: Results) -> Table:
-    """Each aim, with the default form and the fast one."""
-    forms = {"default": DEFAULT, "fast form": FAST}
-    rows = [[aim.text, *(aim.cell(results, form) for form in forms.values())] for aim in AIMS]
-    rows.append([FLOAT32.text, FLOAT32.cell(results, "t2r:float32:prefill=1"), ""])
-    return Table("what we aim at, and where it stands", ["aim", *forms], rows)
+def aims_table(results: Results, forms: Mapping[str, str]) -> Table:
+    """Each aim, with the forms `default` and `fast` of the plan."""
+    columns = {"default": forms["default"], "fast form": forms["fast"]}
+    rows = [[aim.text, *(aim.cell(results, form) for form in columns.values())] for aim in AIMS]
+    rows.append([FLOAT32.text, FLOAT32.cell(results, "t2r:float32"), ""])
+    return Table("what we aim at, and where it stands", ["aim", *columns], rows)

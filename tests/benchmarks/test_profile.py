@@ -7,8 +7,8 @@ from typing import Any
 import onnxruntime as ort
 import pytest
 
-from t2r_export.bench.profile import bench_profile
-from t2r_export.bench.tables import profile_tables
+from comparison.profile import bench_profile
+from comparison.tables import profile_tables
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 

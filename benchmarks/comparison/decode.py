@@ -15,47 +15,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t2r_export.bench.engines import Candidate, Files, make, parse, require_installed
-from t2r_export.bench.limit import bandwidth
-from t2r_export.bench.sizes import config_of
-from t2r_export.bench.tables import DECODE
-from t2r_export.bench.timing import Spread, machine, turns
-from t2r_export.bench.worker import DISCARDED, Worker
+from comparison.engines import Candidate, Files, make, parse, require_installed
+from comparison.sizes import config_of
+from comparison.tables import DECODE
+from comparison.timing import machine
+from comparison.worker import DISCARDED, Worker
+from t2r_export.providers.bandwidth import bandwidth
+from t2r_export.providers.bench import SETTLE, Spread, turns
 from t2r_runtime.errors import UserError
 
-SETTLE = 0.1  # seconds between turns: the threads of the one before stop spinning
 FIRST_PROMPT = 16  # tokens read before the first one that is chosen
 MAX_TOKENS = 1 << 20
 
-# the fastest form of a model that we have, and what `t2r bench decode` compares where nobody says; the first is what
-# the others are ratios to
-FAST = "t2r:w4:block=128:head_bits=4:target=fused:top_k=1:prefill=1"
-STANDARD = (
-    "t2r:w4:prefill=1",
-    "t2r:w4:prefill=1:again",
-    "t2r:w4:head_bits=4:target=fused:top_k=1:prefill=1",  # blocks as in Q4_0
-    FAST,
-    "t2r:w8:prefill=1",
-    "t2r:int8",
-    "t2r:float32:prefill=1",
-    "genai:int4",
-    "llama.cpp:Q4_0",
-    "llama.cpp:Q8_0",
-    "torch:softmax",
-    "torch:t2r",
-)
 CONTEXTS = (16, 128, 1024, 4096, 8192, 100_000)
 PROMPTS = (512, 4096)
 
 Note = Callable[[str], object]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to measure."""
 
+    engines: Sequence[str]
     size: str = "smollm-135m"
-    engines: Sequence[str] = STANDARD
     threads: Sequence[int] = (2,)
     contexts: Sequence[int] = CONTEXTS
     rounds: int = 9

@@ -1,12 +1,12 @@
-"""No speed for a graph that is not the model."""
+"""Models of known sizes, and no speed for a graph that is not the model."""
 
 from pathlib import Path
 
 import pytest
 
 import small
-from t2r_export.bench import sizes
-from t2r_export.bench.graphs import LAYOUTS, as_checkpoint, bench_graphs, require_parity
+from comparison import sizes
+from comparison.engines import as_checkpoint, require_parity
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import CheckFailed, UserError
 
@@ -16,13 +16,6 @@ def test_no_speed_for_a_graph_that_is_another_model(tmp_path: Path) -> None:
     require_parity(right, tmp_path / "graph.onnx")
     with pytest.raises(CheckFailed, match=r"no speed for graph.onnx, which is not the model: logits, absolute"):
         require_parity(small.checkpoint(seed=1), tmp_path / "graph.onnx")
-
-
-def test_graphs_of_one_model_in_turn(tiny: ModelConfig) -> None:
-    figures = bench_graphs(LAYOUTS, "tiny", rounds=1, threads=1)
-    assert [f.name for f in figures] == list(LAYOUTS)
-    assert figures[0].ratio == 1.0
-    assert all(f.low <= f.milliseconds <= f.high for f in figures)
 
 
 def test_an_unknown_size_lists_the_known_ones() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from t2r_export.bench import decode, engines
-from t2r_export.bench.decode import CONTEXTS, Plan, bench_decode, limits
-from t2r_export.bench.engines import Files, parse
-from t2r_export.bench.limit import Bandwidth, TokenBytes
-from t2r_export.bench.worker import DISCARDED
+from comparison import decode, engines
+from comparison.decode import CONTEXTS, Plan, bench_decode, limits
+from comparison.engines import Files, parse
+from comparison.worker import DISCARDED
 from t2r_export.config.model import ModelConfig
+from t2r_export.providers.bandwidth import Bandwidth, TokenBytes
 from t2r_runtime.errors import CheckFailed, UserError
 
 
@@ -124,7 +124,7 @@ def test_a_cache_stops_where_it_would_be_too_long() -> None:
 
 
 def test_positions_that_end_are_not_passed() -> None:
-    learned = Plan("gpt2-small", ("t2r:w4",), contexts=CONTEXTS)
+    learned = Plan(size="gpt2-small", engines=("t2r:w4",), contexts=CONTEXTS)
     assert learned.takes(parse("t2r:w4"), 1024)
     assert not learned.takes(parse("t2r:w4"), 1025)
 
@@ -200,7 +200,7 @@ def test_plans_that_cannot_be(options: dict[str, Any], message: str) -> None:
 
 def test_real_processes(tiny: ModelConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing played. (Torch would take seconds to import; its runner has a test of its own.)"""
-    from t2r_export.bench.worker import Worker
+    from comparison.worker import Worker
 
     monkeypatch.setattr(decode, "Worker", Worker)
     monkeypatch.setattr(decode, "make", engines.make)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from t2r_export.bench import batches, exports
-from t2r_export.bench.batches import BatchPlan, bench_batches
-from t2r_export.bench.exports import ExportFigures, bench_export
+from comparison import batches, exports
+from comparison.batches import BatchPlan, bench_batches
+from comparison.exports import ExportFigures, bench_export
 from t2r_runtime.errors import CheckFailed, UserError
 
 
@@ -40,8 +40,8 @@ class Player:
 @pytest.mark.usefixtures("tiny")
 def test_tokens_of_all_sequences_and_the_gain_over_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "Worker", Player)
-    monkeypatch.setattr("t2r_export.bench.decode.SETTLE", 0)
-    plan = BatchPlan("tiny", ("t2r:float32",), (1, 4, 101), (1,), rounds=2, tokens=3)
+    monkeypatch.setattr("comparison.decode.SETTLE", 0)
+    plan = BatchPlan(size="tiny", engines=("t2r:float32",), batches=(1, 4, 101), threads=(1,), rounds=2, tokens=3)
     one, four, too_many = bench_batches(plan)["batches"]
     assert one["name"] == "t2r:float32:batch=any"
     assert (one["median"], four["median"]) == (pytest.approx(1.5), pytest.approx(3.0))
@@ -53,7 +53,7 @@ def test_tokens_of_all_sequences_and_the_gain_over_the_first(monkeypatch: pytest
 
 @pytest.mark.usefixtures("tiny")
 def test_a_real_batch() -> None:
-    plan = BatchPlan("tiny", ("t2r:w4",), (1, 3), (1,), rounds=1, tokens=2)
+    plan = BatchPlan(size="tiny", engines=("t2r:w4",), batches=(1, 3), threads=(1,), rounds=1, tokens=2)
     assert [row["batch"] for row in bench_batches(plan)["batches"] if row["median"] > 0] == [1, 3]
 
 
@@ -67,7 +67,7 @@ def test_a_real_batch() -> None:
 )
 def test_batches_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        BatchPlan(**options)
+        BatchPlan(**{"engines": ("t2r:w4",), **options})
 
 
 @pytest.mark.usefixtures("tiny")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from t2r_export.bench.plots import draw, require_plots
-from t2r_export.bench.tables import DECODE, batch_table, decode_tables, export_table, read_result
+from comparison.page import fill
+from comparison.plots import draw, require_plots
+from comparison.tables import DECODE, batch_table, decode_tables, export_table, read_result
 from t2r_runtime.errors import UserError
 
 
@@ -159,35 +159,33 @@ def test_results_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(RESULT))
     assert read_result(path) == RESULT
-    with pytest.raises(UserError, match="of the format t2r-bench-batch in .*; received 't2r-bench-decode'"):
-        read_result(path, "t2r-bench-batch")
     for text in ("{", "[]", '{"a": 1}'):
         path.write_text(text)
-        with pytest.raises(UserError, match="a result of t2r bench with --json"):
+        with pytest.raises(UserError, match="a result of benchmarks/run.py in"):
             read_result(path)
-    with pytest.raises(UserError, match="does not exist"):
+    path.write_text('{"format": "other"}')
+    with pytest.raises(UserError, match="a format of t2r-bench-decode, .*; received other"):
+        read_result(path)
+    with pytest.raises(UserError, match="No such file"):
         read_result(tmp_path / "none.json")
 
 
-def test_a_page_is_filled_where_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_page_is_filled_where_it_says(tmp_path: Path) -> None:
     result = {**RESULT, "machine": {"cpu": "A CPU", "cores": 2, "memory_bytes": 8e9, "system": "Linux"}}
     result["machine"] |= dict.fromkeys(("python", "torch", "onnxruntime-genai", "llama-cpp-python"))
     result["machine"]["onnxruntime"] = "1.31.1"
-    (tmp_path / "decode.json").write_text(json.dumps(result))
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- table decode.json ratios-2 -->\nold\n<!-- end -->\nbetween\n<!-- table decode.json machine -->\n"
-        "<!-- end -->\n<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n"
+        "<!-- end -->\n<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n<!-- table aims aims -->\n<!-- end -->\n"
     )
-    script = Path(__file__).parents[2] / "benchmarks" / "tables.py"
-    monkeypatch.setattr("sys.argv", ["tables.py", str(tmp_path), str(page)])
     for _ in range(2):  # a page that is filled can be filled again
-        runpy.run_path(str(script), run_name="__main__")
+        assert fill(page, {"decode.json": result}, {"default": "t2r:w4", "fast": "t2r:w8"}) == ["none.json x"]
     text = page.read_text()
     assert "| t2r:w4 | 1.00 | 1.00 |\n" in text
     assert text.count("t2r:w4:again") == 1
     assert "old" not in text
     assert "2 cores of an A CPU, 8 GB, Linux; onnxruntime 1.31.1." in text
     assert text.startswith("before\n<!-- table decode.json ratios-2 -->\n")
-    assert text.endswith("<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n")
-    assert "nothing for none.json x" in capsys.readouterr().out
+    assert "<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n" in text
+    assert "| aim | default | fast form |" in text

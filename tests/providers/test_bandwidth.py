@@ -11,9 +11,9 @@ import torch
 from onnx import TensorProto, helper
 
 import small
-from t2r_export.bench import limit
-from t2r_export.bench.limit import TokenBytes, bandwidth, tensor_bytes, token_bytes
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.providers import bandwidth as limit
+from t2r_export.providers.bandwidth import TokenBytes, bandwidth, tensor_bytes, token_bytes
 from t2r_export.quantize import quantize
 
 

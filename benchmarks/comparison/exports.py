@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2r_export.bench.engines import Candidate, genai_command, parse, require_installed, whole
-from t2r_export.bench.peer_files import write_folder
-from t2r_export.bench.sizes import config_of, random_model, softmax_model
-from t2r_export.bench.timing import Spread, run, turns
+from comparison.engines import Candidate, genai_command, parse, require_installed, whole
+from comparison.peer_files import write_folder
+from comparison.sizes import config_of, random_model, softmax_model
+from comparison.timing import run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.transformer import Transformer
+from t2r_export.providers.bench import Spread, turns
 from t2r_runtime.errors import UserError
 
 
@@ -39,7 +40,7 @@ class ExportFigures:
 
 
 def bench_export(
-    sizes: Sequence[str], engines: Sequence[str] = ("t2r:float32",), rounds: int = 1, folder: Path | None = None
+    sizes: Sequence[str], engines: Sequence[str], rounds: int = 1, folder: Path | None = None
 ) -> list[ExportFigures]:
     """Export each size with each engine, in turn: seconds and peak memory of the process that does it.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +12,14 @@ import pytest
 import torch
 
 import small
-from t2r_export.bench import runners, worker
-from t2r_export.bench.runners import RUNNERS, T2R, Torch, random_ids, scaled
-from t2r_export.bench.worker import DISCARDED, Worker, serve
+from comparison import runners
+from comparison.runners import RUNNERS, T2R, Torch, random_ids, scaled
+from comparison.worker import DISCARDED, Measured, Worker
 from t2r_export.checkpoints import checkpoint
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
+
+BENCHMARKS = Path(runners.__file__).parents[1]
 
 
 class Fake:
@@ -46,42 +46,33 @@ class Fake:
         self.calls.append(("read", tokens))
 
 
-def answers(*calls: list[Any]) -> list[dict[str, Any]]:
-    out = io.StringIO()
-    serve(io.StringIO("".join(json.dumps(call) + "\n" for call in calls)), out)
-    return [json.loads(line) for line in out.getvalue().splitlines()]
-
-
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RUNNERS, "fake", Fake)
 
 
-OPEN = ["open", "fake", "model", 2, 99, {"a": 1}]
+@pytest.fixture
+def measured() -> Measured:
+    return Measured("fake", Path("model"), 2, 99, {"a": 1})
 
 
-def test_a_turn_starts_where_it_was_placed_and_its_first_tokens_do_not_count() -> None:
-    _, _, turn = answers(OPEN, ["place", 16], ["decode", 3])
-    assert len(turn["result"]) == 3
-    assert all(seconds >= 0 for seconds in turn["result"])
+def test_a_turn_starts_where_it_was_placed_and_its_first_tokens_do_not_count(measured: Measured) -> None:
+    measured.place(16)
+    seconds = measured.decode(3)
+    assert len(seconds) == 3
+    assert all(second >= 0 for second in seconds)
     assert Fake.calls == [("open", "model", 2, 99, {"a": 1}), ("place", 16), "back", *["token"] * (DISCARDED + 3)]
 
 
-def test_a_prompt_and_a_first_token() -> None:
-    results = answers(OPEN, ["read", 7], ["first_token", 5])
-    assert results[1]["result"] >= 0
+def test_a_prompt_and_a_first_token(measured: Measured) -> None:
+    assert measured.read(7) >= 0
+    measured.first_token(5)
     assert Fake.calls[1:] == [("read", 7), ("read", 5), "token"]
 
 
-def test_memory_is_of_this_process() -> None:
-    found = answers(["memory"])[0]["result"]
+def test_memory_is_of_this_process(measured: Measured) -> None:
+    found = measured.memory()
     assert found["peak"] >= found["resident"] > 1 << 20
-
-
-def test_an_error_is_one_line_and_not_the_end() -> None:
-    first, second = answers(["open", "fake", "missing", 1, 1, {}], OPEN)
-    assert first == {"error": "OSError: no such model"}
-    assert second == {"result": None}
 
 
 def test_a_process_of_our_graph(tmp_path: Path) -> None:
@@ -95,24 +86,45 @@ def test_a_process_of_our_graph(tmp_path: Path) -> None:
         assert process.memory()["resident"] > 1 << 20
 
 
-def test_a_process_says_what_its_engine_said(tmp_path: Path) -> None:
-    message = "expected t2r to open; received UserError: .*none.onnx, which does not"
-    with Worker("t2r", tmp_path / "none.onnx", 1, 50) as process, pytest.raises(UserError, match=message):
-        process.open()
+def test_a_process_says_what_its_engine_said_and_goes_on(tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
+    with Worker("t2r", tmp_path / "none.onnx", 1, 50) as process:
+        for _ in range(2):
+            with pytest.raises(UserError, match=r"expected t2r to init; received .*none.onnx, which does not"):
+                process.open()
+
+
+def test_a_foreign_error_is_one_line() -> None:
+    process = Worker("t2r", Path("x"), 1, 50)
+    with (
+        process,
+        pytest.raises(UserError, match="expected t2r to place; received AttributeError: 'NoneType' .*; leave"),
+    ):
+        process.place(3)
 
 
 def test_a_process_that_died() -> None:
     with Worker("t2r", Path("x"), 1, 50) as process:
-        process._process.kill()
-        process._process.wait()
-        with pytest.raises(UserError, match="the end of its process, status -9"):
+        process._process._process.kill()
+        process._process._process.wait()
+        with pytest.raises(UserError, match="the end of its process: SIGKILL"):
             process.open()
+
+
+def test_a_process_has_its_own_number_of_threads() -> None:
+    for threads in (1, 3):
+        with Worker("t2r", Path("x"), threads, 50) as process:
+            with pytest.raises(UserError):
+                process.open()
+            environment = Path(f"/proc/{process._process._process.pid}/environ").read_bytes()
+            assert f"OMP_NUM_THREADS={threads}".encode() in environment.split(b"\0")
 
 
 def test_a_process_holds_no_torch(tmp_path: Path) -> None:
     small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1)
     program = (
-        f"import sys, pathlib; from t2r_export.bench import worker; from t2r_export.bench.runners import T2R\n"
+        f"import sys, pathlib; sys.path.append({str(BENCHMARKS)!r})\n"
+        f"from comparison import worker; from comparison.runners import T2R\n"
         f"T2R(pathlib.Path({str(tmp_path / 'graph.onnx')!r}), 1, 9, {{}}).read(2)\n"
         f"assert not {{'torch', 'onnx', 'tokenizers'}} & set(sys.modules), sys.modules"
     )
@@ -189,4 +201,4 @@ def test_torch_runs_both_kinds(config: str, context: int, tmp_path: Path, monkey
 
 def test_every_call_has_an_answer() -> None:
     public = {name for name in vars(Worker) if not name.startswith("_")}
-    assert public - {"close", "open", "memory"} == set(worker.CALLS)
+    assert public - {"open"} == {name for name in vars(Measured) if not name.startswith("_")}

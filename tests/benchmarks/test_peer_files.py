@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import small
-from t2r_export.bench.peer_files import write_folder, write_gguf
-from t2r_export.bench.sizes import softmax_model
+from comparison.peer_files import write_folder, write_gguf
+from comparison.sizes import softmax_model
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig

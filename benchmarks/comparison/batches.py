@@ -9,24 +9,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t2r_export.bench.decode import Note, in_turn, kept, make_all
-from t2r_export.bench.engines import Candidate, Files, parse
-from t2r_export.bench.sizes import config_of
-from t2r_export.bench.tables import BATCH
-from t2r_export.bench.timing import Spread, machine
-from t2r_export.bench.worker import Worker
+from comparison.decode import Note, in_turn, kept, make_all
+from comparison.engines import Candidate, Files, parse
+from comparison.sizes import config_of
+from comparison.tables import BATCH
+from comparison.timing import machine
+from comparison.worker import Worker
+from t2r_export.providers.bench import Spread
 from t2r_runtime.errors import UserError
 
 CONTEXT = 16
 MAX_BATCH = 1 << 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchPlan:
     """What to measure; the graphs take any batch."""
 
+    engines: Sequence[str]
     size: str = "smollm-135m"
-    engines: Sequence[str] = ("t2r:w4", "t2r:float32")
     batches: Sequence[int] = (1, 4, 16, 64)
     threads: Sequence[int] = (2,)
     rounds: int = 9

@@ -1,0 +1,107 @@
+"""What is measured, as benchmarks/plan.toml says it: forms of our graphs by name, and a measurement for each result."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from comparison.batches import BatchPlan, bench_batches
+from comparison.decode import Plan, bench_decode
+from comparison.exports import bench_export
+from comparison.profile import bench_profile
+from comparison.tables import EXPORT
+from comparison.timing import machine
+from t2r_runtime.errors import UserError
+
+Note = Callable[[str], object]
+Measure = Callable[[Note], dict[str, Any]]
+Forms = Mapping[str, str]  # name → candidate; `default` and `fast` are those that the aims are about
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One result file and how it is measured."""
+
+    file: str
+    kind: str  # a key of KINDS
+    plots: bool
+    options: Mapping[str, Any]
+
+    def prepare(self) -> Measure:
+        """What measures it. Raises UserError for options that cannot be, before anything has been measured."""
+        try:
+            return KINDS[self.kind](**self.options)
+        except TypeError as error:
+            raise UserError(
+                f"options of the kind {self.kind} for {self.file}", str(error), "correct the plan"
+            ) from error
+
+
+def read_plan(path: Path) -> tuple[Forms, list[Measurement]]:
+    """The forms, and the measurements in order, the forms' names in their candidates written out.
+
+    Raises:
+        UserError: not TOML, an unknown key or kind, a result named twice.
+    """
+    try:
+        plan = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"a plan in TOML at {path}", str(error), "correct it, or name another") from error
+    unknown = plan.keys() - {"forms", "measurement"}
+    if unknown or not {"default", "fast"} <= plan.get("forms", {}).keys():
+        raise UserError(
+            f"[forms] with default and fast, and [[measurement]]s, in {path}", ", ".join(plan), "correct it"
+        )
+    measurements = [_measurement(dict(entry), plan["forms"]) for entry in plan.get("measurement", ())]
+    files = [measurement.file for measurement in measurements]
+    if len(set(files)) != len(files):
+        raise UserError("a file of its own for each measurement", ", ".join(files), f"correct {path}")
+    return plan["forms"], measurements
+
+
+def _measurement(entry: dict[str, Any], forms: Forms) -> Measurement:
+    kind, file = entry.pop("kind", None), entry.pop("file", None)
+    if kind not in KINDS or not isinstance(file, str):
+        raise UserError(f"a measurement with a file and a kind of {', '.join(KINDS)}", repr(kind), "correct the plan")
+    plots = entry.pop("plots", False)
+    return Measurement(file, kind, plots, entry | {"engines": tuple(_named(text, forms) for text in entry["engines"])})
+
+
+def _named(text: str, forms: Forms) -> str:
+    """`fast:K=16` with the form of that name in place of it."""
+    name, colon, options = text.partition(":")
+    return f"{forms.get(name, name)}{colon}{options}"
+
+
+def _decode(**options: Any) -> Measure:
+    plan = Plan(**options)
+    return lambda note: bench_decode(plan, note)
+
+
+def _batch(**options: Any) -> Measure:
+    plan = BatchPlan(**options)
+    return lambda note: bench_batches(plan, note)
+
+
+def _profile(size: str, engines: tuple[str, ...], threads: int) -> Measure:
+    return lambda note: bench_profile(size, engines, threads, note=note)
+
+
+def _export(sizes: list[str], engines: tuple[str, ...], rounds: int) -> Measure:
+    def measure(note: Note) -> dict[str, Any]:
+        figures = bench_export(sizes, engines, rounds)
+        rows = [asdict(f) | {"memory_ratio": f.memory_ratio} for f in figures]
+        return {"format": EXPORT, "machine": machine(), "export": rows}
+
+    return measure
+
+
+KINDS: dict[str, Callable[..., Measure]] = {
+    "decode": _decode,
+    "batch": _batch,
+    "profile": _profile,
+    "export": _export,
+}

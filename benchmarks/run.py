@@ -1,0 +1,86 @@
+"""Measure what a plan says, one result file after the other; draw the plots; put the tables into the docs.
+
+    python benchmarks/run.py [--plan benchmarks/plan.toml] [--only decode.json,batch.json] [--out build/bench]
+        [--page docs/performance.md] [--keep]
+
+`--keep` measures nothing and makes the plots and the page from the results that are there. Needs the extras `peers`
+(the other engines) and `plot`, and a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from comparison import page, plots
+from comparison.plan import Measurement, read_plan
+from comparison.tables import read_result
+from t2r_export.cli.output import plain
+from t2r_runtime.errors import T2RError, UserError
+from t2r_runtime.files import write_bytes
+
+HERE = Path(__file__).parent
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, default=HERE / "plan.toml")
+    parser.add_argument("--only", default="", help="results to measure, with commas between them; default: all")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of the results and plots")
+    parser.add_argument("--page", type=Path, default=None, help="page of Markdown whose tables are filled")
+    parser.add_argument("--keep", action="store_true", help="measure nothing: use the results that are there")
+    options = parser.parse_args(arguments)
+    try:
+        forms, measurements = read_plan(options.plan)
+        chosen = _chosen(measurements, options.only)
+        if not options.keep:
+            if any(measurement.plots for measurement in chosen):
+                plots.require_plots()
+            measure(chosen, options.out)
+        draw(chosen, options.out)
+        if options.page is not None:
+            results = {path.name: read_result(path) for path in sorted(options.out.glob("*.json"))}
+            for place in page.fill(options.page, results, forms):
+                note(f"{options.page}: nothing for {place}")
+    except T2RError as error:
+        note(str(error))
+        return error.exit_code
+    return 0
+
+
+def measure(measurements: Sequence[Measurement], out: Path) -> None:
+    """Measure one after the other; each result is written as soon as it is there."""
+    out.mkdir(parents=True, exist_ok=True)
+    prepared = [(measurement, measurement.prepare()) for measurement in measurements]
+    for measurement, run in prepared:
+        note(f"{measurement.file}: {measurement.kind}")
+        result = run(note)
+        write_bytes(out / measurement.file, json.dumps(plain(result), ensure_ascii=False).encode())
+
+
+def draw(measurements: Sequence[Measurement], out: Path) -> None:
+    """Plots of the results of which there are some."""
+    for measurement in measurements:
+        if measurement.plots:
+            for path in plots.draw(read_result(out / measurement.file), out):
+                note(f"wrote {path}")
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _chosen(measurements: Sequence[Measurement], only: str) -> list[Measurement]:
+    wanted = only.split(",") if only else [measurement.file for measurement in measurements]
+    unknown = set(wanted) - {measurement.file for measurement in measurements}
+    if unknown:
+        known = ", ".join(measurement.file for measurement in measurements)
+        raise UserError(f"results of the plan ({known})", ", ".join(sorted(unknown)), "correct --only")
+    return [measurement for measurement in measurements if measurement.file in wanted]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,153 @@
+"""The program of `make bench`: what a plan says is measured, drawn, and put into the page; and the committed plan."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import run
+from comparison import batches, decode, plan
+from comparison.decode import Plan
+from comparison.engines import parse
+from comparison.plan import read_plan
+from t2r_export.config.model import ModelConfig
+from t2r_runtime.errors import CheckFailed
+
+PLAN = """
+[forms]
+default = "t2r:w4"
+fast = "t2r:w4:block=128"
+
+[[measurement]]
+file = "decode.json"
+kind = "decode"
+plots = true
+size = "tiny"
+prompts = []
+threads = [1, 2]
+engines = ["default", "fast:K=16", "torch:softmax"]
+
+[[measurement]]
+file = "batch.json"
+kind = "batch"
+size = "tiny"
+engines = ["fast"]
+"""
+SPREAD = {"median": 2.0, "low": 1.0, "high": 3.0, "count": 3, "ratio": 1.0}
+MACHINE = {"cpu": "A CPU", "cores": 2, "memory_bytes": None, "system": "Linux"}
+MACHINE |= dict.fromkeys(("python", "onnxruntime", "torch", "onnxruntime-genai", "llama-cpp-python"))
+DECODED: dict[str, Any] = {
+    "format": "t2r-bench-decode",
+    "machine": MACHINE,
+    "size": "tiny",
+    "candidates": [{"name": "t2r:w4", "file_bytes": 3_000_000}],
+    "steps": [{"name": "t2r:w4", "threads": 2, "context": 16, **SPREAD, "resident": 5_000_000, "peak": 6_000_000}],
+    "prompts": [],
+    "starts": [{"name": "t2r:w4", "threads": 2, **SPREAD}],
+    "bandwidth": [{"threads": 2, "form": "a way", "median": 3e10, "low": 2e10, "high": 4e10, "count": 3}],
+    "limits": [],
+}
+BATCHED = {"format": "t2r-bench-batch", "machine": MACHINE, "size": "tiny", "batches": []}
+
+
+@pytest.fixture
+def place(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a plan and a page, and measurements that take no time."""
+    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "page.md").write_text(
+        "<!-- table decode.json ratios-2 -->\n<!-- end -->\n<!-- table export.json export -->\n<!-- end -->\n"
+    )
+    monkeypatch.setattr(plan, "bench_decode", lambda plan, note: DECODED | {"engines": plan.engines})
+    monkeypatch.setattr(plan, "bench_batches", lambda plan, note: BATCHED)
+    return tmp_path
+
+
+def program(place: Path, *arguments: object) -> int:
+    return run.main(["--plan", str(place / "plan.toml"), "--out", str(place / "out"), *map(str, arguments)])
+
+
+def test_measures_draws_and_fills_the_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program(place, "--page", place / "page.md") == 0
+    names = {path.name for path in (place / "out").iterdir()}
+    plots = {f"{kind}-tiny-2.{end}" for kind in ("time", "memory") for end in ("svg", "png")}
+    assert names == {"decode.json", "batch.json"} | plots
+    result = json.loads((place / "out" / "decode.json").read_text())
+    assert result["engines"] == ["t2r:w4", "t2r:w4:block=128:K=16", "torch:softmax"]
+    assert "| t2r:w4 | 1.00 |" in (place / "page.md").read_text()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "page.md: nothing for export.json export" in captured.err
+
+
+def test_one_result_of_the_plan(place: Path) -> None:
+    assert program(place, "--only", "batch.json") == 0
+    assert [path.name for path in (place / "out").iterdir()] == ["batch.json"]
+
+
+def test_keeps_what_was_measured(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert program(place) == 0
+    for path in (place / "out").glob("*.svg"):
+        path.unlink()
+    monkeypatch.setattr(plan, "bench_decode", None)
+    assert program(place, "--keep") == 0
+    assert len(list((place / "out").glob("*.svg"))) == 2
+
+
+def test_a_graph_that_fails_parity_has_no_result(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(plan: Plan, note: object) -> None:
+        raise CheckFailed("no speed for graph.onnx, which is not the model")
+
+    monkeypatch.setattr(plan, "bench_decode", refuse)
+    assert program(place) == 1
+    assert "no speed for graph.onnx" in capsys.readouterr().err
+    assert list((place / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("[forms]", "[forms"), "expected a plan in TOML at"),
+        (('fast = "t2r:w4:block=128"', ""), r"\[forms\] with default and fast"),
+        (('kind = "batch"', 'kind = "speed"'), "a kind of decode, batch, profile, export; received 'speed'"),
+        (('"batch.json"', '"decode.json"'), "a file of its own for each measurement"),
+        (('"torch:softmax"', '"vllm:int4"'), "an engine of t2r, genai, llama.cpp, torch; received 'vllm:int4'"),
+        (('size = "tiny"', 'size = "huge"'), "a size of "),
+        (("threads = [1, 2]", "thread = 3"), "options of the kind decode for decode.json; received .*'thread'"),
+    ],
+)
+def test_a_plan_that_cannot_be(
+    change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "plan.toml").write_text(PLAN.replace(*change))
+    assert program(place) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_what_is_not_in_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program(place, "--only", "speed.json") == 2
+    assert "expected results of the plan (decode.json, batch.json); received speed.json" in capsys.readouterr().err
+
+
+def test_the_committed_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every measurement can start, and the places of the page that it fills are the tables that there will be."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(plan, "bench_decode", lambda made, note: made)
+    monkeypatch.setattr(plan, "bench_batches", lambda made, note: made)
+    forms, measurements = read_plan(run.HERE / "plan.toml")
+    assert forms["fast"].startswith("t2r:")
+    made = {m.file: m.prepare()(lambda _: None) for m in measurements if m.kind in ("decode", "batch")}
+    assert isinstance(made["decode.json"], decode.Plan)
+    assert isinstance(made["batch.json"], batches.BatchPlan)
+    for measurement in measurements:
+        assert all(parse(text) for text in measurement.options["engines"])
+    page = (run.HERE.parent / "docs" / "performance.md").read_text()
+    files = {m.file for m in measurements}
+    assert all(f"<!-- table {file} " in page for file in files)
+    assert {f"{forms['default']}:prefill=1", f"{forms['fast']}:prefill=1"} <= set(made["decode.json"].engines)

@@ -1,0 +1,34 @@
+"""Processes timed whole."""
+
+import os
+import sys
+
+import pytest
+
+from comparison import timing
+from t2r_runtime.errors import CheckFailed
+
+
+def test_run_measures_a_process() -> None:
+    seconds, peak = timing.run([sys.executable, "-c", "x = bytearray(1 << 26); print('lost')"])
+    assert seconds > 0
+    assert peak > 1 << 26
+
+
+def test_run_does_not_measure_this_process() -> None:
+    here = bytearray(os.urandom(1 << 20) * 128)
+    _, peak = timing.run([sys.executable, "-c", "pass"])
+    assert peak < len(here)
+
+
+def test_run_refuses_a_process_that_failed() -> None:
+    with pytest.raises(CheckFailed, match="ended with status 7"):
+        timing.run([sys.executable, "-c", "raise SystemExit(7)"])
+
+
+def test_the_machine_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "PEER_PACKAGES", ("no-such-package",))
+    machine = timing.machine()
+    assert machine["no-such-package"] is None
+    assert machine["cores"] >= 1
+    assert {"cpu", "memory_bytes", "torch", "onnxruntime", "python", "t2r-export"} <= machine.keys()
