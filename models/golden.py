@@ -108,7 +108,7 @@ def trace(golden: Checkpoint, name: str) -> dict[str, Any]:
     bound = tolerance("cpu", "none")
     return {
         "graph": f"{name}.onnx",
-        "tolerance": {"logits_absolute": bound.logits, "state_relative_to_its_largest": bound.state},
+        "tolerance": {"logits_absolute": bound.logits, "state_relative_to_its_largest": bound.states},
         "ids": _array(ids),  # (B, T)
         "start": {name: _array(value) for name, value in start.items()},
         "logits": _array(torch.stack(rows, 1)),  # (B, T, vocabulary): [:, t] after token t

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import margins
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
@@ -136,7 +137,7 @@ def graph(path: Path, config: ModelConfig | str = GPT2, **options: Any) -> tuple
 
 def proof(made: Checkpoint, path: Path, steps: int) -> Report:
     """What `verify` says of the graph."""
-    return verify(made, path, steps=steps)
+    return margins.noted(verify(made, path, steps=steps, rounding=bool(margins.FILE)))
 
 
 def ids(batch: int = B, length: int = T, seed: int = 0, vocabulary: int = VOCABULARY) -> Tensor:

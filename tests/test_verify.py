@@ -20,25 +20,26 @@ from t2r_runtime.errors import UserError
 
 STEPS = 40
 NAMES = {
-    "logits": "logits, absolute",
-    "states": "states, relative",
+    "logits": "chained steps, logits",
+    "states": "chained steps, states",
     "start": "from the start, logits",
     "start states": "from the start, states",
-    "prefill": "prefill against steps, logits",
-    "prefill states": "prefill against steps, states",
+    "parallel": "parallel form against steps, logits",
+    "parallel states": "parallel form against steps, states",
     "batch": "batch against single, logits",
+    "batch states": "batch against single, states",
     "fold": "folded against unfolded, float64, relative",
 }
-OUTPUTS = {"logits", "start", "prefill"}
-ALL = set(NAMES) - {"batch", "fold"}
-LATE = {"logits", "states", "prefill", "prefill states"}  # not before a token has left the window
+OUTPUTS = {"logits", "start", "parallel"}
+ALL = set(NAMES) - {"batch", "batch states", "fold"}
+LATE = {"logits", "states", "parallel", "parallel states"}  # not before a token has left the window
 
 
 @pytest.mark.parametrize("layout", ["layers", "packed"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_right_passes(name: str, layout: str, tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, state_layout=layout)
-    proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
+    proof = small.proof(checkpoint, tmp_path / "g.onnx", STEPS)
     assert proof.passed, proof
     assert proof.same_checkpoint
     folded = any(f.error is not None for f in report.folds)
@@ -125,7 +126,7 @@ def test_another_checkpoint(tmp_path: Path) -> None:
     proof = verify(small.checkpoint(seed=1), tmp_path / "g.onnx", steps=3)
     assert not proof.same_checkpoint
     assert not proof.passed
-    assert proof.first_greedy_difference is not None
+    assert proof.first_greedy_mismatch is not None
 
 
 @pytest.mark.parametrize("past_end", ["refuse", "clamp"])

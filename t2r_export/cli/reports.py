@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 from t2r_export.cli.output import size, table
 from t2r_export.config.words import ranges
 
+ILL_CONDITIONED = (
+    "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
+)
+
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport
     from t2r_export.proof.report import Report
@@ -40,15 +44,25 @@ def state_bytes(report: ExportReport) -> int:
 
 
 def parity_text(report: Report) -> str:
-    """The parity table: what was measured, how far it was off, how far it may be off."""
-    rows = [[c.name, f"{c.worst:.1e}", f"{c.tolerance:.0e}", _ok(c.passed)] for c in report.checks]
+    """The parity table: what was measured, the model's own rounding where that was, and the bound."""
+    rows = [
+        [check.name, f"{check.worst:.1e}", _rounding(check.rounding), f"{check.tolerance:.0e}", _ok(check.passed)]
+        for check in report.checks
+    ]
     if report.greedy_bound == 1:
-        first = report.first_greedy_difference
-        row = ["first other greedy token", "none" if first is None else f"step {first}", "none"]
+        first = report.first_greedy_mismatch
+        row = ["first greedy mismatch", "none" if first is None else f"step {first}", "", "none"]
     else:
-        row = ["same greedy token", f"{report.greedy_agreement:.1%}", f"{report.greedy_bound:.0%}"]
+        row = ["same greedy token", f"{report.greedy_agreement:.1%}", "", f"{report.greedy_bound:.0%}"]
     rows.append([*row, _ok(report.greedy_passed)])
-    return table(rows, [f"{report.steps} steps, {report.provider}", "worst", "tolerance", ""])
+    text = table(rows, [f"{report.steps} steps, {report.provider}", "worst", "own rounding", "tolerance", ""])
+    if report.ill_conditioned:
+        text += f"\nThe model is ill-conditioned: {ILL_CONDITIONED}"
+    return text
+
+
+def _rounding(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
 
 
 def _ok(passed: bool) -> str:

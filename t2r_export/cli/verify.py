@@ -18,6 +18,7 @@ from t2r_runtime.errors import CheckFailed
 @click.argument("graph", type=click.Path(path_type=Path))
 @providers.options
 @click.option("--steps", type=int, default=1000, show_default=True, help="Chained steps to compare.")
+@click.option("--rounding", is_flag=True, help="Show the model's own float32 error beside every bound.")
 @json_option
 def command(
     model: Path,
@@ -26,6 +27,7 @@ def command(
     provider_options: tuple[str, ...],
     allow_fallback: bool,
     steps: int,
+    rounding: bool,
     as_json: bool,
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
@@ -35,7 +37,7 @@ def command(
     loaded = checkpoint.load(model)
     decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
     with progress("verify", steps) as advance:
-        report = verify(loaded, graph, provider, steps, progress=advance, decoder=decoder)
+        report = verify(loaded, graph, provider, steps, progress=advance, decoder=decoder, rounding=rounding)
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
     providers.note_split(provider, decoder.placement)
     if not report.same_checkpoint:

@@ -1,10 +1,10 @@
-"""A model and its graph in lockstep: the same random states and tokens for both, and how far apart they come out."""
+"""A model and its graph side by side: the same random states and tokens for both, and how far apart they come out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every sta
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a graph's logits are from its model's, and its states: see `state_error`."""
+    """How far logits are apart, absolute, and states: see `state_error`."""
 
     logits: float = 0.0
     states: float = 0.0
@@ -33,32 +33,59 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Lockstep:
-    """Both sides, and the generator of all that is random. States are those of the unfolded model."""
+class Text:
+    """What both sides read: the states before it, and tokens (B,) in order."""
+
+    states: State
+    ids: list[Tensor] = field(default_factory=list)
+
+
+@dataclass
+class SideBySide:
+    """Both sides, and the generator of all that is random. States are those of the unfolded model.
+
+    `begin` and `restart` start a text; what was read since the last `compared` is kept for t2r_export.proof.rounding.
+    """
 
     model: Transformer  # unfolded
     decoder: Decoder
     generator: torch.Generator
+    states: State = field(default_factory=dict)  # the model's now
+    worst: Errors = field(default_factory=Errors)
+    texts: list[Text] = field(default_factory=list)
 
-    def begin(self, batch: int) -> State:
-        """Put both sides into the same random states (B = batch); the model's."""
-        states = self.random_state(batch)
-        self.decoder.reset(batch=batch)
+    def begin(self, states: State) -> None:
+        """Put both sides into the same states."""
+        self.states = states
+        self.texts.append(Text(states))
         self.decoder.set_state(self.packed(states))
-        return states
 
-    def step(self, ids: Tensor, states: State) -> tuple[Tensor, State, np.ndarray, Errors]:
-        """One token (B,) on both sides: the model's logits and states, the graph's logits, and its errors."""
-        expected, states = self.model.step(ids, states)
+    def restart(self, batch: int) -> None:
+        """Put both sides at the start of a text, each into what it takes for that (B = batch)."""
+        self.states = self.model.init_state(batch)
+        self.texts.append(Text(self.states))
+        self.decoder.reset(batch=batch)
+
+    def step(self, ids: Tensor) -> tuple[Tensor, np.ndarray]:
+        """One token (B,) on both sides: the logits (B, vocabulary) of the model, and of the graph."""
+        self.texts[-1].ids.append(ids)
+        expected, self.states = self.model.step(ids, self.states)
         logits = self.decoder.step(ids.numpy())
-        return expected, states, logits, self.errors(logits, expected, states)
+        self.compare(logits, expected)
+        return expected, logits
 
-    def errors(self, logits: np.ndarray, expected: Tensor, states: State) -> Errors:
-        """Of the graph's logits (B, vocabulary) and of the states that it has now."""
-        difference = float(np.abs(logits - expected.numpy()).max())
-        return Errors(
-            difference, state_error(unpack(self.decoder.state(), self.model.state_spec()), self._arrays(states))
+    def compare(self, logits: np.ndarray, expected: Tensor) -> None:
+        """The graph's logits (B, vocabulary) with the model's, and the states that both have now."""
+        received = unpack(self.decoder.state(), self.model.state_spec())
+        self.worst = self.worst.or_worse(
+            Errors(logit_error(logits, expected), state_error(received, arrays(self.model, self.states)))
         )
+
+    def compared(self) -> tuple[Errors, list[Text]]:
+        """The worst errors since this was asked last, and what was read for them."""
+        worst, texts = self.worst, self.texts
+        self.worst, self.texts = Errors(), []
+        return worst, texts
 
     def random_state(self, batch: int) -> State:
         """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
@@ -80,7 +107,7 @@ class Lockstep:
 
     def packed(self, states: State) -> dict[str, np.ndarray]:
         """The model's states as the decoder takes them."""
-        return pack(self._arrays(states), self.decoder.signature.states)
+        return pack(arrays(self.model, states), self.decoder.signature.states)
 
     @property
     def prefix(self) -> int:
@@ -98,8 +125,15 @@ class Lockstep:
             raise UserError(f"a model that reaches past {used} positions", f"max_positions {end}", "nothing to verify")
         return min(wanted, end - used)
 
-    def _arrays(self, states: State) -> dict[str, np.ndarray]:
-        return {name: value.numpy() for name, value in self.model.fold_states(states).items()}
+
+def arrays(model: Transformer, states: State) -> dict[str, np.ndarray]:
+    """The model's states by name as the folded model, and so its graph, keeps them."""
+    return {name: value.numpy() for name, value in model.fold_states(states).items()}
+
+
+def logit_error(received: np.ndarray, expected: Tensor) -> float:
+    """Largest absolute difference."""
+    return float(np.abs(received - expected.numpy()).max())
 
 
 def state_error(received: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

@@ -277,12 +277,12 @@ def test_the_proof_sees_a_wrong_loop(tmp_path: Path) -> None:
     outputs = [value.name for value in body.output]
     body.node.append(onnx.helper.make_node("Identity", [kept.name], ["stuck"]))
     body.output[outputs.index("loop.present_S.1")].name = "stuck"
-    assert failed(checkpoint, place, wrong) >= {"loop against steps, states"}
+    assert failed(checkpoint, place, wrong) >= {"generation graph against steps, states"}
     wrong = onnx.load_from_string(right)
     for tensor in wrong.graph.initializer:
         if tensor.name == "golden":
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1), tensor.name))
-    assert failed(checkpoint, place, wrong) >= {"loop against steps, other tokens"}
+    assert failed(checkpoint, place, wrong) >= {"generation graph against steps, other tokens"}
 
 
 def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:

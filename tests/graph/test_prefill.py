@@ -221,7 +221,9 @@ def test_the_proof_sees_a_wrong_graph_for_prompts(tmp_path: Path) -> None:
     prompts.write_bytes(model.SerializeToString())
     outcome = small.proof(checkpoint, tmp_path / "g.onnx", steps=3)
     assert [c.name for c in outcome.checks if not c.passed] == [
-        f"prefill against steps, {what}" for what in ("logits", "states")
+        f"{check} against steps, {what}"
+        for check in ("prefill graph", "split prefill")
+        for what in ("logits", "states")
     ]
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from parity.mixers import MIXERS
 from parity.setups import SETUP, SETUPS, WANTED
-from parity.test_parity import fits, outcome, saved, verified
+from parity.test_parity import fits, saved, verified
+from t2r_export.cli.reports import parity_text
 from t2r_export.config.mixers import MIXER_CONFIGS
 from t2r_export.export import export
 from t2r_runtime import UserError
@@ -28,7 +29,7 @@ def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
     # most have no sums that float16 would round off, and a few steps need no care of those that have
     export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, float16_safe=False))
     report = verified(loaded, tmp_path / "model.onnx", SETUP.mixer_steps)
-    assert report.passed, outcome(report)
+    assert report.passed, parity_text(report)
 
 
 def test_every_kind_of_mixer_is_in_the_table() -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+import margins
 from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened
 from t2r_export.checkpoints import checkpoint
+from t2r_export.cli.reports import parity_text
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig, RotaryConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
@@ -75,16 +77,9 @@ def saved(config: ModelConfig, path: Path, seed: int = 0) -> checkpoint.Checkpoi
     return checkpoint.load(path)
 
 
-def outcome(report: Report) -> str:
-    return "\n".join(
-        [f"{c.name}: {c.worst:.1e} of {c.tolerance:.0e}" for c in report.checks]
-        + [f"first other greedy token: {report.first_greedy_difference}"]
-    )
-
-
 def verified(loaded: checkpoint.Checkpoint, path: Path, steps: int = 256) -> Report:
-    report = verify(loaded, path, PROVIDER, steps, decoder=opened(path))
-    print(outcome(report))  # pytest -rP shows it: the numbers of docs/providers.md
+    report = margins.noted(verify(loaded, path, PROVIDER, steps, decoder=opened(path), rounding=bool(margins.FILE)))
+    print(parity_text(report))
     return report
 
 
@@ -93,7 +88,7 @@ def test_graph_is_the_model(name: str, graph: str, tmp_path: Path) -> None:
     loaded = saved(MODELS[name], tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", GRAPHS[graph])
     report = verified(loaded, tmp_path / "model.onnx")
-    assert report.passed, outcome(report)
+    assert report.passed, parity_text(report)
     assert report.same_checkpoint
     assert len(report.checks) >= 4
 
@@ -102,7 +97,7 @@ def test_positions_past_the_end_repeat_the_last(tmp_path: Path) -> None:
     loaded = saved(GPT2, tmp_path / "model.pt")
     export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, past_end="clamp"))
     report = verified(loaded, tmp_path / "model.onnx")  # in one run of four times its positions
-    assert report.passed, outcome(report)
+    assert report.passed, parity_text(report)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -131,7 +126,7 @@ def storyteller() -> checkpoint.Checkpoint:
 def test_the_storyteller(storyteller: checkpoint.Checkpoint, tmp_path: Path) -> None:
     export(storyteller, tmp_path / "model.onnx", WANTED.config)
     report = verified(storyteller, tmp_path / "model.onnx")
-    assert report.passed, outcome(report)
+    assert report.passed, parity_text(report)
 
 
 if WANTED.schemes:
@@ -147,7 +142,7 @@ if WANTED.schemes:
         quantize(tmp_path / "model.onnx", tmp_path / "small.onnx", config)
         report = verified(storyteller, tmp_path / "small.onnx")
         assert report.quantization == scheme
-        assert report.passed, outcome(report)
+        assert report.passed, parity_text(report)
 
 
 def test_stories_as_t2r(data: Path, tmp_path: Path) -> None:
@@ -156,4 +151,4 @@ def test_stories_as_t2r(data: Path, tmp_path: Path) -> None:
     student = checkpoint.load(tmp_path / "t2r.pt")
     export(student, tmp_path / "t2r.onnx", WANTED.config)
     report = verified(student, tmp_path / "t2r.onnx", steps=1000)
-    assert report.passed, outcome(report)
+    assert report.passed, parity_text(report)

@@ -10,7 +10,7 @@ from t2r_export.proof.report import Check, Report
 def test_greedy_tokens_must_agree() -> None:
     fine = [Check("logits", 0.0, 1e-4)]
     assert Report("cpu", "none", 9, True, fine).passed
-    assert not Report("cpu", "none", 9, True, fine, first_greedy_difference=7).passed
+    assert not Report("cpu", "none", 9, True, fine, first_greedy_mismatch=7).passed
 
 
 @pytest.mark.parametrize("agreement, passed", [(0.9, True), (0.89, False), (float("nan"), False)])

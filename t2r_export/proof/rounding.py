@@ -1,0 +1,66 @@
+"""How far float32 itself is from what a model means: the measure of what a graph may add.
+
+An untrained model can divide by a sum that is nearly zero, and makes much of the last digit there. Which digit comes
+last depends on the order in which a processor adds, so no fixed bound holds on all of them. What float32 costs a model
+is known on any: the same states and tokens in float64. One run may meet the worst step with a lucky rounding (26 times
+less than in the graph beside it was seen), so nine are made, as rows of one batch: the model's own, and eight in which
+every number that a norm hands on is the next one of float32, up or down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from t2r_export.model.mixers import State
+from t2r_export.model.transformer import Norm, Transformer
+from t2r_export.proof.side_by_side import Errors, Text, arrays, logit_error, state_error
+
+RUNS = 9
+
+
+@torch.inference_mode()
+def own_rounding(model: Transformer, texts: Sequence[Text]) -> Errors:
+    """The worst error of float32 against float64 at any step of the texts, in any of the runs.
+
+    Args:
+        model: float32, unfolded. It is left as it was; a copy in float64 is made.
+    """
+    exact, worst = copy.deepcopy(model).double(), Errors()
+    with _nudged(model):
+        for text in texts:
+            wide = {name: value.double() if value.is_floating_point() else value for name, value in text.states.items()}
+            states = _repeated(text.states)
+            for ids in text.ids:
+                logits, states = model.step(ids.repeat(RUNS), states)
+                expected, wide = exact.step(ids, wide)
+                repeated = arrays(exact, _repeated(wide))
+                error = logit_error(logits.numpy(), expected.repeat(RUNS, 1))
+                worst = worst.or_worse(Errors(error, state_error(arrays(model, states), repeated)))
+    return worst
+
+
+@contextlib.contextmanager
+def _nudged(model: Transformer) -> Iterator[None]:
+    """Within, all rows of a batch but those of the first run go through the model with other last digits."""
+    generator = torch.Generator().manual_seed(0)
+
+    def nudge(module: nn.Module, given: object, x: Tensor) -> Tensor:
+        first = len(x) // RUNS
+        away = torch.where(torch.rand(x[first:].shape, generator=generator) < 0.5, -torch.inf, torch.inf)
+        return torch.cat([x[:first], x[first:].nextafter(away)])
+
+    hooks = [module.register_forward_hook(nudge) for module in model.modules() if isinstance(module, Norm)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _repeated(states: State) -> State:
+    return {name: value.repeat(RUNS, *[1] * (value.ndim - 1)) for name, value in states.items()}

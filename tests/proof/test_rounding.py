@@ -1,0 +1,115 @@
+"""The model's own rounding, and what it permits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import small
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.cli.reports import parity_text
+from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+from t2r_export.proof.report import Check
+from t2r_export.proof.rounding import own_rounding
+from t2r_export.proof.side_by_side import Errors, Text
+from t2r_export.proof.tolerances import LIMIT, ROUNDING, TOLERANCES, widened
+from t2r_export.verify import verify
+
+FIXED = TOLERANCES["cpu", "none"]
+
+
+def text(made: Transformer, seed: int = 0) -> Text:
+    return Text(small.states(made, seed=seed), list(small.ids(seed=seed).T))
+
+
+def loud(factor: float) -> Transformer:
+    """Logits this many times as large, and so their rounding."""
+    made = small.model()
+    made.norm.weight.data *= factor
+    return made
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid", "lstm", "mixed"])
+def test_a_little_and_never_nothing(name: str) -> None:
+    own = own_rounding(small.model(name), [text(small.model(name))])
+    assert 1e-8 < own.logits < 1e-4
+    assert 1e-8 < own.states < 1e-4
+
+
+def test_it_grows_with_what_is_computed() -> None:
+    quiet, other = (own_rounding(made, [text(made)]) for made in (loud(1), loud(1000)))
+    assert 300 < other.logits / quiet.logits < 3000
+    assert other.states == quiet.states
+
+
+def test_several_texts_have_the_worst_of_each() -> None:
+    made = small.model("gated")
+    one, other = (own_rounding(made, [text(made, seed)]) for seed in (0, 1))
+    both = own_rounding(made, [text(made, 0), text(made, 1)])
+    assert both.logits >= 0.3 * max(one.logits, other.logits), "other last digits, the same size"
+    assert own_rounding(made, []) == Errors()
+
+
+def test_the_model_is_left_alone_and_chance_too() -> None:
+    made = small.model("gated")
+    before, weights = made(small.ids()), {name: value.clone() for name, value in made.state_dict().items()}
+    chance = torch.get_rng_state()
+    first, again = (own_rounding(made, [text(made)]) for _ in range(2))
+    assert first == again
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert torch.equal(made(small.ids()), before)
+    assert all(torch.equal(value, weights[name]) for name, value in made.state_dict().items())
+
+
+def test_nan_stays() -> None:
+    assert math.isnan(own_rounding(loud(math.nan), [text(loud(1))]).logits)
+
+
+@pytest.mark.parametrize(
+    "rounding, bound",
+    [(0.0, 1e-4), (1e-4 / ROUNDING, 1e-4), (2e-4, 2e-4 * ROUNDING), (1.0, 1e-4 * LIMIT), (math.nan, 1e-4)],
+)
+def test_how_far_a_bound_widens(rounding: float, bound: float) -> None:
+    assert widened(1e-4, rounding) == bound
+    ill = not rounding * ROUNDING <= bound
+    assert Check("logits", 0.0, bound, rounding).ill_conditioned is ill
+    assert not Check("logits", 0.0, bound).ill_conditioned
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_measured_where_a_bound_does_not_hold(always: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx")
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
+    assert {check.rounding is not None for check in proof.checks[:-1]} == {always}
+    first = proof.checks[0]
+    narrow = dataclasses.replace(FIXED, logits=first.worst / 2)
+    monkeypatch.setitem(TOLERANCES, ("cpu", "none"), narrow)
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
+    first = proof.checks[0]
+    assert first.rounding is not None
+    assert narrow.logits < first.worst <= first.tolerance == widened(narrow.logits, first.rounding)
+    assert first.passed and not first.ill_conditioned
+    assert f"{first.rounding:.1e}" in parity_text(proof)
+
+
+def test_an_ill_conditioned_model_is_called_so(tmp_path: Path) -> None:
+    """Its graph is right, and nobody can tell."""
+    made = loud(1e6)
+    checkpoint = Checkpoint(made.config, made, None, {}, "0" * 64)
+    export(checkpoint, tmp_path / "g.onnx")
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=9)
+    assert not proof.passed and proof.ill_conditioned
+    assert proof.checks[0].tolerance == LIMIT * FIXED.logits
+    assert "The model is ill-conditioned: its own float32 is " in parity_text(proof)
+
+
+def test_a_fault_is_not_called_so(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx")
+    proof = verify(small.checkpoint(seed=1), tmp_path / "g.onnx", steps=3)
+    assert not proof.passed and not proof.ill_conditioned
+    assert "ill-conditioned" not in parity_text(proof)
