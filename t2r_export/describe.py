@@ -20,7 +20,7 @@ from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forwar
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.config.words import ranges
 from t2r_export.model.mixers import Mixer
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session import open_graph, read_signature
 from t2r_runtime.signature import PREFIX, StateSpec
 
@@ -275,4 +275,4 @@ def _layer(layer: dict[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-    return text if len(text) <= 300 else text[:299] + "…"
+    return printable(text)

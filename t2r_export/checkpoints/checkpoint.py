@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.importers import read_folder
-from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, one_line, weight_shapes
+from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import replacing, sha256_beside
 
 FORMAT = "t2r-checkpoint"
@@ -101,7 +101,7 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"a model's config in {path}", one_line(error), OPEN) from error
+        raise UserError(f"a model's config in {path}", printable(error), OPEN) from error
     weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
@@ -118,7 +118,7 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"plain JSON data as {what}", one_line(error), "keep to numbers, texts, lists and objects"
+            f"plain JSON data as {what}", printable(error), "keep to numbers, texts, lists and objects"
         ) from error
     return plain
 
@@ -176,12 +176,12 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # damaged bytes make torch call its own functions with anything, so this can be any
-        raise UserError(f"a whole checkpoint in {path}", one_line(error), OPEN) from error
+        raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UserError(f"a checkpoint of the format {FORMAT} in {path}", "something else", OPEN)
     if data.get("version") != VERSION:
         raise UserError(
-            f"version {VERSION} of {path}", one_line(repr(data.get("version"))), "use the version of t2r that wrote it"
+            f"version {VERSION} of {path}", printable(repr(data.get("version"))), "use the version of t2r that wrote it"
         )
     _check_types(data, path)
     return data
@@ -231,4 +231,4 @@ def _stored(value: Any) -> bool:
 def _refused(error: Exception) -> str:
     """What torch refused to unpickle, from its message of many lines of advice that would not be ours."""
     found = re.search(r"GLOBAL (\S+)", str(error))
-    return f"a reference to {one_line(found[1])}" if found else "something else"
+    return f"a reference to {printable(found[1])}" if found else "something else"

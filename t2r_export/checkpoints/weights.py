@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -121,15 +121,9 @@ def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
 def listed(names: Iterable[str]) -> str:
     """A few of the names, on one line whatever characters a file put into them, and how many more there are."""
     names = list(names)
-    shown = ", ".join(one_line(name) for name in names[:LISTED])
+    shown = ", ".join(printable(name) for name in names[:LISTED])
     more = len(names) - LISTED
     return (shown or "none") + (f" and {more} more" if more > 0 else "")
-
-
-def one_line(text: object) -> str:
-    """The text of an error, or a name from a file, as a part of a line: short, and printable whatever was in it."""
-    line = str(text)
-    return (line if line.isprintable() else ascii(line))[:200] or "nothing"
 
 
 def _shape(shape: Sequence[int]) -> str:

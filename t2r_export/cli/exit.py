@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import click
 
-from t2r_runtime.errors import CheckFailed, T2RError, UserError
+from t2r_runtime.errors import CheckFailed, T2RError, UserError, printable
 
 USER = UserError.exit_code
 BUG = 3
@@ -78,18 +78,10 @@ def _run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
         return _report_bug(program, arguments, error)
 
 
-def one_line(text: str) -> str:
-    """The text with line ends as blanks and other unprintable characters escaped.
-
-    Messages quote names from files of strangers; a terminal must not obey what is in them.
-    """
-    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in joined)
-
-
 def _say(program: str, message: str, code: int) -> int:
     with contextlib.suppress(BrokenPipeError):
-        click.echo(f"{program}: {one_line(message)}", err=True)
+        # messages quote names from foreign files; a terminal must not obey what is in them
+        click.echo(f"{program}: {printable(message, limit=None)}", err=True)
     return code
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from t2r_runtime import Decoder, UserError
+from t2r_runtime.errors import printable
 from t2r_runtime.providers import versions
-from t2r_runtime.session import one_line
 
 PROPERTIES = ("signature", "placement", "batch", "position")
 
@@ -126,7 +126,7 @@ def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any] = Decoder
         except Exception as error:
             # ONNX Runtime's own errors do not unpickle where another one is installed, or none
             foreign = type(error).__module__.startswith("onnxruntime")
-            result = UserError("a step", one_line(error), "choose another provider") if foreign else error
+            result = UserError("a step", printable(error), "choose another provider") if foreign else error
         pickle.dump(result, results)
         results.flush()
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from t2r_export.training.data import read_documents
 from t2r_runtime import Decoder, Text
-from t2r_runtime.errors import CheckFailed, UserError
-from t2r_runtime.session import one_line
+from t2r_runtime.errors import CheckFailed, UserError, printable
 from t2r_runtime.signature import Signature
 
 WINDOW = 256  # tokens that a window predicts, from the initial state
@@ -166,7 +165,7 @@ def _read_array(path: Path, signature: Signature) -> Tokens:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"token ids in {path}", one_line(error), "write them with numpy.save") from error
+        raise UserError(f"token ids in {path}", printable(error), "write them with numpy.save") from error
     inside = array.size and array.dtype.kind in "iu" and 0 <= array.min() and array.max() < signature.vocab_size
     if not inside:
         raise UserError(

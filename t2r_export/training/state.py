@@ -1,9 +1,8 @@
-"""A training run at rest: all that `--resume` needs to go on as if nothing had happened.
+"""The saved state of a training run: all that `--resume` needs to continue as if there had been no interruption.
 
-The order of the data and the learning rate are functions of the step, what feature maps draw anew follows from what
-they drew before, and nothing else in training is random: so the weights, the optimizer's moments and two counters are
-the whole state. The file stands beside the output and is
-replaced as a whole: a kill at any moment leaves the previous one.
+The order of the data and the learning rate are functions of the step, redrawn feature maps follow from the previous
+draw, and nothing else in training is random: so the weights, the optimizer's moments and two counters are the whole
+state. The file is beside the output and is replaced as a whole: a kill at any moment leaves the previous one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import replacing
 
 FORMAT = "t2r-training"
@@ -28,7 +27,7 @@ VERSION = 1
 class TrainingState:
     """Where a run stands: `step` steps of stage number `stage` are done."""
 
-    identity: dict[str, Any]  # what must be equal for a run to be the same run: options, data, models
+    identity: dict[str, Any]  # equal for the same run: options, data, models
     weights: dict[str, Tensor]
     stage: int = 0
     step: int = 0
@@ -47,12 +46,12 @@ def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
     """Read a state that belongs to the run `identity`; tensors come on the CPU.
 
     Raises:
-        UserError: not such a file, or one of a run with other options, data or models (which ones is said).
+        UserError: not such a file, or one of a run with other options, data or models; the message names them.
     """
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, KeyError, EOFError, OSError) as error:
-        reason = " ".join(str(error).split())[:100]
+        reason = printable(error, 100)
         raise UserError(f"a training state in {path}", reason, "delete it and start again without --resume") from error
     known = set(TrainingState.__dataclass_fields__) | {"format", "version"}
     if not isinstance(data, dict) or set(data) != known or (data["format"], data["version"]) != (FORMAT, VERSION):
@@ -70,13 +69,9 @@ def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Pa
     keys = sorted({*saved, *wanted})
     differing = [key for key in keys if saved.get(key) != wanted.get(key)]
     if differing:
+        before, now = ("; ".join(f"{key} {printable(of.get(key), 60)}" for key in differing) for of in (saved, wanted))
         raise UserError(
-            "; ".join(f"{key} {_short(saved.get(key))}" for key in differing) + f", as in the run saved in {path}",
-            "; ".join(f"{key} {_short(wanted.get(key))}" for key in differing),
-            "resume with the options and files of that run, or delete that file to start anew",
+            f"{before}, as in the run saved in {path}",
+            now,
+            "resume with the options and files of that run, or delete that file to start again",
         )
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,9 +1,9 @@
-"""What can go wrong, sorted by who can mend it.
+"""What can go wrong, sorted by who can fix it.
 
 Three endings besides success, and an exit code for each (the command line is the only place that ends a process):
 
     1  CheckFailed  the tools worked, the model did not pass (parity out of tolerance)
-    2  UserError    the person at the keyboard can mend it; one line says how
+    2  UserError    the user can fix it; one line says how
     3  a bug        any other exception; the traceback goes to a file
 
 They live in the light package because the toolchain imports the runtime and never the other way round.
@@ -19,7 +19,7 @@ class T2RError(Exception):
 
 
 class UserError(T2RError, ValueError):
-    """Something the user can put right.
+    """Something the user can fix.
 
     Args:
         expected: what should have been there.
@@ -44,7 +44,18 @@ class CheckFailed(T2RError):
     exit_code = 1
 
 
-def printable(text: str, limit: int = 300) -> str:
-    """Text from a stranger's file, fit for a terminal."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+def printable(text: object, limit: int | None = 300) -> str:
+    """A text, or an error's, on one line that is safe to print: it may quote a foreign file, or a library.
+
+    Line breaks and repeated spaces become one space, unprintable characters are escaped, ONNX Runtime's preamble
+    `[ONNXRuntimeError] : 1 : FAIL : ` is dropped, and the line is cut at `limit` characters. An error without a text is
+    its type.
+    """
+    line = " ".join(str(text).split())
+    if line.startswith("[ONNXRuntimeError] : "):
+        line = line.split(" : ", 3)[-1]
+    if not line and isinstance(text, BaseException):
+        line = type(text).__name__
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"

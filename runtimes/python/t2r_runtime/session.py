@@ -157,7 +157,7 @@ def _open(
                 "export with --target portable or fused, or set ALLOW_RELEASED_ONNX_OPSET_ONLY=0 in the environment",
             ) from error
         raise UserError(
-            f"an ONNX graph that {who} accepts", one_line(error), "export the model again with t2r-export"
+            f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export"
         ) from error
     signature = read_signature(metadata)
     check_interface(
@@ -172,7 +172,7 @@ def _open(
     try:
         taken = providers.placement(session, chosen, first_feeds(signature))
     except Exception as error:  # as above
-        raise UserError(f"a first step on {provider}", one_line(error), "choose another provider") from error
+        raise UserError(f"a first step on {provider}", printable(error), "choose another provider") from error
     if not allow_fallback:
         providers.check_placement(provider, chosen, taken)
     return session, signature, taken
@@ -197,12 +197,6 @@ def existing_file(path: str | Path, what: str) -> Path:
         why = "is not a file" if os.path.exists(path) else "does not exist"
         raise UserError(what, f"{path}, which {why}", "check the path")
     return Path(path)
-
-
-def one_line(error: Exception, limit: int = 300) -> str:
-    """An error's text without ONNX Runtime's preamble, line breaks or control characters, cut at `limit`."""
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error) or type(error).__name__)
-    return printable(" ".join(text.split()), limit)
 
 
 def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:
@@ -244,7 +238,7 @@ def read_signature(metadata: Mapping[str, str]) -> Signature:
     except UserError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        problems = [one_line(error)]
+        problems = [printable(error)]
         raise _bad_metadata(problems) from error
     if problems:
         raise _bad_metadata(problems)

@@ -20,9 +20,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import replacing
-from t2r_runtime.session import existing_file, one_line
+from t2r_runtime.session import existing_file
 from t2r_runtime.signature import Signature
 from t2r_runtime.states import check_states
 
@@ -69,7 +69,7 @@ def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int]
     except UserError:
         raise
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, LookupError, NotImplementedError, RuntimeError) as error:
-        raise _damaged(path, one_line(error)) from error
+        raise _damaged(path, printable(error)) from error
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.loop import WRITTEN
-from t2r_runtime.session import Graph, one_line
+from t2r_runtime.session import Graph
 from t2r_runtime.signature import (
     BATCH,
     GROWING,
@@ -164,7 +164,7 @@ class States:
         try:
             session.run_with_iobinding(binding, options)
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the graph to run a step", one_line(error), "export the model again") from error
+            raise UserError("the graph to run a step", printable(error), "export the model again") from error
 
     def _bind(
         self,

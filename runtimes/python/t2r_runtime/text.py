@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from t2r_runtime.errors import UserError
-from t2r_runtime.session import one_line
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import Signature
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character, or not yet one
@@ -34,7 +33,7 @@ class Text:
             self._tokenizer: Any = Tokenizer.from_str(tokenizer)
         except Exception as error:  # tokenizers raises Exception itself
             raise UserError(
-                "the text of a tokenizer.json", one_line(error), "export the model again with its tokenizer"
+                "the text of a tokenizer.json", printable(error), "export the model again with its tokenizer"
             ) from error
         self._tokenizer.no_truncation()  # a tokenizer.json can ask for it, and a prompt would lose its end
         self._tokenizer.no_padding()
@@ -64,7 +63,7 @@ class Text:
         try:
             text.encode()
         except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
-            raise UserError("text in UTF-8", one_line(error), "check how it was typed or decoded") from error
+            raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded") from error
         ids: list[int] = self._tokenizer.encode(text).ids
         if not ids and self._bos is None:
             raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, Source
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
-from t2r_export.checkpoints.weights import EMBEDDING, as_float32, compare, listed, one_line, weight_shapes
+from t2r_export.checkpoints.weights import EMBEDDING, as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -214,4 +214,4 @@ def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"whole safetensors in {path}", one_line(error), DOWNLOAD)
+    return UserError(f"whole safetensors in {path}", printable(error), DOWNLOAD)
