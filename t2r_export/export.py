@@ -23,12 +23,12 @@ from t2r_export.config.targets import find
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, Weight, companion, write_graph
-from t2r_export.graph.generation import check_states, wrap
+from t2r_export.graph.generation import check, wrap
 from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.ort import folder_beside, write_ort
 from t2r_export.graph.recording import build_graph, declarations
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, TOKENS, Signature, StateSpec
+from t2r_runtime.signature import BATCH, GENERATE, PREFILL, ROLES, STEP, TOKENS, Signature, StateSpec
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Built:
 
     graph: onnx.ModelProto
     weights: Mapping[str, Weight]
-    others: Mapping[str, onnx.ModelProto]  # by their kind, of graph_file.COMPANIONS
+    others: Mapping[str, onnx.ModelProto]  # by their role, of graph.file.COMPANIONS
     report: ExportReport  # of no files yet
 
 
@@ -92,56 +92,48 @@ def build(checkpoint: Checkpoint, path: Path, config: ExportConfig) -> Built:
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
         )
     states = model.state_spec()
+    signature = _signature(checkpoint, model.config, states, folds, config)
     if config.loop:
-        _only_onnx(kind, "loop")
-        check_states(states, config.batch)
+        _only_onnx(kind, GENERATE)
+        check(signature)
     if target.static:
-        _only_constant(states, config.target)
+        signature.require_constant(f"for target {config.target}")
     batch = BATCH if config.batch is None else config.batch
     graph, ops = build_graph(model, states, batch, target, config.top_k, float16_safe=config.float16_safe)
     if config.float16_safe:
         states = with_low(states, ops.low_after)
-    signature = _signature(checkpoint, model.config, states, folds, config)
+        signature = dataclasses.replace(signature, states=tuple(states))
     others: dict[str, onnx.ModelProto] = {}
     weights = dict(ops.weights)
     no_prefill = None
     if config.loop:
-        others["loop"] = wrap(graph, signature, declarations(ops))
+        others[GENERATE] = wrap(graph, signature, declarations(ops))
     if config.prefill:
-        _only_onnx(kind, "prefill")
+        _only_onnx(kind, PREFILL)
         no_prefill = model.parallel_obstacle()
         if no_prefill is None:
             prompts, reader = build_graph(model, states, batch, target, config.top_k, TOKENS)
             weights |= reader.weights
-            others["prefill"] = prompts
+            others[PREFILL] = prompts
     if config.state_layout == "packed":
         signature = packed(Bundle(graph, signature, weights, others)).signature
-    for name, other in others.items():
-        described = signature.of_prefill() if name == "prefill" else signature.of_loop()
-        helper.set_model_props(other, described.to_metadata())
+    for role, other in others.items():
+        helper.set_model_props(other, signature.companion(role).to_metadata())
     names = {name: companion(path, other, name).name for name, other in others.items()}
-    signature = dataclasses.replace(signature, prefill=names.get("prefill"), loop=names.get("loop"))
+    signature = dataclasses.replace(signature, graphs=names)
     helper.set_model_props(graph, signature.to_metadata())
     parameters = sum(p.numel() for p in model.parameters())
     report = ExportReport([], parameters, len(graph.graph.node), signature, folds, no_prefill)
     return Built(graph, weights, others, report)
 
 
-def _only_onnx(kind: str, option: str) -> None:
+def _only_onnx(kind: str, role: str) -> None:
     if kind != "onnx":
-        other = {"prefill": "a graph for prompts", "loop": "a graph that writes"}[option]
+        option = {PREFILL: "prefill", GENERATE: "loop"}[role]
         raise UserError(
-            f"an .onnx, whose weights {other} can share", f"an .{kind}", f"leave out --{option}, or write an .onnx"
-        )
-
-
-def _only_constant(states: Sequence[StateSpec], target: str) -> None:
-    growing = [spec.name for spec in states if spec.grows]
-    if growing:
-        raise UserError(
-            f"states of constant size for target {target}",
-            f"a model whose {', '.join(growing[:4])}{', …' if growing[4:] else ''} grow with every token",
-            "convert all its layers, or choose another --target",
+            f"an .onnx, whose weights a {ROLES[role]} can share",
+            f"an .{kind}",
+            f"leave out --{option}, or write an .onnx",
         )
 
 
@@ -169,7 +161,6 @@ def _signature(
         producer=f"t2r-export {__version__}",
         tokenizer=checkpoint.tokenizer,
         top_k=options.top_k,
-        tokens=1,
-        prefill=None,
-        loop=None,
+        role=STEP,
+        graphs={},
     )

@@ -49,7 +49,7 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 from t2r_runtime.session import existing_file
-from t2r_runtime.signature import PREFIX, Signature
+from t2r_runtime.signature import GENERATE, PREFILL, PREFIX, ROLES, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
 
@@ -129,22 +129,22 @@ def _quantize(
     made = _quantized(source.model, source.weights, config, calibration)
     after, no_prefill = _weight_bytes(made), _no_prefill(signature, config.scheme, chosen)
     prompts = None if no_prefill else source.prompts()
-    writes = signature.loop is not None
-    signature = replace(signature, quantization=config.scheme, prefill=None, loop=None)
+    generates = GENERATE in signature.graphs
+    signature = replace(signature, quantization=config.scheme, graphs={})
     stood = set(out.parent.glob(f"{glob.escape(out.name)}.*"))
     others: dict[str, onnx.ModelProto] = {}
     if prompts is not None:
-        others["prefill"] = _quantized(prompts, source.weights, config, None)
-        _describe(others["prefill"], signature.of_prefill(), config)
-    if writes:
-        others["loop"] = wrap(made, signature)
-        _describe(others["loop"], signature.of_loop(), config)
+        others[PREFILL] = _quantized(prompts, source.weights, config, None)
+        _describe(others[PREFILL], signature.companion(PREFILL), config)
+    if generates:
+        others[GENERATE] = wrap(made, signature)
+        _describe(others[GENERATE], signature.companion(GENERATE), config)
     shares = bool(others) or after > external_bytes
     data = [share_weights([made, *others.values()], out, source.weights)] if shares else []
     places = {kind: companion(out, other, kind) for kind, other in others.items()}
     files = [out, *data, *places.values()]
     names = {kind: place.name for kind, place in places.items()}
-    _describe(made, replace(signature, prefill=names.get("prefill"), loop=names.get("loop")), config)
+    _describe(made, replace(signature, graphs=names), config)
     try:
         for kind, other in others.items():
             with replacing(places[kind]) as part:
@@ -175,10 +175,12 @@ def _as_ort(out: Path, make: Callable[[Path], QuantizeReport]) -> QuantizeReport
             raise QualityCheckFailed(out, ruined.quality) from None
         metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
         signature = Signature.from_metadata(metadata)
-        for option, other in (("prefill", "a graph for prompts"), ("loop", "a graph that writes")):
-            if getattr(signature, option) is not None:
+        for role, option in ((PREFILL, "--prefill"), (GENERATE, "--loop")):
+            if role in signature.graphs:
                 raise UserError(
-                    f"an .onnx, whose weights {other} can share", f"{out}", f"export without --{option} for an .ort"
+                    f"an .onnx, whose weights a {ROLES[role]} can share",
+                    f"{out}",
+                    f"export without {option} for an .ort",
                 )
         return replace(report, files=write_ort(graph, out, find(signature.target).ort_style))
 
@@ -231,7 +233,7 @@ def _quantized(
 
 def _no_prefill(signature: Signature, name: str, chosen: Scheme) -> str | None:
     """Why a graph for prompts that there is cannot be quantized."""
-    if signature.prefill is None or chosen.row_wise:
+    if PREFILL not in signature.graphs or chosen.row_wise:
         return None
     return f"{name} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
 

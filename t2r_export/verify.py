@@ -27,6 +27,7 @@ from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Tex
 from t2r_export.proof.tolerances import Tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
+from t2r_runtime.signature import PREFILL
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 GENERATED_TOKENS = 64
@@ -168,7 +169,7 @@ def _sequence_against_steps(checks: Checks, both: SideBySide) -> None:
     worst, (text,) = both.compared()
     text.ids.extend(ids.T)
     checks.add("parallel form against steps", worst, [text])
-    if decoder.signature.prefill is None:
+    if PREFILL not in decoder.signature.graphs:
         return  # a prompt is read by single steps
     by_steps = decoder.state()
 

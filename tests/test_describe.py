@@ -195,7 +195,7 @@ LAYER = {"kind": "softmax", "fold": "not folded", "kv_heads": 3, "head_size": 4}
         ),
         (
             {"contract": 3},
-            "expected contract version 2 or one before it; received version 3; export the model again, or use",
+            "expected contract version 1; received version 3; export the model again, or use",
         ),
         ({"states": "REMOVE"}, "expected the metadata key t2r.states; received a graph without it; export the model"),
         ({"states": 3}, f"{FORM}'int' object is not iterable; export the model again"),

@@ -26,7 +26,8 @@ from comparison.tables import PROFILE
 from comparison.timing import machine
 from t2r_export.providers.bandwidth import bandwidth, tensor_bytes
 from t2r_runtime.errors import UserError
-from t2r_runtime.session import first_feeds, read_signature
+from t2r_runtime.interface import first_feeds
+from t2r_runtime.session import read_signature
 
 WARM = 10  # steps that do not count
 KERNEL = "_kernel_time"  # how the profiler names the time of a node

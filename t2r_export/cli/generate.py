@@ -17,6 +17,7 @@ import click
 from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
+from t2r_runtime.signature import GENERATE
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Text
@@ -68,7 +69,7 @@ def command(
     started = time.perf_counter()
     written: list[int] = []
     if max_tokens:
-        watched = not as_json and (decoder.signature.loop is None or sys.stdout.isatty())
+        watched = not as_json and (GENERATE not in decoder.signature.graphs or sys.stdout.isatty())
         callback = printer.token if watched else None
         written = decoder.generate(read, max_tokens, sampling, callback)
         for token in () if watched else written:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from t2r_export.cli.output import size, table
 from t2r_export.config.words import ranges
+from t2r_runtime.signature import GENERATE, PREFILL
 
 ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
@@ -27,11 +28,11 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
         f"state: {size(state_bytes(report))} a sequence, {'and more with every token' if grows else 'constant'}",
     ]
-    if report.signature.prefill is not None:
+    if PREFILL in report.signature.graphs:
         lines.append("prompts: many tokens at once, by a graph of its own")
     elif report.no_prefill is not None:
         lines.append(f"prompts: one token at a time: {report.no_prefill}")
-    if report.signature.loop is not None:
+    if GENERATE in report.signature.graphs:
         lines.append("writing: a whole text in one run, by a graph of its own")
     for status in dict.fromkeys(fold.status for fold in report.folds):
         lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")

@@ -21,10 +21,11 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from t2r_runtime.files import replacing
+from t2r_runtime.signature import GENERATE, PREFILL
 
 EXTERNAL_BYTES = 1_500_000_000
 DIGEST = 12  # hex digits in the weights' file name
-COMPANIONS = {"prefill": ".prefill.onnx", "loop": ".loop.onnx"}  # what other graphs' names end in
+COMPANIONS = {role: f".{role}.onnx" for role in (PREFILL, GENERATE)}  # what other graphs' names end in
 # a tensor is stored as float32, several one below the other as one tensor, an array as it is
 Weight = Tensor | tuple[Tensor, ...] | np.ndarray
 _SMALL = 1024  # bytes; what is less stays in the graph
@@ -119,13 +120,13 @@ def _read(graph: onnx.GraphProto) -> set[str]:
     return {name for node in graph.node for name in node.input}.union(*map(_read, inner))
 
 
-def companion(path: Path, graph: onnx.ModelProto, kind: str) -> Path:
-    """The path of another graph, of a kind of COMPANIONS, that belongs to the one at `path`.
+def companion(path: Path, graph: onnx.ModelProto, role: str) -> Path:
+    """The path of another graph, of a role in COMPANIONS, that belongs to the one at `path`.
 
     It is named for its content, as a weights' file is.
     """
     digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:DIGEST]
-    return path.with_name(f"{path.name}.{digest}{COMPANIONS[kind]}")
+    return path.with_name(f"{path.name}.{digest}{COMPANIONS[role]}")
 
 
 def without_older(path: Path, files: list[Path]) -> list[Path]:

@@ -15,9 +15,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from t2r_runtime.errors import UserError
-from t2r_runtime.loop import DRAWN, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, TOP_P, WRITTEN
+from t2r_runtime.interface import DRAWN, GENERATED, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, TOP_P
 from t2r_runtime.noise import FACTORS, GOLDEN, SHIFTS, WORD
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature, StateSpec
+from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature
 
 INSIDE = "loop."  # before the names that the body and the graph around it would share
 
@@ -140,7 +140,7 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
     Raises:
         UserError: a state that grows, or a batch other than 1.
     """
-    check_states(signature.states, signature.batch)
+    check(signature)
     graph = step.graph
     start = _parsed(_START, signature)
     choose = _parsed(_CHOOSE, signature)
@@ -151,7 +151,7 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
     loop = helper.make_node(
         "Loop",
         [MAX_TOKENS, "", INPUT_IDS, *(spec.past for spec in signature.states)],
-        [f"{INSIDE}last", *(PRESENT + name for name in states), WRITTEN],
+        [f"{INSIDE}last", *(PRESENT + name for name in states), GENERATED],
         name="loop",
         body=body,
     )
@@ -167,7 +167,7 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
             *(_single(past[spec.past]) for spec in signature.states),
         ],
         [
-            helper.make_tensor_value_info(WRITTEN, TensorProto.INT64, ["N"]),
+            helper.make_tensor_value_info(GENERATED, TensorProto.INT64, ["N"]),
             *(_single(present[PRESENT + name]) for name in states),
         ],
         [*graph.initializer, *start.initializer],
@@ -178,21 +178,17 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
     return made
 
 
-def check_states(states: Sequence[StateSpec], batch: int | None) -> None:
-    """Refuse a step that no loop can carry.
+def check(signature: Signature) -> None:
+    """Refuse a step graph that no loop can carry.
 
     Raises:
         UserError: a state that grows, or a batch other than 1.
     """
-    growing = [spec.name for spec in states if spec.grows]
-    if growing:
+    signature.require_constant("for a generation graph (--loop)")
+    if signature.batch not in (None, 1):
         raise UserError(
-            "states of constant size for a loop",
-            f"a model whose {', '.join(growing[:4])}{', …' if growing[4:] else ''} grow with every token",
-            "convert all its layers, or leave out --loop",
+            "a generation graph of one text", f"a batch of {signature.batch}", "leave out --batch or --loop"
         )
-    if batch not in (None, 1):
-        raise UserError("a loop of one text", f"a batch of {batch}", "leave out --batch or --loop")
 
 
 def _parsed(text: str, signature: Signature) -> onnx.GraphProto:

@@ -27,7 +27,7 @@ from t2r_export.providers.bandwidth import Bandwidth, TokenBytes, bandwidth, tok
 from t2r_export.providers.subprocess import Worker
 from t2r_export.providers.timed import TimedDecoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import Signature
+from t2r_runtime.signature import PREFILL, Signature
 
 T = TypeVar("T")
 
@@ -199,7 +199,7 @@ def _require_positions(signature: Signature, config: BenchConfig) -> None:
 
 def _turn(worker: Worker, signature: Signature, config: BenchConfig, found: _Seconds) -> None:
     """A prompt and the steps behind it, from the start of a text."""
-    if signature.prefill is not None:
+    if PREFILL in signature.graphs:
         found.prompts_by_steps.append(worker.call("prompt_by_steps", config.prompt))
     found.prompts.append(worker.call("prompt", config.prompt))
     found.steps += worker.call("steps", config.steps, config.warmup)

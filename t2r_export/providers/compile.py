@@ -19,6 +19,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.session import existing_file, open_graph, read_signature
+from t2r_runtime.signature import GENERATE, PREFILL, ROLES
 
 CONTEXT = "EPContext"  # the operator whose attribute is the program
 
@@ -62,11 +63,10 @@ def compile_graph(
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
         graph = open_graph(source, provider, None, provider_options, allow_fallback, config, prefill=False, loop=False)
-        for other, name in (("for prompts", graph.signature.prefill), ("that writes", graph.signature.loop)):
-            if name is not None:
-                option = "--prefill" if name == graph.signature.prefill else "--loop"
+        for role, option in ((PREFILL, "--prefill"), (GENERATE, "--loop")):
+            if role in graph.signature.graphs:
                 raise UserError(
-                    "a graph by itself to compile", f"one with a graph {other} beside it", f"export without {option}"
+                    "a graph by itself to compile", f"one with a {ROLES[role]} beside it", f"export without {option}"
                 )
         count = programs(made) if made.exists() else 0
         if not count:

@@ -14,7 +14,7 @@ from t2r_export.graph.file import Weight, refer_to_weights
 from t2r_export.providers.compile import CONTEXT
 from t2r_runtime.errors import UserError
 from t2r_runtime.session import existing_file
-from t2r_runtime.signature import Signature
+from t2r_runtime.signature import PREFILL, Signature
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ def read_source(path: Path) -> Source:
     model, signature = _read(path)
 
     def prompts() -> onnx.ModelProto | None:
-        if signature.prefill is None:
+        if PREFILL not in signature.graphs:
             return None
-        return _read(existing_file(path.with_name(signature.prefill), "the graph for prompts"))[0]
+        return _read(existing_file(path.with_name(signature.graphs[PREFILL]), "the prefill graph"))[0]
 
     return Source(model, signature, prompts, {}, path)
 
@@ -47,7 +47,7 @@ def read_source(path: Path) -> Source:
 def source_of(built: Built) -> Source:
     """What an export built, before it is a file."""
     refer_to_weights(built.graph, built.weights)
-    prompts = built.others.get("prefill")
+    prompts = built.others.get(PREFILL)
     if prompts is not None:
         refer_to_weights(prompts, built.weights)
     return Source(built.graph, built.report.signature, lambda: prompts, dict(built.weights), None)

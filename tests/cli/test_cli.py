@@ -48,9 +48,9 @@ def test_help_of_a_verb(verb: str, capsys: Output) -> None:
 
 
 def test_version(capsys: Output) -> None:
-    assert run(capsys, "--version") == ("t2r-export 0.1.0, graph contract 2\n", "")
+    assert run(capsys, "--version") == ("t2r-export 0.1.0, graph contract 1\n", "")
     assert export_main(["--version"]) == 0
-    assert capsys.readouterr().out == "t2r-export 0.1.0, graph contract 2\n"
+    assert capsys.readouterr().out == "t2r-export 0.1.0, graph contract 1\n"
 
 
 def test_t2r_export_is_t2r_export(folder: Path, tmp_path: Path, capsys: Output) -> None:

@@ -62,5 +62,5 @@ def test_quantized(scheme: str, tmp_path: Path) -> None:
 
 def test_layers_that_stayed_softmax(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "hybrid")
-    with pytest.raises(UserError, match=r"side by side; received a graph whose k.1, v.1 grow"):
+    with pytest.raises(UserError, match=r"side by side; received a model whose k.1, v.1 grow"):
         Batch(Decoder(tmp_path / "g.onnx", threads=1))

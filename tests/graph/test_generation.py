@@ -1,4 +1,4 @@
-"""A graph that writes by itself is its step graph and the runtime's sampling, token for token and state for state."""
+"""A generation graph is its step graph and the runtime's sampling, token for token and state for state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from t2r_export.graph.generation import wrap
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.errors import UserError
-from t2r_runtime.loop import feeds
+from t2r_runtime.interface import generation_feeds
 from t2r_runtime.signature import StateSpec
 from t2r_runtime.states import States
 
@@ -119,7 +119,7 @@ def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest
     prefill = target == "fused"
     small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, loop=True, prefill=prefill)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
-    kinds = [".onnx", ".data", *([".prefill.onnx"] if prefill and scheme != "int8" else []), ".loop.onnx"]
+    kinds = [".onnx", ".data", *([".prefill.onnx"] if prefill and scheme != "int8" else []), ".generate.onnx"]
     assert [file.name.endswith(kind) for file, kind in zip(report.files, kinds, strict=True)] == [True] * len(kinds)
     step, loop = (onnx.load(report.files[i], load_external_data=False) for i in (0, -1))
     held = [{t.name: t.SerializeToString() for t in g.graph.initializer if t.external_data} for g in (step, loop)]
@@ -213,7 +213,9 @@ def test_any_choice(
     """The choice alone, with equal logits and impossible ones, draw after draw."""
     row = np.array([*logits[1:], 1.0], np.float32)
     sampler = Sampler(Sampling(temperature, top_k, top_p, seed))
-    written, _ = chooser.run(None, {"input_ids": np.array([0]), "past_row": row[None], **feeds(sampler, 8, ())})
+    written, _ = chooser.run(
+        None, {"input_ids": np.array([0]), "past_row": row[None], **generation_feeds(sampler, 8, ())}
+    )
     assert written.tolist() == [sampler.pick(row) for _ in range(8)]
 
 
@@ -232,7 +234,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, loop=True)
     step, data, *others = report.files
     assert {step, data, *others} == set(tmp_path.iterdir())
-    assert {file.name for file in others} == {report.signature.prefill, report.signature.loop}
+    assert {file.name for file in others} == set(report.signature.graphs.values())
     places, metadata, sizes = [], [], []
     for path in (step, *others):
         model = onnx.load(path, load_external_data=False)
@@ -241,11 +243,11 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
         metadata.append({entry.key: json.loads(entry.value) for entry in model.metadata_props})
         sizes.append({t.name: t.ByteSize() for t in model.graph.initializer})
     assert places[0] == places[1] == places[2]
-    index = 1 + [file.name for file in others].index(str(report.signature.loop))
+    index = 1 + [file.name for file in others].index(report.signature.graphs["generate"])
     assert sum(size for name, size in sizes[index].items() if name not in sizes[0]) < 1000
     loop = metadata[index]
-    assert {key for key in loop if loop[key] != metadata[0][key]} == {"t2r.tokens", "t2r.prefill", "t2r.loop"}
-    assert loop["t2r.tokens"] == 0
+    assert {key for key in loop if loop[key] != metadata[0][key]} == {"t2r.role", "t2r.graphs"}
+    assert (loop["t2r.role"], loop["t2r.graphs"]) == ("generate", {})
     small.graph(step, "rotary_keep")
     assert [step] == list(tmp_path.iterdir())
 
@@ -253,7 +255,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
 def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
     """As an app would call it: names, dtypes and shapes of the contract."""
     signature = Decoder(made, loop=False).signature
-    session = ort.InferenceSession(made.with_name(str(signature.loop)))
+    session = ort.InferenceSession(made.with_name(signature.graphs["generate"]))
     states = {s.past: np.full(s.dims(1), s.initial, s.dtype) for s in signature.states}
     numbers = {"max_tokens": 9, "top_k": 3, "seed": 11, "drawn": 0}
     given = {name: np.array(number) for name, number in numbers.items()} | states
@@ -269,7 +271,7 @@ def test_the_proof_sees_a_wrong_loop(tmp_path: Path) -> None:
     """One that keeps a state as it was, and one with another choice."""
     checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_drop", loop=True)
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=3).passed
-    place = tmp_path / str(report.signature.loop)
+    place = tmp_path / report.signature.graphs["generate"]
     right = place.read_bytes()
     wrong = onnx.load_from_string(right)
     body = next(node for node in wrong.graph.node if node.op_type == "Loop").attribute[0].g
@@ -297,10 +299,14 @@ def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:
         (
             "hybrid",
             {},
-            "expected states of constant size for a loop; received a model whose k.1, v.1 grow with every token; "
-            "convert all its layers, or leave out --loop",
+            "expected states of constant size for a generation graph (--loop); received a model whose k.1, v.1 grow "
+            "with every token; convert all its layers, or do without",
         ),
-        ("none", {"batch": 2}, "expected a loop of one text; received a batch of 2; leave out --batch or --loop"),
+        (
+            "none",
+            {"batch": 2},
+            "expected a generation graph of one text; received a batch of 2; leave out --batch or --loop",
+        ),
         (
             "none",
             {"target": "npu"},
@@ -320,7 +326,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.ort", loop=True)
     assert str(caught.value) == (
-        "expected an .onnx, whose weights a graph that writes can share; received an .ort; "
+        "expected an .onnx, whose weights a generation graph can share; received an .ort; "
         "leave out --loop, or write an .onnx"
     )
     small.graph(tmp_path / "g.onnx", loop=True)
@@ -329,7 +335,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
 
 
 def test_wrap_takes_a_step_with_its_weights(made: Path) -> None:
-    signature = dataclasses.replace(Decoder(made, loop=False).signature, loop=None)
+    signature = dataclasses.replace(Decoder(made, loop=False).signature, graphs={})
     model = wrap(onnx.load(made), signature)
     assert [len(x) for x in (model.graph.output, model.graph.input)] == [
         1 + len(signature.states),
@@ -340,11 +346,11 @@ def test_wrap_takes_a_step_with_its_weights(made: Path) -> None:
 class TestOpening:
     def test_it_is_missing(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", loop=True)
-        (tmp_path / str(report.signature.loop)).unlink()
+        (tmp_path / report.signature.graphs["generate"]).unlink()
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
-            f"expected the graph that writes {report.signature.loop} beside g.onnx; received none; "
+            f"expected the generation graph {report.signature.graphs['generate']} beside g.onnx; received none; "
             "put it there, or use loop=False"
         )
         assert len(Decoder(tmp_path / "g.onnx", loop=False).generate([1], 3, Sampling(stop_tokens=()))) == 3
@@ -352,17 +358,18 @@ class TestOpening:
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", loop=True)
         other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(loop=True))
-        (tmp_path / str(other.signature.loop)).replace(tmp_path / str(report.signature.loop))
+        (tmp_path / other.signature.graphs["generate"]).replace(tmp_path / report.signature.graphs["generate"])
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / "g.onnx").generate([1], 3)
         assert str(caught.value) == (
-            f"expected in {report.signature.loop} the same model as in g.onnx; received another; export both again"
+            f"expected in {report.signature.graphs['generate']} the same model as in g.onnx; received another; "
+            "export both again"
         )
 
     def test_it_is_opened_by_itself(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", loop=True)
         with pytest.raises(UserError) as caught:
-            Decoder(tmp_path / str(report.signature.loop))
+            Decoder(tmp_path / report.signature.graphs["generate"])
         assert str(caught.value) == (
-            "expected a step graph; received one that writes by itself; open the graph that names it instead"
+            "expected a step graph; received a generation graph; open the step graph that names it"
         )

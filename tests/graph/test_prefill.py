@@ -190,7 +190,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True)
     step, data, prompts = report.files
     assert {step, data, prompts} == set(tmp_path.iterdir())
-    assert (step.name, prompts.name) == ("g.onnx", report.signature.prefill)
+    assert (step.name, prompts.name) == ("g.onnx", report.signature.graphs["prefill"])
     places = []
     for path in (step, prompts):
         model = onnx.load(path, load_external_data=False)
@@ -231,7 +231,7 @@ def test_the_proof_sees_a_wrong_graph_for_prompts(tmp_path: Path) -> None:
 def test_a_layer_without_a_form_for_it(name: str, layer: int, kind: str, tmp_path: Path) -> None:
     checkpoint, report = small.graph(tmp_path / "g.onnx", name, prefill=True)
     assert report.no_prefill == f"layer {layer}: {kind} has no form for many tokens in a graph"
-    assert report.signature.prefill is None
+    assert report.signature.graphs == {}
     assert list(tmp_path.iterdir()) == [tmp_path / "g.onnx"]
 
 
@@ -245,7 +245,7 @@ def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     step, data, prompts = report.files
     assert report.no_prefill is None
-    assert Decoder(step, threads=1).signature.prefill == prompts.name
+    assert Decoder(step, threads=1).signature.graphs == {"prefill": prompts.name}
     start = small.arrays(small.states(checkpoint.model))
     ids = small.ids(length=30).numpy()
     received, expected = (result(step, start, ids, prefill=many) for many in (True, False))
@@ -270,7 +270,7 @@ def test_schemes_that_round_tokens_together(scheme: str, tmp_path: Path) -> None
     assert report.no_prefill == (
         f"{scheme} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
     )
-    assert Decoder(tmp_path / "q.onnx", threads=1).signature.prefill is None
+    assert Decoder(tmp_path / "q.onnx", threads=1).signature.graphs == {}
 
 
 def test_ruin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.ort", prefill=True)
     assert str(caught.value) == (
-        "expected an .onnx, whose weights a graph for prompts can share; received an .ort; "
+        "expected an .onnx, whose weights a prefill graph can share; received an .ort; "
         "leave out --prefill, or write an .onnx"
     )
     small.graph(tmp_path / "g.onnx", prefill=True)
@@ -313,7 +313,7 @@ class TestOpening:
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
-            f"expected the graph for prompts {report.files[2].name} beside g.onnx; received none; "
+            f"expected the prefill graph {report.files[2].name} beside g.onnx; received none; "
             "put it there, or use prefill=False"
         )
         assert Decoder(tmp_path / "g.onnx", prefill=False).prefill([1, 2]).shape == (1, VOCABULARY)
@@ -336,5 +336,5 @@ class TestOpening:
         with pytest.raises(UserError) as caught:
             Decoder(report.files[2])
         assert str(caught.value) == (
-            "expected a step graph; received one that reads many tokens at once; open the graph that names it instead"
+            "expected a step graph; received a prefill graph; open the step graph that names it"
         )

@@ -85,7 +85,7 @@ def test_nodes_that_are_not_compiled(paths: Saved, compiler: str) -> None:
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
 
-@pytest.mark.parametrize("option, what", [("prefill", "for prompts"), ("loop", "that writes")])
+@pytest.mark.parametrize("option, what", [("prefill", "prefill graph"), ("loop", "generation graph")])
 def test_no_other_graph_is_left_behind(
     option: str, what: str, paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +94,7 @@ def test_no_other_graph_is_left_behind(
     with pytest.raises(UserError) as caught:
         compile_graph(*paths, compiler)
     assert str(caught.value) == (
-        f"expected a graph by itself to compile; received one with a graph {what} beside it; export without --{option}"
+        f"expected a graph by itself to compile; received one with a {what} beside it; export without --{option}"
     )
     assert not paths[1].exists()
 

@@ -20,8 +20,9 @@ from t2r_runtime.signature import INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Sig
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
 EPS = 0.01
-# what the states are: of constant shape, growing, both, constant with a learned table of 9 positions
-KINDS = ("constant", "growing", "both", "table")
+# what the states are: of constant shape, growing, both, of constant shape with a learned table of 9 positions, and with
+# a state that no step changes
+KINDS = ("constant", "growing", "both", "table", "source")
 ELEMENTS = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
 
 TOP = ((TOP_LOGITS, "float32"), (TOP_TOKENS, "int64"))
@@ -30,6 +31,7 @@ S = StateSpec("S.0", "float32", ("B", G, K, V))
 Z = StateSpec("z.0", "float32", ("B", G, K))
 CACHE = StateSpec("cache.1", "float32", ("B", "T", D))
 POSITION = StateSpec("position", "int32", ("B",))
+SOURCE = StateSpec("m", "float32", ("B", D), 0.25, constant=True)
 GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
@@ -38,7 +40,7 @@ def states(kind: str) -> tuple[StateSpec, ...]:
         return (CACHE,)
     if kind == "silent":  # no state says the position
         return (S, Z)
-    return (S, Z, POSITION, *((CACHE,) if kind == "both" else ()))
+    return (S, Z, POSITION, *({"both": (CACHE,), "source": (SOURCE,)}.get(kind, ())))
 
 
 def signature(kind: str = "constant", **changes: Any) -> Signature:
@@ -58,9 +60,8 @@ def signature(kind: str = "constant", **changes: Any) -> Signature:
         producer="tests 1",
         tokenizer=None,
         top_k=None,
-        tokens=1,
-        prefill=None,
-        loop=None,
+        role="step",
+        graphs={},
     )
     return dataclasses.replace(plain, **changes)
 
@@ -93,6 +94,8 @@ class Eager:
         x = w["embedding"][np.asarray(ids)]  # (B, D)
         if self.kind == "table":
             x = x + w["positions"][state["position"]]
+        if self.kind == "source":
+            x = x + state["m"]
         logits = np.zeros((len(x), VOCABULARY), np.float32)
         if "S.0" in state:
             q = np.maximum(x @ w["w_q"], 0).reshape(-1, G, K)
@@ -124,7 +127,9 @@ def model(kind: str = "constant", seed: int = 0, **changes: Any) -> onnx.ModelPr
     if kind == "table":
         op("Gather", "positions past_position", "place")
         op("Add", "x place", "placed")
-    x = "placed" if kind == "table" else "x"
+    if kind == "source":
+        op("Add", "x source_m", "placed")
+    x = "placed" if kind in ("table", "source") else "x"
     parts = []
     if kind != "growing":
         _linear(op, x)
@@ -149,7 +154,7 @@ def model(kind: str = "constant", seed: int = 0, **changes: Any) -> onnx.ModelPr
         [
             _value(LOGITS, "float32", ("B", VOCABULARY), sig),
             *(_value(name, dtype, ("B", sig.top_k), sig) for name, dtype in TOP if sig.top_k is not None),
-            *(_value(s.present, s.dtype, ["grown" if d == "T" else d for d in s.shape], sig) for s in sig.states),
+            *(_value(s.present, s.dtype, ["grown" if d == "T" else d for d in s.shape], sig) for s in sig.chained),
         ],
         [numpy_helper.from_array(array, name) for name, array in constants.items() if name in used],
     )

@@ -174,8 +174,8 @@ def test_one_text_whose_logits_are_not_finite(opened: Open) -> None:
         (
             "both",
             {},
-            "expected states of constant size, for texts of different lengths side by side; received a graph whose "
-            "cache.1 grow with every token; convert all layers of the model",
+            "expected states of constant size for texts of different lengths side by side; received a model whose "
+            "cache.1 grow with every token; convert all its layers, or do without",
         ),
         ("constant", {"batch": 2}, "expected a graph of any batch; received one of 2; export it without --batch"),
     ],

@@ -25,7 +25,7 @@ def test_every_metadata_key_is_explained_and_no_other() -> None:
     assert f"contract version {CONTRACT_VERSION}" in PAGE
 
 
-@pytest.mark.parametrize("kind", ["constant", "growing", "both"])
+@pytest.mark.parametrize("kind", ["constant", "growing", "both", "source"])
 def test_the_loop_writes_what_the_decoder_writes(kind: str, opened: Open, tmp_path: Path) -> None:
     graph = graphs.save(tmp_path / "g.onnx", kind)
     options = ort.SessionOptions()

@@ -144,7 +144,9 @@ def test_cuda_graphs_need_constant_shapes(tmp_path: Path, monkeypatch: pytest.Mo
     )
     path = graphs.save(tmp_path / "g.onnx", "growing")
     message = refused(path, provider="cuda", provider_options={"enable_cuda_graph": "1"})
-    assert message.startswith("expected states of constant shape, for CUDA graphs; received a cache that grows; ")
+    assert message.startswith(
+        "expected states of constant size for CUDA graphs (enable_cuda_graph); received a model whose cache.1 grow "
+    )
 
 
 def test_each_binding_has_a_cuda_graph_of_its_own(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

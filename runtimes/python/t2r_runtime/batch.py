@@ -55,13 +55,7 @@ class Batch:
 
     def __init__(self, decoder: Decoder) -> None:
         signature = decoder.signature
-        growing = [spec.name for spec in signature.states if spec.grows]
-        if growing:
-            raise UserError(
-                "states of constant size, for texts of different lengths side by side",
-                f"a graph whose {', '.join(growing[:4])}{', …' if growing[4:] else ''} grow with every token",
-                "convert all layers of the model",
-            )
+        signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch")
         self._reader, self._all = decoder.fork(), decoder.fork()

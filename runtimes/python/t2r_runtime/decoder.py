@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime import generate, loop
+from t2r_runtime import generate
 from t2r_runtime.errors import UserError
+from t2r_runtime.interface import generation_feeds
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import Signature
@@ -30,7 +31,7 @@ class Decoder:
         provider_options: passed on to the provider.
         allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
             it they are an error that names them.
-        prefill: read prompts with the graph for prompts, where the step graph names one. It reads many tokens at once.
+        prefill: read prompts with the prefill graph, where the step graph names one. It reads many tokens at once.
             It is opened for the first prompt of more than one token, and takes memory for a session of its own.
         loop: let the graph that writes by itself, where the step graph names one and the provider is cpu, do what
             `generate` is asked for without a callback. It is opened then, and takes memory for a session of its own.
@@ -265,7 +266,7 @@ class Decoder:
             UserError: logits that are not finite.
         """
         assert self._graph.loop is not None
-        feeds = loop.feeds(sampler, max_tokens, stop_tokens)
+        feeds = generation_feeds(sampler, max_tokens, stop_tokens)
         written = self._states.write_text(self._graph.loop(), token, feeds).tolist()
         self._position += len(written)
         sampler.draws += len(written)

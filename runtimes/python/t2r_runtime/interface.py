@@ -1,14 +1,41 @@
-"""What a graph's inputs and outputs must be for its metadata: a step graph's, one for prompts', and a loop's."""
+"""What a graph's inputs and outputs must be for its metadata, and what is fed to them first: runtimes/CONTRACT.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.loop import DRAWN, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, TOP_P, WRITTEN
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, TOKENS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
+from t2r_runtime.sampling import Sampler, Sampling
+from t2r_runtime.signature import (
+    BATCH,
+    GENERATE,
+    INPUT_IDS,
+    LOGITS,
+    PREFILL,
+    STEP,
+    TOKENS,
+    TOP_LOGITS,
+    TOP_TOKENS,
+    Signature,
+    StateSpec,
+)
+
+# beside ids and states, of a generation graph:
+MAX_TOKENS = "max_tokens"  # int64 (): the most that are generated
+STOP_TOKENS = "stop_tokens"  # int64 (any number): the text ends with the first of them
+TEMPERATURE = "temperature"  # float64 (): 0 is greedy
+TOP_K = "top_k"  # int64 (): draw from that many of the largest logits, 0 from all
+TOP_P = "top_p"  # float64 (): of those, from the most probable that together reach it, 1 from all
+SEED = "seed"  # int64 (): of the noise, 0 … 2^32 - 1
+DRAWN = "drawn"  # int64 (): tokens that were chosen with this seed before
+GENERATED = "tokens"  # int64 (N,): what was generated
 
 Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
+Array = NDArray[Any]
 
 
 def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
@@ -20,7 +47,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
     Raises:
         UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
     """
-    wanted_in, wanted_out = _loop(signature) if signature.tokens == 0 else _step(signature)
+    wanted_in, wanted_out = _generate(signature) if signature.role == GENERATE else _step(signature)
     problems = [
         f"{label} {', '.join(sorted(names))}"
         for label, names in (
@@ -47,30 +74,51 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
         )
 
 
+def first_feeds(signature: Signature) -> dict[str, Array]:
+    """Inputs of one run that reads token 0 at the start of a text: input name → array."""
+    batch = 1 if signature.role == GENERATE else signature.batch or 1
+    states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
+    if signature.role == GENERATE:
+        states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, ())
+    return {INPUT_IDS: np.zeros((batch, 2) if signature.role == PREFILL else batch, np.int64), **states}
+
+
+def generation_feeds(sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> dict[str, Array]:
+    """What a generation graph takes beside the token and the states: input name → array."""
+    sampling = sampler.sampling
+    numbers = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
+    return {
+        **{name: np.array(number, np.int64) for name, number in numbers.items()},
+        TEMPERATURE: np.array(sampling.temperature, np.float64),
+        TOP_P: np.array(sampling.top_p, np.float64),
+        STOP_TOKENS: np.array(sorted(stop_tokens), np.int64),
+    }
+
+
 def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Inputs and outputs of a step graph, or of one for prompts: name → (dtype, dimensions)."""
-    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.tokens == 1 else (BATCH, TOKENS))}
+    """Inputs and outputs of a step or prefill graph: name → (dtype, dimensions)."""
+    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.role == STEP else (BATCH, TOKENS))}
     wanted_out: dict[str, Form] = {LOGITS: ("float32", (BATCH, signature.vocab_size))}
     wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
     if signature.top_k is not None:
         few = (BATCH, signature.top_k)
         wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
-    wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.states}
+    wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.chained}
     return wanted_in, wanted_out
 
 
-def _loop(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Inputs and outputs of a graph that writes: name → (dtype, dimensions)."""
+def _generate(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of a generation graph: name → (dtype, dimensions)."""
     numbers = dict.fromkeys((MAX_TOKENS, TOP_K, SEED, DRAWN), ("int64", ()))
     inputs: dict[str, Form] = {INPUT_IDS: ("int64", (1,)), STOP_TOKENS: ("int64", (None,)), **numbers}
     inputs |= dict.fromkeys((TEMPERATURE, TOP_P), ("float64", ()))
-    outputs: dict[str, Form] = {WRITTEN: ("int64", (None,))}
+    outputs: dict[str, Form] = {GENERATED: ("int64", (None,))}
 
     def single(spec: StateSpec) -> Form:
         return spec.dtype, tuple(1 if d == BATCH else d for d in spec.shape)
 
     inputs |= {spec.past: single(spec) for spec in signature.states}
-    outputs |= {spec.present: single(spec) for spec in signature.states}
+    outputs |= {spec.present: single(spec) for spec in signature.chained}
     return inputs, outputs
 
 

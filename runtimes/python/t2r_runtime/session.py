@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from t2r_runtime import providers
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.interface import Form, check_interface
-from t2r_runtime.loop import feeds
-from t2r_runtime.sampling import Sampler, Sampling
-from t2r_runtime.signature import INPUT_IDS, Signature, StateSpec
+from t2r_runtime.interface import Form, check_interface, first_feeds
+from t2r_runtime.signature import GENERATE, PREFILL, ROLES, STEP, Signature, StateSpec
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -73,7 +70,7 @@ def open_graph(
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
-        prefill: have the graph for prompts too. On WebGPU it is left out, where the memory of states is one session's.
+        prefill: have the prefill graph too. On WebGPU it is left out, where the memory of states is one session's.
         loop: have the graph that writes too, on the CPU; others leave its choice of a token to the CPU.
 
     Raises:
@@ -87,32 +84,33 @@ def open_graph(
     session, signature, taken = _open(
         existing_file(path, "an ONNX file"), provider, _options(threads, config or {}), extra, allow_fallback
     )
-    if signature.tokens != 1:
-        does = "reads many tokens at once" if signature.tokens is None else "writes by itself"
-        raise UserError("a step graph", f"one that {does}", "open the graph that names it instead")
+    if signature.role != STEP:
+        raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it")
     many = None
-    if prefill and signature.prefill is not None and chosen.device != "webgpu":
+    if prefill and PREFILL in signature.graphs and chosen.device != "webgpu":
         options = _options(threads, config or {})
         if signature.quantization == "none":
             # for many rows, products of weights as they lie in the file are as fast: no second copy of them in memory
             options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.force_spinning_stop", "1")  # its threads are not in the steps' way
         free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}  # prompts differ in length
-        place = _beside(Path(path), signature.prefill, "the graph for prompts", "prefill")
-        many = _when_used(place, Path(path), signature.of_prefill(), provider, options, free, allow_fallback)
+        place = _beside(Path(path), signature, PREFILL, "prefill")
+        many = _when_used(place, Path(path), signature.companion(PREFILL), provider, options, free, allow_fallback)
     writer = None
-    if loop and signature.loop is not None and provider == "cpu":
-        place = _beside(Path(path), signature.loop, "the graph that writes", "loop")
+    if loop and GENERATE in signature.graphs and provider == "cpu":
+        place = _beside(Path(path), signature, GENERATE, "loop")
         options = _options(threads, config or {})
-        writer = _when_used(place, Path(path), signature.of_loop(), provider, options, extra, allow_fallback)
+        writer = _when_used(place, Path(path), signature.companion(GENERATE), provider, options, extra, allow_fallback)
     return Graph(session, signature, chosen.device, providers.counted(taken), captured, many, writer)
 
 
-def _beside(step: Path, name: str, what: str, option: str) -> Path:
-    """The path of another graph that the step graph at `step` names."""
-    path = step.with_name(name)
+def _beside(step: Path, signature: Signature, role: str, option: str) -> Path:
+    """The path of the companion of that role, which the step graph at `step` names."""
+    path = step.with_name(signature.graphs[role])
     if not path.is_file():
-        raise UserError(f"{what} {path.name} beside {step.name}", "none", f"put it there, or use {option}=False")
+        raise UserError(
+            f"the {ROLES[role]} {path.name} beside {step.name}", "none", f"put it there, or use {option}=False"
+        )
     return path
 
 
@@ -165,10 +163,8 @@ def _open(
         {node.name: _form(node) for node in session.get_inputs()},
         {node.name: _form(node) for node in session.get_outputs()},
     )
-    if _captured(chosen, extra) and any(spec.grows for spec in signature.states):
-        raise UserError(
-            "states of constant shape, for CUDA graphs", "a cache that grows", "leave enable_cuda_graph out"
-        )
+    if _captured(chosen, extra):
+        signature.require_constant("for CUDA graphs (enable_cuda_graph)")
     try:
         taken = providers.placement(session, chosen, first_feeds(signature))
     except Exception as error:  # as above
@@ -214,16 +210,6 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
     for key, value in config.items():
         options.add_session_config_entry(key, value)
     return options
-
-
-def first_feeds(signature: Signature) -> dict[str, NDArray[Any]]:
-    """Inputs of one run that reads token 0 at the start of a text."""
-    if signature.tokens == 0:
-        states = {spec.past: np.full(spec.dims(1), spec.initial, spec.dtype) for spec in signature.states}
-        return {INPUT_IDS: np.zeros(1, np.int64), **feeds(Sampler(Sampling(temperature=0)), 1, ()), **states}
-    batch = signature.batch or 1
-    states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
-    return {INPUT_IDS: np.zeros(batch if signature.tokens == 1 else (batch, 2), np.int64), **states}
 
 
 def read_signature(metadata: Mapping[str, str]) -> Signature:
@@ -272,14 +258,15 @@ def _malformed(signature: Signature) -> list[str]:
         "past_end": signature.past_end in ("refuse", "clamp"),
         "states": all(isinstance(name, str) for name in names)
         and len(set(names)) == len(names)
-        and all(initial(spec) for spec in signature.states)
+        and all(initial(spec) and type(spec.constant) is bool for spec in signature.states)
         and all(type(d) in (int, str) for spec in signature.states for d in spec.shape),
         "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
         "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
-        "tokens": signature.tokens is None or (type(signature.tokens) is int and signature.tokens in (0, 1)),
-        "prefill": signature.prefill is None or _is_file_name(signature.prefill),
-        "loop": signature.loop is None or _is_file_name(signature.loop),
+        "role": isinstance(signature.role, str) and signature.role in ROLES,
+        "graphs": isinstance(signature.graphs, Mapping)
+        and all(map(_is_file_name, signature.graphs.values()))
+        and (signature.role == STEP or not signature.graphs),
         "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
     }
     problems = [f"a bad value of {key}" for key, good in checks.items() if not good]

@@ -14,15 +14,18 @@ from typing import Any
 
 from t2r_runtime.errors import UserError
 
-CONTRACT_VERSION = 2
-# what a graph of an earlier version leaves unsaid
-EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"top_k": None, "tokens": 1, "prefill": None, "loop": None}}
-INPUT_IDS = "input_ids"  # int64 (B,): one token a sequence; (B, N) where the graph reads N of them at once
+CONTRACT_VERSION = 1
+STEP = "step"  # the role of a graph that reads one token of each sequence
+PREFILL = "prefill"  # of one that reads many at once
+GENERATE = "generate"  # of one that chooses tokens and reads them by itself
+ROLES = {STEP: "step graph", PREFILL: "prefill graph", GENERATE: "generation graph"}  # as messages call them
+INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefill graph
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
 PAST = "past_"
 PRESENT = "present_"
+SOURCE = "source_"  # before the name of a state that no step changes
 POSITION = "position"  # the state that counts the tokens read so far, int32 (B,)
 
 BATCH = "B"  # a dimension given by the caller, constant over a run
@@ -36,22 +39,26 @@ MAX_STATE_BYTES = 1 << 34  # of one state at batch 1; bounds what a stranger's g
 
 @dataclass(frozen=True)
 class StateSpec:
-    """One recurrent state: graph input `past_<name>` and output `present_<name>`.
+    """One recurrent state: graph input `past_<name>` and output `present_<name>`; if constant, input `source_<name>`.
 
-    `shape` holds whole numbers, "B" (batch) and at most one "T" (a cache that grows by one a step). `initial` is the
-    value that every element has before the first token.
+    `shape` holds integers, "B" (batch) and at most one "T" (a cache that grows by one per step). `initial` is the value
+    that every element has before the first token. A `constant` state stays the same for a whole text, so that a graph
+    reads it and does not give it back: what an encoder has made of the source of a translation.
     """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
     initial: float = 0.0
+    constant: bool = False
 
     def __post_init__(self) -> None:
         dims_ok = all(d in (BATCH, GROWING) if isinstance(d, str) else 0 < d for d in self.shape)
-        if not (self.name and self.dtype in DTYPES and dims_ok and self.shape.count(GROWING) <= 1):
+        growing = self.shape.count(GROWING)
+        if not (self.name and self.dtype in DTYPES and dims_ok and growing <= (0 if self.constant else 1)):
             raise UserError(
-                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or T",
+                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or T (which "
+                "no constant state has)",
                 str(self),
                 "export the graph again",
             )
@@ -60,14 +67,18 @@ class StateSpec:
 
     @property
     def past(self) -> str:
-        return PAST + self.name
+        """Name of the graph's input."""
+        return (SOURCE if self.constant else PAST) + self.name
 
     @property
     def present(self) -> str:
+        """Name of the graph's output; a constant state has none."""
+        assert not self.constant, self.name
         return PRESENT + self.name
 
     @property
     def grows(self) -> bool:
+        """Whether it is a cache, one token longer after each step."""
         return GROWING in self.shape
 
     def dims(self, batch: int, length: int = 0) -> tuple[int, ...]:
@@ -75,6 +86,7 @@ class StateSpec:
         return tuple({BATCH: batch, GROWING: length}[d] if isinstance(d, str) else d for d in self.shape)
 
     def bytes(self, batch: int = 1, length: int = 0) -> int:
+        """Memory of its numbers, for a cache of `length` tokens."""
         size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
         return size * math.prod(self.dims(batch, length))
 
@@ -91,24 +103,46 @@ class Signature:
     max_positions: int | None  # None: runs on without end
     past_end: str  # refuse | clamp: what a step past max_positions does
     state_layout: str  # layers | packed
-    layers: tuple[Mapping[str, Any], ...]  # a mixer's config a layer: kind, feature map and size, guard, folded, …
+    layers: tuple[Mapping[str, Any], ...]  # one mixer config per layer: kind, feature map and size, guard, folded, …
     target: str  # portable | fused | standard | npu
     quantization: str  # none, or the scheme's name
     checkpoint_sha256: str
     producer: str  # package and version that wrote the graph
     tokenizer: str | None  # the text of a tokenizer.json
     top_k: int | None  # how many of the largest logits the graph gives apart; None: it has no such outputs
-    tokens: int | None  # of each sequence that one run reads: 1, None for any number, or 0 for what it writes itself
-    prefill: str | None  # name of a graph beside this one that reads any number of tokens at once, with the same states
-    loop: str | None  # and of one that chooses tokens and reads them by itself
+    role: str  # of ROLES: what the graph does
+    graphs: Mapping[str, str]  # role → file name of the step graph's companions, which lie beside it
 
-    def of_prefill(self) -> Signature:
-        """The signature that the graph named `prefill` must have. Its tokenizer stands in the step graph."""
-        return replace(self, tokens=None, prefill=None, loop=None, tokenizer=None)
+    @property
+    def chained(self) -> tuple[StateSpec, ...]:
+        """The states that each step changes: all but the constant ones."""
+        return tuple(spec for spec in self.states if not spec.constant)
 
-    def of_loop(self) -> Signature:
-        """The signature that the graph named `loop` must have. Its states have a batch of 1."""
-        return replace(self, tokens=0, top_k=None, prefill=None, loop=None, tokenizer=None)
+    def companion(self, role: str) -> Signature:
+        """The signature of the step graph's companion of that role.
+
+        The same but for the role; it names no graphs and holds no tokenizer, which the step graph does. A generation
+        graph has no `top_k` outputs, and its states have a batch of 1.
+        """
+        return replace(self, role=role, graphs={}, tokenizer=None, top_k=None if role == GENERATE else self.top_k)
+
+    def require_constant(self, purpose: str) -> None:
+        """Refuse states that grow.
+
+        Args:
+            purpose: what needs states of constant size, as in "for a generation graph".
+
+        Raises:
+            UserError: with the names of the first four that grow.
+        """
+        growing = [spec.name for spec in self.states if spec.grows]
+        if growing:
+            names = ", ".join(growing[:4]) + (", …" if growing[4:] else "")
+            raise UserError(
+                f"states of constant size {purpose}",
+                f"a model whose {names} grow with every token",
+                "convert all its layers, or do without",
+            )
 
     def to_metadata(self) -> dict[str, str]:
         """Keys and JSON texts for the graph's metadata_props."""
@@ -117,6 +151,7 @@ class Signature:
             values[name] = getattr(self, name)
         values["states"] = [asdict(s) for s in self.states]
         values["layers"] = [dict(layer) for layer in self.layers]
+        values["graphs"] = dict(self.graphs)
         return {PREFIX + key: json.dumps(value, sort_keys=True) for key, value in values.items()}
 
     @classmethod
@@ -133,14 +168,13 @@ class Signature:
                 "export the model with t2r-export",
             )
         contract = _read(metadata, "contract")
-        if type(contract) is not int or contract not in (*EARLIER, CONTRACT_VERSION):
+        if type(contract) is not int or contract != CONTRACT_VERSION:
             raise UserError(
-                f"contract version {CONTRACT_VERSION} or one before it",
+                f"contract version {CONTRACT_VERSION}",
                 f"version {contract}",
                 "export the model again, or use the runtime of that version",
             )
-        unsaid = EARLIER.get(contract, {})
-        values = {key: unsaid[key] if key in unsaid else _read(metadata, key) for key in cls.__dataclass_fields__}
+        values = {key: _read(metadata, key) for key in cls.__dataclass_fields__}
         try:
             values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in values["states"])
             values["eos_tokens"] = tuple(int(t) for t in values["eos_tokens"])

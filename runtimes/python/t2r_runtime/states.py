@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.loop import WRITTEN
+from t2r_runtime.interface import GENERATED
 from t2r_runtime.session import Graph
 from t2r_runtime.signature import (
     BATCH,
@@ -61,11 +61,13 @@ class States:
         if size > MAX_STATE_BYTES:
             raise UserError(f"states of at most {MAX_STATE_BYTES} bytes", f"{size} bytes", "choose a smaller batch")
         self.batch = batch
+        self._names = [spec.name for spec in specs]
         self._session, self._prefill, self._device = graph.session, graph.prefill, graph.device
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._captured = graph.captured
         self._graph_ids: defaultdict[tuple[int, tuple[str, ...]], int] = defaultdict(_captures.__next__)
-        self._constant = [spec for spec in specs if not spec.grows]
+        self._sources = [spec for spec in specs if spec.constant]
+        self._fixed = [spec for spec in specs if not spec.constant and not spec.grows]
         self._growing = [spec for spec in specs if spec.grows]
         self._ids = self._empty((batch,), "int64")
         self._results = {LOGITS: self._empty((batch, graph.signature.vocab_size), "float32")}
@@ -73,8 +75,9 @@ class States:
             few = (batch, graph.signature.top_k)
             self._results |= {TOP_LOGITS: self._empty(few, "float32"), TOP_TOKENS: self._empty(few, "int64")}
         self._buffers = [
-            {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._constant} for _ in range(2)
+            {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._fixed} for _ in range(2)
         ]
+        self._source = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._sources}
         self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # the buffer, and the binding, that the next step reads from
@@ -84,20 +87,24 @@ class States:
     def reset(self) -> None:
         """Every state to its initial value."""
         self._turn = 0
-        for spec in self._constant:
+        for spec in self._fixed:
             initial = np.full(spec.dims(self.batch), spec.initial, spec.dtype)
             self._buffers[0][spec.name].update_inplace(initial)
+        for spec in self._sources:
+            self._source[spec.name].update_inplace(np.full(spec.dims(self.batch), spec.initial, spec.dtype))
         self._caches = dict(self._nothing)
 
     def read(self) -> dict[str, Array]:
         """Copies of all states, name → array."""
-        values = self._buffers[self._turn] | self._caches
-        return {name: np.array(value.numpy()) for name, value in values.items()}
+        values = self._buffers[self._turn] | self._source | self._caches
+        return {name: np.array(values[name].numpy()) for name in self._names}
 
     def write(self, states: Mapping[str, Array]) -> None:
         """Copy in states that `check_states` has accepted for this batch."""
-        for spec in self._constant:
+        for spec in self._fixed:
             self._buffers[self._turn][spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
+        for spec in self._sources:
+            self._source[spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
         for spec in self._growing:
             cache = self._empty(states[spec.name].shape, spec.dtype)
             cache.update_inplace(np.ascontiguousarray(states[spec.name]))
@@ -133,8 +140,8 @@ class States:
         self._bind_inputs(binding, self._turn, self._ids)
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
-        binding.bind_output(WRITTEN)
-        for spec in self._constant:
+        binding.bind_output(GENERATED)
+        for spec in self._fixed:
             binding.bind_ortvalue_output(spec.present, self._buffers[1 - self._turn][spec.name])
         self._call(session, binding)
         self._turn = 1 - self._turn
@@ -177,15 +184,17 @@ class States:
         self._bind_inputs(binding, past, ids or self._ids)
         for name in wanted:
             binding.bind_ortvalue_output(name, self._results[name])
-        for spec in self._constant:
+        for spec in self._fixed:
             binding.bind_ortvalue_output(spec.present, self._buffers[1 - past][spec.name])
         self._let_go(binding)
         return binding
 
     def _bind_inputs(self, binding: ort.IOBinding, past: int, ids: ort.OrtValue) -> None:
         binding.bind_ortvalue_input(INPUT_IDS, ids)
-        for spec in self._constant:
+        for spec in self._fixed:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
+        for spec in self._sources:
+            binding.bind_ortvalue_input(spec.past, self._source[spec.name])
 
     def _run_options(self, wanted: tuple[str, ...]) -> ort.RunOptions | None:
         """A CUDA graph replays the addresses it was captured with: each binding needs a graph of its own.
