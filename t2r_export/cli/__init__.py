@@ -21,20 +21,23 @@ from t2r_runtime.signature import CONTRACT_VERSION
 
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
-    "finetune": ("t2r_export.cli.finetune", "Teach a converted model what its teacher knows."),
-    "sample": ("t2r_export.cli.sample", "Let a teacher write text to train its students on."),
+    "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
+    "sample": ("t2r_export.cli.sample", "Sample text from a teacher to train its students on."),
     "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model predicts a text, at several lengths."),
     "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
-    "quantize": ("t2r_export.cli.quantize", "Write an exported graph with fewer bits."),
+    "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
     "compile": ("t2r_export.cli.compile", "Compile a graph for an accelerator ahead of time."),
     "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),
-    "parity-matrix": ("t2r_export.cli.parity_matrix", "Prove it on every provider and in every precision, as a table."),
+    "parity-matrix": (
+        "t2r_export.cli.parity_matrix",
+        "Verify it on every provider and in every precision, as a table.",
+    ),
     "generate": ("t2r_export.cli.generate", "Continue a text with an exported graph."),
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
-    "bench": ("t2r_export.cli.bench", "Measure time and memory."),
+    "bench": ("t2r_export.cli.bench", "Measure what graphs cost: time, memory, start-up, side by side."),
     "build": ("t2r_export.cli.build", "Make the models of a recipe: convert and finetune as it says."),
-    "demo": ("t2r_export.cli.demo", "Export a small model, check it, and let it write."),
+    "demo": ("t2r_export.cli.demo", "Export a small model, verify it, and let it generate a text."),
 }
 
 

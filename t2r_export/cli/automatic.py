@@ -21,25 +21,33 @@ def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that belong to `--auto`, given to the command as the names that `convert_automatically` takes."""
     options = [
         click.option(
-            "--auto", is_flag=True, help="Measure each layer and choose its mixer under --budget; needs --text."
+            "--auto", is_flag=True, help="Choose each layer's mixer by measurement, under --budget; needs --text."
         ),
         click.option(
-            "--budget", metavar="BYTES", help="With --auto: state of a sequence at most; 64k and 1.5M are read."
+            "--budget",
+            metavar="BYTES",
+            help="With --auto: largest state per sequence, in bytes; 64k and 1.5M are understood.",
         ),
-        click.option("--text", type=click.Path(path_type=Path), help="With --auto: what is learned and measured on."),
+        click.option(
+            "--text", type=click.Path(path_type=Path), help="With --auto: text to train on and to measure on."
+        ),
         click.option(
             "--length",
             type=click.IntRange(1),
-            help="With --auto: tokens at which growing states count.  [default: 2048]",
+            help="With --auto: tokens at which the size of growing states is counted.  [default: 2048]",
         ),
         click.option(
             "--try",
             "tried",
             multiple=True,
             metavar="KIND:NAME=VALUE,…",
-            help=f"With --auto: a mixer to try; repeat for more.  [default: {', '.join(TRIED)}]",
+            help=f"With --auto: mixer to try; repeat for more.  [default: {', '.join(TRIED)}]",
         ),
-        click.option("--trial-steps", type=click.IntRange(0), help="With --auto: of transfer a mixer.  [default: 300]"),
+        click.option(
+            "--trial-steps",
+            type=click.IntRange(0),
+            help="With --auto: training steps of the transfer stage per mixer tried.  [default: 300]",
+        ),
     ]
     for option in reversed(options):
         command = option(command)

@@ -18,30 +18,32 @@ HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory"
 
 @click.command("bench")
 @click.argument("graphs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="GRAPH…")
+@click.option("--steps", type=click.IntRange(min=1), default=50, show_default=True, help="Timed steps per round.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), default=50, show_default=True, help="Steps that are timed in each round."
-)
-@click.option(
-    "--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Steps before them that do not count."
+    "--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Untimed steps before them, per round."
 )
 @click.option(
     "--prompt",
     type=click.IntRange(min=1),
     default=128,
     show_default=True,
-    help="Tokens of the prompt before the steps.",
+    help="Length of the prompt in tokens; the steps follow it.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds, in which graphs take turns."
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Number of rounds; in each, the graphs take turns.",
 )
 @click.option(
     "--starts",
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Processes to start per graph, each timed up to its first token.",
+    help="Number of processes started per graph to time the first token.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per graph. Default: one per physical core.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
 @providers.options
 @json_option
 def command(

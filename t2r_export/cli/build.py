@@ -13,8 +13,10 @@ FILE = click.Path(path_type=Path)
 
 @click.command("build")
 @click.argument("recipe", type=FILE)
-@click.option("--work", type=FILE, required=True, metavar="DIR", help="Where models and logs go; kept between runs.")
-@click.option("--data", type=FILE, help="The folder of the recipe's text. Default: $T2R_DATA, or ../shared/data.")
+@click.option("--work", type=FILE, required=True, metavar="DIR", help="Folder for models and logs, kept between runs.")
+@click.option(
+    "--data", type=FILE, help="Folder of the recipe's checkpoints and texts. Default: $T2R_DATA, or ../shared/data."
+)
 @json_option
 def command(recipe: Path, work: Path, data: Path | None, as_json: bool) -> None:
     """Make every model that RECIPE, a TOML file, describes; a second run goes on where the first one stopped."""

@@ -60,15 +60,34 @@ def _check_options(mixer: str, given: Mapping[str, Any]) -> None:
 @click.command("convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--mixer", type=click.Choice(KINDS), default=LinearConfig.kind, show_default=True, help="What comes in.")
 @click.option(
-    "--layers", default="all", show_default=True, help="all, none, every:N (each Nth stays softmax) or 0,2,5."
+    "--mixer",
+    type=click.Choice(KINDS),
+    default=LinearConfig.kind,
+    show_default=True,
+    help="Mixer that replaces softmax attention.",
+)
+@click.option(
+    "--layers",
+    default="all",
+    show_default=True,
+    help="Layers to convert: all, none, every:N (each Nth stays softmax) or 0,2,5.",
 )
 @mixer_options
-@click.option("--guard", type=click.Choice(Guard.KINDS), default=None, help=f"Denominator's.  [default: {Guard.kind}]")
-@click.option("--guard-eps", type=float, default=None, help=f"[default: {Guard.eps}]")
+@click.option(
+    "--guard",
+    type=click.Choice(Guard.KINDS),
+    default=None,
+    help=f"How the denominator is kept from zero.  [default: {Guard.kind}]",
+)
+@click.option(
+    "--guard-eps",
+    type=float,
+    default=None,
+    help=f"Smallest denominator (clamp), or what is added to it (add).  [default: {Guard.eps}]",
+)
 @auto_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the new parameters' random weights.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
 @json_option
 def command(
     source: Path,
@@ -90,7 +109,8 @@ def command(
     """Swap softmax attention for another mixer in SOURCE (a model.pt or a Hugging Face folder);
     write OUT.
 
-    With --auto, each layer becomes what costs the fewest nats per token under a budget of state; softmax may stay.
+    With --auto, each layer gets the mixer that costs the fewest nats per token under a budget of state; softmax may
+    stay.
     """
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance

@@ -12,7 +12,7 @@ from t2r_export.cli.reports import export_text, parity_text, state_bytes
 
 @click.command("demo")
 @click.argument("model", type=click.Path(path_type=Path), default=Path("models/storyteller/model.pt"))
-@click.option("--prompt", default="Once upon a time", show_default=True, metavar="TEXT")
+@click.option("--prompt", default="Once upon a time", show_default=True, metavar="TEXT", help="Text to continue.")
 @json_option
 def command(model: Path, prompt: str, as_json: bool) -> None:
     """Export MODEL, prove that the graph is the model, and let it continue a text."""

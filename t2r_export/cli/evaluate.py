@@ -16,17 +16,23 @@ FILE = click.Path(path_type=Path)
 @click.command("evaluate")
 @click.argument("model", type=FILE)
 @click.argument("text", type=FILE)
-@click.option("--lengths", default="256", show_default=True, metavar="T,T", help="Tokens of a window, one or more.")
+@click.option("--lengths", default="256", show_default=True, metavar="T,T", help="Window lengths in tokens.")
 @click.option(
     "--held-out",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.1,
     show_default=True,
-    help="Share of the text, its end; t2r finetune holds out as much. 1 is all of it.",
+    help="Share of the text to use, at its end, as t2r finetune holds out; 1 is all of it.",
 )
-@click.option("--separator", default=SEPARATOR, show_default=True, help="The line that ends a document of a text.")
-@click.option("--windows", type=click.IntRange(0), default=0, show_default=True, help="Of each length at most; 0: all.")
-@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True)
+@click.option("--separator", default=SEPARATOR, show_default=True, help="Line that ends a document in a text.")
+@click.option(
+    "--windows",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Largest number of windows per length; 0 is all.",
+)
+@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
 def command(
     model: Path, text: Path, lengths: str, held_out: float, separator: str, windows: int, device: str, as_json: bool

@@ -19,35 +19,55 @@ from t2r_runtime.files import sha256_beside
 @click.command("export")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--batch", type=int, metavar="B", help="A fixed batch size. Default: any.")
+@click.option("--batch", type=int, metavar="B", help="Fix the batch size to B. Default: any batch size.")
 @click.option(
     "--state-layout",
     type=click.Choice(STATE_LAYOUTS),
     default="layers",
     show_default=True,
-    help="layers: one state per layer; packed: one for all layers.",
+    help="layers: state tensors per layer; packed: the same states of all layers in one tensor.",
 )
 @click.option(
     "--past-end",
     type=click.Choice(PAST_ENDS),
     default="refuse",
     show_default=True,
-    help="What a step behind a position table's end does: refuse, or repeat the last position.",
+    help="What a step past the end of a learned position table does: refuse, or repeat the last position.",
 )
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
     default="portable",
     show_default=True,
-    help="portable: runs everywhere; fused: ONNX Runtime's LinearAttention; standard: that of ONNX opset 27; "
-    "npu: fixed sizes throughout.",
+    help="Operators to use. portable: ordinary ones; fused: ONNX Runtime's LinearAttention; standard: the "
+    "LinearAttention of ONNX opset 27; npu: ordinary ones with static shapes.",
 )
-@click.option("--format", "kind", help="onnx, or ort: ONNX Runtime's own. Default: what the name OUT ends in.")
-@click.option("--float16-safe", is_flag=True, help="Right on accelerators that compute in float16: two states for one.")
-@click.option("--top-k", type=int, metavar="N", help="Let the graph choose the N largest logits: 1 for greedy text.")
-@click.option("--prefill", is_flag=True, help="A second graph beside OUT that reads prompts many tokens at once.")
-@click.option("--loop", is_flag=True, help="Another graph beside OUT that writes a whole text in one run.")
-@click.option("--quantize", "scheme", type=click.Choice(list(SCHEMES)), help="Quantize too; docs/quantization.md.")
+@click.option("--format", "kind", help="File format: onnx, or ONNX Runtime's own, ort. Default: the suffix of OUT.")
+@click.option(
+    "--float16-safe",
+    is_flag=True,
+    help="Keep S and z exact where an accelerator computes in float16, by a second, low part of each state.",
+)
+@click.option(
+    "--top-k",
+    type=int,
+    metavar="N",
+    help="Also output the N largest logits and their tokens; 1 is enough for greedy decoding.",
+)
+@click.option(
+    "--prefill",
+    is_flag=True,
+    help="Also write a prefill graph beside OUT, which reads many tokens of a prompt in one run.",
+)
+@click.option(
+    "--loop", is_flag=True, help="Also write a generation graph beside OUT, which generates a whole text in one run."
+)
+@click.option(
+    "--quantize",
+    "scheme",
+    type=click.Choice(list(SCHEMES)),
+    help="Quantize the weights by this scheme (docs/quantization.md).",
+)
 @quantizing.options
 @json_option
 def command(

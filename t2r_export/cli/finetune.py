@@ -26,34 +26,45 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @click.command("finetune")
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE)
-@click.option("--data", type=FILE, multiple=True, required=True, help="Text, or token ids as .npy; repeat for more.")
-@click.option("--teacher", type=FILE, help="Default: what MODEL was converted from, rebuilt from its weights.")
-@click.option("--stages", default="transfer,distill", show_default=True, help=f"Out of {', '.join(STAGES)}, in order.")
-@click.option("--steps", metavar="N,N", help="Steps of each stage. Default: the stage's own.")
+@click.option(
+    "--data", type=FILE, multiple=True, required=True, help="Text, or token ids as .npy, to train on; repeat for more."
+)
+@click.option(
+    "--teacher",
+    type=FILE,
+    help="Model to learn from. Default: what MODEL was converted from, rebuilt from its weights.",
+)
+@click.option(
+    "--stages",
+    default="transfer,distill",
+    show_default=True,
+    help=f"Training stages, of {', '.join(STAGES)}, in order.",
+)
+@click.option("--steps", metavar="N,N", help="Number of steps per stage. Default: the stage's own.")
 @click.option(
     "--lr",
     "learning_rates",
     metavar="X,X",
-    help="Peak learning rate of each stage. Default: its own, for the model's width.",
+    help="Peak learning rate per stage. Default: the stage's own, for the model's width.",
 )
-@setting("batch", "Windows a step, over all processes.")
-@setting("length", "Tokens of a window.")
-@setting("hidden", "Weight of the blocks' outputs beside KL in the distill stage.")
-@setting("cross_entropy", "Its weight beside KL in the distill stage.")
-@setting("lora", "Distill and task train low-rank adapters of q, k, v and o instead of all weights.")
-@setting("lora_rank", "Rank of the adapters.")
-@setting("lora_alpha", "Over the rank: scale of what an adapter adds.")
-@setting("optimizer", "adamw, or muon for the blocks' matrices.")
-@setting("weight_decay", "Of all weights that are trained.")
-@setting("held_out", "Share of the text, its end, for validation.")
-@setting("separator", "The line that ends a document of a text.")
-@setting("seed", "Of the order of the windows.")
-@setting("device", "auto, cpu or cuda.")
-@setting("precision", "auto (bf16 on CUDA), float32 or bf16.")
-@setting("checkpoint_every", "Steps between two saved states.")
-@setting("validate_every", "Steps between two looks at held-out text.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run, to the same end.")
-@click.option("--log", type=FILE, help="JSON lines. Default: OUT.jsonl.")
+@setting("batch", "Windows per step, over all processes.")
+@setting("length", "Window length in tokens.")
+@setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
+@setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
+@setting("lora", "Train low-rank adapters of q, k, v and o instead of all weights in the stages distill and task.")
+@setting("lora_rank", "Rank of the low-rank adapters.")
+@setting("lora_alpha", "Scale of the adapters' output, before it is divided by the rank.")
+@setting("optimizer", "Optimizer: adamw, or muon for the matrices of the blocks.")
+@setting("weight_decay", "Weight decay of all trained weights.")
+@setting("held_out", "Share of the text, at its end, held out for validation.")
+@setting("separator", "Line that ends a document in a text.")
+@setting("seed", "Seed of the order of the windows.")
+@setting("device", "Device to train on: auto, cpu or cuda.")
+@setting("precision", "Precision of the arithmetic: auto (bf16 on CUDA), float32 or bf16.")
+@setting("checkpoint_every", "Steps between two saved states of the run.")
+@setting("validate_every", "Steps between two validations on the held-out text.")
+@click.option("--resume", is_flag=True, help="Resume an interrupted run; the result is the same.")
+@click.option("--log", type=FILE, help="File to log to, as JSON lines. Default: OUT.jsonl.")
 @json_option
 def command(
     model: Path, out: Path, stages: str, steps: str | None, learning_rates: str | None, as_json: bool, **options: Any

@@ -25,19 +25,31 @@ if TYPE_CHECKING:
 
 @click.command("generate")
 @click.argument("graph", type=click.Path(path_type=Path))
-@click.option("--prompt", default="", metavar="TEXT", help="What to continue; an empty one starts from BOS.")
-@click.option("--ids", metavar="1,2,3", help="A prompt of token numbers; the answer is numbers too.")
+@click.option("--prompt", default="", metavar="TEXT", help="Text to continue; an empty one starts from BOS.")
+@click.option("--ids", metavar="1,2,3", help="Prompt as token ids; the output is token ids too.")
 @click.option(
-    "--max-tokens", type=click.IntRange(min=0), default=200, show_default=True, help="0 only reads the prompt."
+    "--max-tokens",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Largest number of tokens to generate; 0 only reads the prompt.",
 )
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="0 is greedy.")
-@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0 is no limit.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from those that reach P together.")
-@click.option("--seed", type=int, help="The same seed gives the same text.")
-@click.option("--threads", type=click.IntRange(min=1), help="Default: one a physical core.")
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature; 0 is greedy.")
+@click.option(
+    "--top-k", type=int, default=0, show_default=True, help="Sample from the K most likely tokens; 0 is no limit."
+)
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Sample from the smallest set of tokens whose probabilities reach P.",
+)
+@click.option("--seed", type=int, help="Seed of the sampling. Default: a new one every time.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
 @providers.options
-@click.option("--save-state", type=click.Path(path_type=Path), help="Write the state after the text, to go on later.")
-@click.option("--load-state", type=click.Path(path_type=Path), help="Go on from a saved state.")
+@click.option("--save-state", type=click.Path(path_type=Path), help="File to save the state after the text to.")
+@click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to go on from.")
 @json_option
 def command(
     graph: Path,

@@ -19,13 +19,28 @@ FILE = click.Path(path_type=Path)
 
 @click.command("parity-matrix")
 @click.argument("model", type=FILE)
-@click.option("--provider", "providers", multiple=True, metavar="P", help="Only this row; may be repeated.")
-@click.option("--precision", "precisions", multiple=True, metavar="S", help="Only this column; may be repeated.")
-@click.option("--allow-fallback", is_flag=True, help="Measure cells that share their nodes with the CPU, too.")
-@click.option("--steps", type=int, default=256, show_default=True, help="Chained steps a cell.")
-@click.option("--calibrate", type=FILE, metavar="TEXT", help="For int8-static. Default: text of the model's own.")
-@click.option("--python", "pythons", multiple=True, metavar="P=COMMAND", help="The Python that has the provider P.")
-@click.option("--merge", "merged", type=FILE, multiple=True, metavar="FILE", help="An earlier --json, to go on from.")
+@click.option("--provider", "providers", multiple=True, metavar="P", help="Run this provider only; repeat for more.")
+@click.option("--precision", "precisions", multiple=True, metavar="S", help="Run this precision only; repeat for more.")
+@click.option("--allow-fallback", is_flag=True, help="Also measure cells in which the CPU runs some of the nodes.")
+@click.option("--steps", type=int, default=256, show_default=True, help="Chained steps to compare per cell.")
+@click.option(
+    "--calibrate", type=FILE, metavar="TEXT", help="Text to calibrate int8-static on. Default: text sampled from MODEL."
+)
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="P=COMMAND",
+    help="Command of the Python interpreter that has the provider P.",
+)
+@click.option(
+    "--merge",
+    "merged",
+    type=FILE,
+    multiple=True,
+    metavar="FILE",
+    help="Keep the cells of this earlier --json output, and add to them; repeat for more.",
+)
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @json_option
 def command(

@@ -13,11 +13,11 @@ FILE = click.Path(path_type=Path)
 
 @click.command("plot")
 @click.argument("logs", type=FILE, nargs=-1, required=True, metavar="LOG.jsonl...")
-@click.option("--out", type=FILE, help="The drawing: .svg or .png. Needs the extra plot.")
-@click.option("--csv", "table", type=FILE, help="The points as a table.")
+@click.option("--out", type=FILE, help="File to draw to, .svg or .png; needs the extra `plot`.")
+@click.option("--csv", "table", type=FILE, help="File to write the points to, as a table.")
 @json_option
 def command(logs: tuple[Path, ...], out: Path | None, table: Path | None, as_json: bool) -> None:
-    """Draw the losses of training runs against the tokens they were trained on, a colour a run."""
+    """Draw the losses of training runs against the tokens they were trained on, one colour per run."""
     from t2r_export.training.curves import draw, read_curves, write_csv
 
     if out is None and table is None:

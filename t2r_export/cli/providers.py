@@ -23,9 +23,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 def options(function: F) -> F:
     """The options `--provider`, `--provider-option` (to the command: `provider_options`) and `--allow-fallback`."""
     for option in (
-        click.option("--allow-fallback", is_flag=True, help="Let the CPU run what the provider does not take."),
-        click.option("--provider-option", "provider_options", multiple=True, metavar="K=V", help="Passed on to it."),
-        click.option("--provider", default="cpu", show_default=True, help="ONNX Runtime's execution provider."),
+        click.option(
+            "--allow-fallback", is_flag=True, help="Let the CPU run the nodes that the provider does not take."
+        ),
+        click.option(
+            "--provider-option",
+            "provider_options",
+            multiple=True,
+            metavar="K=V",
+            help="Option passed on to the provider; repeat for more.",
+        ),
+        click.option(
+            "--provider",
+            default="cpu",
+            show_default=True,
+            help="Execution provider of ONNX Runtime that runs the graph.",
+        ),
     ):
         function = option(function)
     return function

@@ -35,27 +35,43 @@ def options(function: F) -> F:
     block, level, bits, activations = map(click.Choice, (BLOCK_SIZES, ACCURACY_LEVELS, BLOCK_BITS, ACTIVATION_BITS))
     for option in (
         click.option(
-            "--check", type=FILE, metavar="TEXT", help="Measure the loss on a text; exit 1 if it is too large."
+            "--check",
+            type=FILE,
+            metavar="TEXT",
+            help="Measure nats/token on this text before and after; exit 1 if the loss is too large.",
         ),
         click.option(
             "--activation-bits",
             type=activations,
             default=8,
             show_default=True,
-            help="int8-static: bits of an activation.",
+            help="int8-static: bits per activation.",
         ),
         click.option(
             "--calibrate-steps",
             type=int,
             metavar="N",
-            help=f"int8-static: tokens to read of each passage.  [default: {CALIBRATE_STEPS}]",
+            help=f"int8-static: tokens to read per calibration passage.  [default: {CALIBRATE_STEPS}]",
         ),
-        click.option("--calibrate", type=FILE, metavar="TEXT", help="int8-static: text to measure activations on."),
-        click.option("--embedding-bits", type=bits, help="w8, w4: 8 under one scale, or 4 in blocks.  [default: 8]"),
-        click.option("--head-bits", type=bits, help="w8, w4: of the projection to logits.  [default: 8]"),
-        click.option("--accuracy-level", type=level, help="w8, w4: 4 computes in int8, 0 in float32.  [default: 4]"),
-        click.option("--asymmetric", is_flag=True, help="w8, w4: store a zero point beside each scale."),
-        click.option("--block-size", type=block, help="w8, w4: weights that share a scale.  [default: 32]"),
+        click.option(
+            "--calibrate",
+            type=FILE,
+            metavar="TEXT",
+            help="int8-static: text to calibrate the ranges of activations on.",
+        ),
+        click.option(
+            "--embedding-bits",
+            type=bits,
+            help="w8, w4: bits of the embedding: 8 with one scale, or 4 in blocks.  [default: 8]",
+        ),
+        click.option("--head-bits", type=bits, help="w8, w4: bits of the output head.  [default: 8]"),
+        click.option(
+            "--accuracy-level",
+            type=level,
+            help="w8, w4: precision to compute in: 4 is int8, 0 is float32.  [default: 4]",
+        ),
+        click.option("--asymmetric", is_flag=True, help="w8, w4: round asymmetrically, with a zero point per scale."),
+        click.option("--block-size", type=block, help="w8, w4: number of weights that share a scale.  [default: 32]"),
     ):
         function = option(function)
     return function
@@ -64,7 +80,9 @@ def options(function: F) -> F:
 @click.command("quantize")
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
-@click.option("--scheme", type=click.Choice(list(SCHEMES)), required=True, help="How to round; docs/quantization.md.")
+@click.option(
+    "--scheme", type=click.Choice(list(SCHEMES)), required=True, help="Quantization scheme (docs/quantization.md)."
+)
 @options
 @json_option
 def command(source: Path, out: Path, scheme: str, check: Path | None, as_json: bool, **given: Any) -> None:

@@ -17,11 +17,17 @@ FILE = click.Path(path_type=Path)
 @click.command("sample")
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE, metavar="OUT.npy")
-@click.option("--tokens", type=int, required=True, metavar="N", help="To write, all texts together.")
-@click.option("--length", type=int, default=256, show_default=True, help="Tokens of a text.")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="1: as likely as the model says.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True)
+@click.option("--tokens", type=int, required=True, metavar="N", help="Number of tokens to write, over all texts.")
+@click.option("--length", type=int, default=256, show_default=True, help="Length of each text in tokens.")
+@click.option(
+    "--temperature",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Sampling temperature; 1 samples from the model's own probabilities.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the sampling.")
+@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
 def command(
     model: Path, out: Path, tokens: int, length: int, temperature: float, seed: int, device: str, as_json: bool

@@ -17,7 +17,7 @@ from t2r_runtime.errors import CheckFailed
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("graph", type=click.Path(path_type=Path))
 @providers.options
-@click.option("--steps", type=int, default=1000, show_default=True, help="Chained steps to compare.")
+@click.option("--steps", type=int, default=1000, show_default=True, help="Number of chained steps to compare.")
 @click.option("--rounding", is_flag=True, help="Show the model's own float32 error beside every bound.")
 @json_option
 def command(

@@ -21,19 +21,18 @@ class HybridConfig(MixerConfig):
     MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # those with a z
 
-    window: int = option("Last tokens that a query sees, itself among them, W.")
-    feature_size: int = option("Features of each head, K.")
-    feature_map: str = option("What makes features of q and k.", "relu", LinearConfig.FEATURE_MAPS)
-    merge: str = option("One division for the window and the sums, or a learned gate between the two.", "sum", MERGES)
+    window: int = option("Number of last tokens that a query sees, its own among them: W.")
+    feature_size: int = option("Number of features per head: K.")
+    feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", LinearConfig.FEATURE_MAPS)
+    merge: str = option("How window and sums are merged: by one common division, or by a learned gate.", "sum", MERGES)
     guard: Guard = Guard()  # of the gate's linear part; the sum's denominator is never small
-    update_rule: str = option("How the sums take in a token that leaves the window.", "linear", UPDATE_RULES)
+    update_rule: str = option("Rule by which the sums take in a token that leaves the window.", "linear", UPDATE_RULES)
     gate: str = option(
-        "Of the rule gated, what the sums keep at each step: a share fixed for each head, or one computed from the "
-        "present token.",
+        "What the sums keep per step under a gated rule: a share fixed per head, or one computed from the token.",
         "none",
         LinearConfig.GATES,
     )
-    sinks: int = option("First tokens of the text that every query sees beside the window.", 0)
+    sinks: int = option("Number of first tokens that every query sees beside the window.", 0)
 
     def __post_init__(self) -> None:
         size("window", self.window)

@@ -38,31 +38,31 @@ class LinearConfig(MixerConfig):
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
     GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data")
 
-    feature_size: int = option("Features of each head, K.")
-    shared_features: bool = option("One feature map for q and k of a head, as the authors' code has.", False)
+    feature_size: int = option("Number of features per head: K.")
+    shared_features: bool = option("Share one feature map between q and k of a head, as the authors' code does.", False)
     positions: str = option(
-        "Rotary models: rotate q and k before the feature map, or not, so that the layer can be folded.",
+        "Rotary models: keep the rotation before the feature map, or drop it, so that the layer can be folded.",
         "keep",
         POSITIONS,
     )
-    query_scale: float = option("Multiplies q before the feature map; the authors use d ** -0.5.", 1.0)
+    query_scale: float = option("Scale of q before the feature map; the authors use d ** -0.5.", 1.0)
     guard: Guard = Guard()
     folded: bool = False  # W_φ is inside the projections (eq. 8)
-    feature_map: str = option("What makes features of q and k: docs/mixers.md.", "relu", FEATURE_MAPS)
+    feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", FEATURE_MAPS)
     normalizer: str = option(
-        "What the sum over tokens is divided by: the state z, nothing, or its own size, head by head.", "z", NORMALIZERS
+        "What the output is divided by: the state z, nothing, or its own norm per head.", "z", NORMALIZERS
     )
-    sigma: float = option("Of rfa: the width of its kernel, at the start where it is learned.", 1.0)
-    fixed_sigma: bool = option("Of rfa: do not learn sigma.", False)
-    redraw: bool = option("Of rfa and favor: other random directions in every training step.", False)
-    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
-    update_rule: str = option("How the state takes in a token: docs/mixers.md.", "linear", UPDATE_RULES)
+    sigma: float = option("rfa: width of the kernel; where it is learned, its initial value.", 1.0)
+    fixed_sigma: bool = option("rfa: keep sigma as it is instead of learning it.", False)
+    redraw: bool = option("rfa, favor: draw new random directions in every training step.", False)
+    memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
+    update_rule: str = option("Rule by which the state takes in a token (docs/mixers.md).", "linear", UPDATE_RULES)
     gate: str = option(
-        "Of the gated rules, what the state keeps: a share fixed for each head, or one computed from the token.",
+        "What the state keeps per step under a gated rule: a share fixed per head, or one computed from the token.",
         "none",
         GATES,
     )
-    moving_average: bool = option("Of the rule gated: what is not kept is the new token's share.", False)
+    moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False)
 
     def __post_init__(self) -> None:
         size("feature_size", self.feature_size)

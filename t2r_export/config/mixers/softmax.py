@@ -19,7 +19,7 @@ class SoftmaxConfig(MixerConfig):
     kind: ClassVar[str] = "softmax"
     grows: ClassVar[bool] = True
 
-    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+    memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
 
     def __post_init__(self) -> None:
         amount("memory", self.memory)
@@ -37,9 +37,9 @@ class WindowConfig(MixerConfig):
 
     kind: ClassVar[str] = "window"
 
-    window: int = option("Last tokens that a query sees, itself among them, W.")
-    sinks: int = option("First tokens of the text that every query sees beside them.", 4)
-    memory: int = option("Trained keys and values of each kv head that every token sees: persistent memory.", 0)
+    window: int = option("Number of last tokens that a query sees, its own among them: W.")
+    sinks: int = option("Number of first tokens that every query sees beside the window.", 4)
+    memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
 
     def __post_init__(self) -> None:
         size("window", self.window)
@@ -60,9 +60,9 @@ class SpanConfig(MixerConfig):
 
     kind: ClassVar[str] = "span"
 
-    span: int = option("The longest that a head can look back, in tokens, itself among them.")
-    ramp: int = option("Tokens over which the mask falls from 1 to 0 behind a head's span.", 32)
-    span_loss: float = option("What the longest span of all heads adds to the loss.", 0.02)
+    span: int = option("Largest attention span of a head, in tokens, its own among them.")
+    ramp: int = option("Number of tokens over which the mask falls from 1 to 0 behind a head's span.", 32)
+    span_loss: float = option("Weight of the largest span of all heads in the loss.", 0.02)
     folded: bool = False  # every kv head has a buffer of its own length, and the masks are constants
     spans: tuple[int, ...] = ()  # those lengths, where folded
 

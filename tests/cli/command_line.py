@@ -1,0 +1,65 @@
+"""The command line as text, a line per option: what tests/cli/command_line.txt freezes.
+
+    python tests/cli/command_line.py > tests/cli/command_line.txt
+
+writes it again; the difference to the last commit is what changed for users.
+"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from t2r_export.cli import VERBS, t2r
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by its verb, in the order of `t2r --help`."""
+    context = click.Context(t2r)
+    found = {verb: t2r.get_command(context, verb) for verb in VERBS}
+    return {verb: command for verb, command in found.items() if command is not None}
+
+
+def described() -> str:
+    """All verbs with their arguments and options: names, type, default, and what may be repeated or must be given."""
+    return "\n".join(_command(verb, command) for verb, command in commands().items())
+
+
+def _command(verb: str, command: click.Command) -> str:
+    context = click.Context(command)
+    arguments = [p.make_metavar(context) for p in command.params if isinstance(p, click.Argument)]
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    lines = [" ".join(["t2r", verb, *arguments])]
+    for option in sorted(options, key=lambda option: option.opts[0]):
+        lines.append("    " + "  ".join(_option(option)))
+    return "\n".join(lines) + "\n"
+
+
+def _option(option: click.Option) -> list[str]:
+    default = option.to_info_dict()["default"]  # None where there is none, whatever click calls that
+    in_help = re.search(r"\[(.*)\]$", option.help or "")  # a default that a library function gives, or one per mixer
+    said = "required" if option.required else in_help[1] if in_help else f"default: {_value(default)}"
+    names = ", ".join(option.opts + option.secondary_opts)
+    return [names, _type(option), said, *(["may be repeated"] if option.multiple else [])]
+
+
+def _value(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _type(option: click.Option) -> str:
+    if option.is_flag:
+        return "flag"
+    kind = option.type
+    if isinstance(kind, click.Choice):
+        return "|".join(str(choice) for choice in kind.choices)
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        low = "" if kind.min is None else f"{kind.min} {'<' if kind.min_open else '<='} "
+        high = "" if kind.max is None else f" {'<' if kind.max_open else '<='} {kind.max}"
+        return f"{low}{kind.name.split()[0]}{high}"
+    return kind.name
+
+
+if __name__ == "__main__":
+    print(described(), end="")
