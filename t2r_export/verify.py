@@ -72,7 +72,7 @@ def verify(
     for each in (model, unfolded):
         each.positions.past_end = signature.past_end
     _same_interface(decoder, model)
-    both = SideBySide(unfolded, decoder, torch.Generator().manual_seed(seed))
+    both = SideBySide(unfolded, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
     checks = Checks(unfolded, bound, rounding)
     report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
     report.checks, report.greedy_bound = checks.made, bound.greedy

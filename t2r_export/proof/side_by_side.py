@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from t2r_export.model.mixers import State
 from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
+from t2r_runtime.signature import StateSpec
 
 PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every state is non-zero
 
@@ -49,6 +50,7 @@ class SideBySide:
 
     model: Transformer  # unfolded
     decoder: Decoder
+    specs: Sequence[StateSpec]  # of the folded model's states, which the graph keeps in its own layout
     generator: torch.Generator
     states: State = field(default_factory=dict)  # the model's now
     worst: Errors = field(default_factory=Errors)
@@ -76,7 +78,7 @@ class SideBySide:
 
     def compare(self, logits: np.ndarray, expected: Tensor) -> None:
         """The graph's logits (B, vocabulary) with the model's, and the states that both have now."""
-        received = unpack(self.decoder.state(), self.model.state_spec())
+        received = unpack(self.decoder.state(), self.specs)
         self.worst = self.worst.or_worse(
             Errors(logit_error(logits, expected), state_error(received, arrays(self.model, self.states)))
         )
