@@ -44,7 +44,9 @@ ROOMS = {
         {PIPELINE, "config", "model", "model.mixers", "checkpoints", "graph", "training", "quantizers", "proof"},
         {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
     ),
-    "providers": Room({PIPELINE, "config", "checkpoints", "graph", "quantizers", "proof", "providers"}, HEAVY),
+    "providers": Room(
+        {PIPELINE, "config", "model", "checkpoints", "graph", "training", "quantizers", "proof", "providers"}, HEAVY
+    ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
 ONNX_STAGES = {"export.py", "quantize.py"}  # of the pipeline, those that write a graph

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from t2r_export.cli.output import table
 from t2r_runtime.errors import UserError
 
 # the formats of results
@@ -24,8 +25,7 @@ class Table:
     rows: list[list[str]]
 
     def markdown(self) -> str:
-        lines = [self.head, ["---"] * len(self.head), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return table(self.rows, self.head, markdown=True)
 
 
 def read_result(path: Path) -> dict[str, Any]:

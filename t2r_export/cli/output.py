@@ -56,8 +56,11 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """Columns wide enough for what is in them; numbers to the right, other things to the left."""
+def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: bool = False) -> str:
+    """Aligned columns, numbers to the right and text to the left; or a table of Markdown."""
+    if markdown:
+        cells = [head, ["---"] * len(head), *rows]
+        return "\n".join(f"| {' | '.join(map(str, line))} |" for line in cells)
     lines = [list(head)] if head else []
     lines += [[str(cell) for cell in row] for row in rows]
     columns = list(zip(*lines, strict=True))

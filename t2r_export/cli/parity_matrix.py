@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +109,7 @@ def text(matrix: Matrix, markdown: bool) -> str:
         for provider in dict.fromkeys(cell.provider for cell in matrix.cells)
     ]
     head = ["provider", *columns]
-    lines = [_markdown(rows, head) if markdown else table(rows, head), ""]
+    lines = [table(rows, head, markdown), ""]
     mark = "- " if markdown else ""
     lines += [f"{mark}({number}) {reason}" for number, reason in enumerate(reasons, 1)]
     lines += [f"{mark}{provider}: {_with(matrix, provider)}" for provider in matrix.versions]
@@ -128,8 +127,3 @@ def _with(matrix: Matrix, provider: str) -> str:
         if len(cell.placement) > 1
     ]
     return ", ".join(parts) + (f"; nodes there: {', '.join(split)}" if split else "")
-
-
-def _markdown(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,9 +1,8 @@
-"""Configs of which there are several kinds, each with options of its own: to plain data and back, and to a class."""
+"""Configs of which there are several kinds, each with options of its own: to plain data and back."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -43,9 +42,3 @@ def of_kind(table: Mapping[str, type[K]], data: Mapping[str, Any], what: str) ->
     kind = values.pop("kind", None)
     choice(f"{what} kind", kind, tuple(table))
     return table[str(kind)], fields(table[str(kind)], values, f"a {kind} {what}'s config")
-
-
-def resolve(path: str) -> Any:
-    """The class at "module:Class". It is imported here, so that a table of plain data can name what needs torch."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)

@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.quantize import MIN_CALIBRATION, SCHEMES, QuantizeConfig, scheme
 from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.subprocess import RemoteDecoder, remote_versions
 from t2r_export.quantize import calibration_tokens, quantize
+from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
@@ -177,22 +179,14 @@ class _Graphs:
             return None
         if self._calibrate is None:
             self._calibrate = self._folder / "sampled.npy"
-            np.save(self._calibrate, sampled(self.checkpoint))
+            np.save(self._calibrate, calibration_text(self.checkpoint.model))
         return self._calibrate
 
 
-@torch.inference_mode()
-def sampled(checkpoint: Checkpoint, seed: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Text of the model's own, (N,) token ids: at least enough of it to calibrate on."""
-    model, generator = checkpoint.model, torch.Generator().manual_seed(seed)
+def calibration_text(model: Transformer) -> npt.NDArray[np.int32]:
+    """Text sampled from the model itself, (N,) token ids: twice as many as calibration needs."""
     length = min(model.config.max_positions or SAMPLED, SAMPLED)
-    batch = math.ceil(2 * MIN_CALIBRATION / length)
-    ids, states, columns = torch.full((batch,), model.config.bos_token or 0), model.init_state(batch), []
-    for _ in range(length):
-        columns.append(ids)
-        logits, states = model.step(ids, states)
-        ids = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
-    return torch.stack(columns, 1).flatten().numpy()
+    return sample(model, 2 * MIN_CALIBRATION, length)
 
 
 def _open(known: Mapping[tuple[str, str], Cell], provider: str, precision: str) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from onnxruntime.quantization import CalibrationDataReader
 
 from t2r_export.quantizers.base import Calibration, Tokens
+from t2r_export.training.data import parallel_sequences
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import INPUT_IDS, PAST, Signature
@@ -53,6 +54,4 @@ def sequences(tokens: Tokens, signature: Signature, steps: int) -> Tokens:
     """A text (N,) as rows (B, T) that are read side by side and lie evenly spread over all of it."""
     batch = signature.batch or SEQUENCES
     steps = min(steps, max(1, len(tokens) // batch), signature.max_positions or steps)
-    starts = np.linspace(0, len(tokens) - steps, batch).astype(np.int64)
-    rows: Tokens = tokens[starts[:, None] + np.arange(steps)]
-    return rows
+    return parallel_sequences(tokens, batch, steps)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from t2r_export.training.data import read_documents
+from t2r_export.training.data import held_out_windows, parallel_sequences, read_documents, read_ids, spread
 from t2r_runtime import Decoder, Text
-from t2r_runtime.errors import CheckFailed, UserError, printable
+from t2r_runtime.errors import CheckFailed
 from t2r_runtime.signature import Signature
 
 WINDOW = 256  # tokens that a window predicts, from the initial state
@@ -97,7 +97,7 @@ def read_tokens(path: Path, signature: Signature) -> Tokens:
         UserError: an unreadable file, a graph without a tokenizer, tokens that are not in its vocabulary.
     """
     if path.suffix == ".npy":
-        return _read_array(path, signature)
+        return read_ids(path, signature.vocab_size).ravel().astype(np.int64)
     text, bos = Text.of(signature), signature.bos_token
     start, end = ([bos], []) if bos is not None else ([], list(signature.eos_tokens[:1]))
     tokens: list[int] = []
@@ -114,11 +114,7 @@ def windows(tokens: Tokens, signature: Signature) -> Tokens:
         UserError: too few tokens for one row.
     """
     length = min(WINDOW, signature.max_positions or WINDOW)
-    count = (len(tokens) - 1) // length
-    if count < 1:
-        raise UserError(f"a text of at least {length + 1} tokens to check on", str(len(tokens)), "give more text")
-    chosen = np.linspace(0, count - 1, min(count, WINDOWS)).astype(np.int64)
-    rows: Tokens = tokens[chosen[:, None] * length + np.arange(length + 1)]
+    rows: Tokens = spread(held_out_windows(tokens, length), WINDOWS).numpy()
     return rows
 
 
@@ -142,13 +138,12 @@ def _long_run(graphs: list[Decoder], tokens: Tokens) -> tuple[float, float, int]
     signature = graphs[0].signature
     batch = signature.batch or CHAINS
     steps = min(CHAIN, len(tokens) // batch)
-    starts = np.linspace(0, len(tokens) - steps, batch).astype(np.int64)
     same, worst = 0, 0.0
-    for step in range(steps):
+    for step, ids in enumerate(parallel_sequences(tokens, batch, steps).T):
         if step % (signature.max_positions or CHAIN) == 0:
             for graph in graphs:
                 graph.reset(batch=batch)
-        before, after = (graph.step(tokens[starts + step]) for graph in graphs)
+        before, after = (graph.step(ids) for graph in graphs)
         same += int((before.argmax(-1) == after.argmax(-1)).sum())
         difference = float(np.abs(after - before).max())
         worst = math.nan if math.isnan(difference) or math.isnan(worst) else max(worst, difference)
@@ -159,19 +154,3 @@ def _parts(rows: Tokens, batch: int) -> list[Tokens]:
     """Rows in groups of `batch`; what is left over, less than a whole group, fills up with rows from the start."""
     count = math.ceil(len(rows) / batch) * batch
     return np.split(np.resize(rows, (count, rows.shape[1])), count // batch)
-
-
-def _read_array(path: Path, signature: Signature) -> Tokens:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"token ids in {path}", printable(error), "write them with numpy.save") from error
-    inside = array.size and array.dtype.kind in "iu" and 0 <= array.min() and array.max() < signature.vocab_size
-    if not inside:
-        raise UserError(
-            f"whole numbers from 0 to {signature.vocab_size - 1} in {path}",
-            f"{array.dtype} of shape {array.shape}",
-            "write token ids of this model with numpy.save",
-        )
-    tokens: Tokens = array.ravel().astype(np.int64)
-    return tokens

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.model import ModelConfig
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 
 IntArray = npt.NDArray[Any]
 
@@ -63,19 +63,14 @@ def read_corpus(
         raise UserError("at least one file to train on", "none", "name a text file")
     arrays = [path.suffix == ".npy" for path in paths]
     if all(arrays):
-        corpus = _from_arrays([_read_array(path) for path in paths], held_out)
+        corpus = _from_arrays([read_ids(path, model.vocab_size) for path in paths], held_out)
     elif any(arrays):
         raise UserError("text files or .npy files", "both", "tokenize the text first, or leave the .npy files out")
     else:
         documents = [document for path in paths for document in read_documents(path, separator)]
         corpus = _from_documents(tokenize(documents, tokenizer, model), held_out)
-    for part in (corpus.training, corpus.validation):
-        if part.numel() and not 0 <= int(part.min()) <= int(part.max()) < model.vocab_size:
-            raise UserError(
-                f"tokens from 0 to {model.vocab_size - 1}, the model's vocabulary",
-                f"tokens from {int(part.min())} to {int(part.max())}",
-                "use the tokenizer that the model was trained with",
-            )
+        for part in (corpus.training, corpus.validation):
+            _check_vocabulary(part.numpy(), model.vocab_size)
     return corpus
 
 
@@ -132,20 +127,33 @@ def _from_arrays(arrays: list[IntArray], held_out: float) -> Corpus:
     return Corpus(torch.from_numpy(whole[:kept]), torch.from_numpy(whole[kept:]))
 
 
-def _read_array(path: Path) -> IntArray:
+def read_ids(path: Path, vocab_size: int) -> IntArray:
+    """The token ids of a .npy file: integers (N,) or (N, length+1), all in the vocabulary.
+
+    Raises:
+        UserError: an unreadable file, or one with anything else in it.
+    """
     try:
-        array: IntArray = np.load(path, allow_pickle=False)
+        ids: IntArray = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"an array of token ids in {path}", str(error), "write it with numpy.save") from error
-    if array.ndim not in (1, 2) or array.dtype.kind not in "iu" or not array.size:
+        raise UserError(f"an array of token ids in {path}", printable(error), "write it with numpy.save") from error
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
         raise UserError(
             f"integers of shape (N,) or (N, length+1) in {path}",
-            f"{array.dtype} of shape {array.shape}",
+            f"{ids.dtype} of shape {ids.shape}",
             "write token ids with numpy.save",
         )
-    if array.max() > np.iinfo(np.int32).max:
-        raise UserError(f"token ids of 32 bits in {path}", f"{array.max()}", "write the model's token ids")
-    return array
+    _check_vocabulary(ids, vocab_size)
+    return ids
+
+
+def _check_vocabulary(ids: IntArray, size: int) -> None:
+    if ids.size and not 0 <= ids.min() <= ids.max() < size:
+        raise UserError(
+            f"tokens from 0 to {size - 1}, the model's vocabulary",
+            f"tokens from {ids.min()} to {ids.max()}",
+            "use the tokenizer that the model was trained with",
+        )
 
 
 class Windows:
@@ -185,17 +193,32 @@ class Windows:
         return self._epochs[epoch]
 
 
-def held_out_windows(tokens: Tensor, length: int) -> Tensor:
+def held_out_windows(tokens: Tensor | IntArray, length: int) -> Tensor:
     """Every window of held-out tokens in order (N, length+1), int64: each token is predicted once, a short rest never.
 
     tokens (N,) or (N, length+1).
     """
+    tokens = torch.as_tensor(tokens)
     check_length(tokens, length, "held-out text")
     if tokens.ndim == 2:
         return tokens.long()
     count = (len(tokens) - 1) // length
     starts = torch.arange(count) * length
     return tokens[starts[:, None] + torch.arange(length + 1)].long()
+
+
+def spread(windows: Tensor, count: int) -> Tensor:
+    """At most `count` of the windows (N, T+1), evenly spread: the same ones every time."""
+    if len(windows) <= count:
+        return windows
+    return windows[torch.arange(count) * (len(windows) - 1) // max(1, count - 1)]
+
+
+def parallel_sequences(tokens: IntArray, count: int, length: int) -> IntArray:
+    """`count` runs of `length` tokens, evenly spread over a stream (N,), as (count, length); they may overlap."""
+    starts = np.linspace(0, len(tokens) - length, count).astype(np.int64)
+    rows: IntArray = tokens[starts[:, None] + np.arange(length)]
+    return rows
 
 
 def check_length(tokens: Tensor, length: int, what: str) -> None:

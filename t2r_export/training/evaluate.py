@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.data import held_out_windows
+from t2r_export.training.data import held_out_windows, spread
 from t2r_runtime.errors import UserError
 
 BATCH_TOKENS = 4096  # read at once: long windows fit where short ones do
@@ -46,13 +46,6 @@ def evaluate(model: Transformer, windows: Tensor, batch: int = 16) -> Evaluation
         total += F.cross_entropy(logits.flatten(0, 1).float(), part[:, 1:].flatten(), reduction="sum")
     length = windows.shape[1] - 1
     return Evaluation(total.item() / (len(windows) * length), len(windows) * length, length)
-
-
-def spread(windows: Tensor, count: int) -> Tensor:
-    """At most `count` of the windows (N, T+1), evenly spread: a sample that is the same every time."""
-    if len(windows) <= count:
-        return windows
-    return windows[torch.linspace(0, len(windows) - 1, count).long()]
 
 
 @dataclass(frozen=True)

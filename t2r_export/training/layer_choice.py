@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.model.transformer import Block, Transformer
-from t2r_export.training.data import Corpus, Windows, held_out_windows
-from t2r_export.training.evaluate import evaluate, spread
+from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
+from t2r_export.training.evaluate import evaluate
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import Transfer
 from t2r_export.training.trainer import learning_rate

@@ -10,6 +10,7 @@ processes train on the same batches as one.
 from __future__ import annotations
 
 import math
+import pkgutil
 import signal
 import threading
 from pathlib import Path
@@ -20,12 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
-from t2r_export.config.tagged import resolve
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
-from t2r_export.training.data import Corpus, Windows, held_out_windows
+from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
-from t2r_export.training.evaluate import evaluate, spread
+from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import LossWeights, Stage
@@ -87,7 +87,7 @@ class Trainer:
         loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy)
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
-        kind: type[Stage] = resolve(STAGES[plan.stage].stage)
+        kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
         stage = kind(self.student, self.teacher, loss_weights).to(self.device)
         stage.measure(self.windows(before).to(self.device))
         trainable = stage.trainable()

@@ -21,7 +21,7 @@ from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
-from t2r_export.providers.matrix import sampled
+from t2r_export.providers.matrix import calibration_text
 from t2r_export.quantize import quantize
 from t2r_export.verify import verify
 from t2r_runtime import Sampling
@@ -134,7 +134,7 @@ if WANTED.schemes:
     @pytest.mark.parametrize("scheme", WANTED.schemes)
     def test_quantized(scheme: str, storyteller: checkpoint.Checkpoint, tmp_path: Path) -> None:
         export(storyteller, tmp_path / "model.onnx", WANTED.config)
-        np.save(tmp_path / "sampled.npy", sampled(storyteller))
+        np.save(tmp_path / "sampled.npy", calibration_text(storyteller.model))
         calibrate = tmp_path / "sampled.npy" if SCHEMES[scheme].calibrated else None
         config = QuantizeConfig(
             scheme=scheme, calibrate=calibrate, activation_bits=WANTED.activation_bits if calibrate else 8

@@ -21,7 +21,7 @@ from t2r_export.config.quantize import MIN_CALIBRATION
 from t2r_export.export import export
 from t2r_export.providers import matrix as parity_matrix
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.matrix import PRECISIONS, Cell, Matrix, read_matrix, sampled
+from t2r_export.providers.matrix import PRECISIONS, Cell, Matrix, calibration_text, read_matrix
 from t2r_runtime import PROVIDERS, Decoder, UserError
 from t2r_runtime.providers import versions
 
@@ -230,7 +230,7 @@ def test_read_matrix_gives_back_what_was_written(model: Path, tmp_path: Path, ca
 
 def test_the_sampled_text_is_long_enough_and_the_models_own(model: Path) -> None:
     loaded = checkpoint.load(model)
-    ids = sampled(loaded)
-    assert ids.dtype == np.int64 and len(ids) >= MIN_CALIBRATION and ids.max() < small.VOCABULARY
+    ids = calibration_text(loaded.model)
+    assert ids.dtype == np.int32 and len(ids) >= MIN_CALIBRATION and ids.max() < small.VOCABULARY
     assert ids[0] == loaded.model.config.bos_token
-    np.testing.assert_array_equal(ids, sampled(loaded))
+    np.testing.assert_array_equal(ids, calibration_text(loaded.model))

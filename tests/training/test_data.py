@@ -9,7 +9,15 @@ import torch
 
 import texts
 from t2r_export.config.model import ModelConfig
-from t2r_export.training.data import Windows, held_out_windows, read_corpus, read_documents, tokenize
+from t2r_export.training.data import (
+    Windows,
+    held_out_windows,
+    parallel_sequences,
+    read_corpus,
+    read_documents,
+    spread,
+    tokenize,
+)
 from t2r_runtime.errors import UserError
 
 MODEL = texts.TEACHER
@@ -111,6 +119,21 @@ def test_held_out_windows_predict_every_token_once() -> None:
     windows = held_out_windows(torch.arange(32), length=7)
     assert windows[:, 1:].flatten().tolist() == list(range(1, 29))
     assert torch.equal(windows[1:, 0], windows[:-1, -1])
+
+
+def test_a_sample_is_spread_evenly() -> None:
+    rows = torch.arange(10)[:, None]
+    assert spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
+    assert spread(rows, 10) is rows
+    assert spread(rows, 1).flatten().tolist() == [0]
+    many = torch.arange(64 * 3 + 1)[:, None]
+    assert spread(many, 65).flatten().tolist() == list(range(0, 193, 3))  # exact, at every count
+
+
+def test_sequences_read_in_parallel_reach_from_end_to_end() -> None:
+    rows = parallel_sequences(np.arange(100), 3, 20)
+    assert [(row[0], row[-1]) for row in rows] == [(0, 19), (40, 59), (80, 99)]
+    assert parallel_sequences(np.arange(10), 2, 8).tolist() == [list(range(8)), list(range(2, 10))]
 
 
 def corpus_error(paths: list[Path], tokenizer: str | None = None, model: ModelConfig = MODEL) -> str:

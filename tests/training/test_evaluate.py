@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import small
-from t2r_export.training.evaluate import evaluate, evaluate_lengths, spread, token_losses
+from t2r_export.training.evaluate import evaluate, evaluate_lengths, token_losses
 from t2r_runtime.errors import UserError
 
 
@@ -54,12 +54,6 @@ def test_a_perplexity_past_all_numbers_is_infinite() -> None:
 def test_nothing_to_evaluate() -> None:
     with pytest.raises(UserError, match="at least one window"):
         evaluate(small.model(), windows(0))
-
-
-def test_a_sample_is_spread_evenly() -> None:
-    rows = torch.arange(10)[:, None]
-    assert spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
-    assert spread(rows, 10) is rows
 
 
 def test_lengths_are_evaluated_on_the_same_text() -> None:

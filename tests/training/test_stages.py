@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pkgutil
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ import small
 import texts
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import LinearConfig, SpanConfig
-from t2r_export.config.tagged import resolve
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.evaluate import evaluate
@@ -32,7 +32,7 @@ def windows(seed: int = 1) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_the_table_names_a_class_of_every_stage(name: str) -> None:
-    stage = resolve(STAGES[name].stage)
+    stage = pkgutil.resolve_name(STAGES[name].stage)
     assert issubclass(stage, Stage)
     assert stage.__name__.lower() == name
     student, teacher = pair()
