@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.layers import choose_layers
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -57,25 +58,3 @@ def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
     earlier = original.provenance.get("convert", {}).get("source_config")
     made = {"source_sha256": original.sha256, "source_config": earlier or original.config.to_dict(), **done}
     return {**original.provenance, "convert": made}
-
-
-def choose_layers(text: str, count: int) -> set[int]:
-    """The layers to convert that `all`, `none`, `every:N` or `0,2,5` name, of `count` layers.
-
-    `every:N` converts all but each Nth: of eight layers, `every:4` keeps 3 and 7 softmax.
-    """
-    everything = set(range(count))
-    if text in ("all", "none"):
-        return everything if text == "all" else set()
-    try:
-        if text.startswith("every:"):
-            step = int(text.removeprefix("every:"))
-            if step < 1:
-                raise ValueError
-            return everything - set(range(step - 1, count, step))
-        chosen = {int(number) for number in text.split(",")}
-    except ValueError:
-        raise UserError("layers as all, none, every:N or 0,2,5", repr(text), "write it in one of those forms") from None
-    if not chosen <= everything:
-        raise UserError(f"layers from 0 to {count - 1}", text, "choose layers that the model has")
-    return chosen

@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
+from t2r_export.config.layers import ranges
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
-from t2r_export.config.words import ranges
 from t2r_export.model.mixers import Mixer
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session import open_graph, read_signature

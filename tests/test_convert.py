@@ -12,44 +12,13 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K
 from t2r_export.config.mixers import Guard, LinearConfig
-from t2r_export.convert import choose_layers, convert
+from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 
 def teacher(rotary: bool = False, layers: int = 4) -> Transformer:
     return small.model(dataclasses.replace(LLAMA if rotary else GPT2, layers=(SOFTMAX,) * layers))
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("all", {0, 1, 2, 3, 4, 5, 6, 7}),
-        ("none", set()),
-        ("every:4", {0, 1, 2, 4, 5, 6}),
-        ("every:1", set()),
-        ("every:9", {0, 1, 2, 3, 4, 5, 6, 7}),
-        ("0,2,5", {0, 2, 5}),
-        (" 7 , 7", {7}),
-    ],
-)
-def test_choice_of_layers(text: str, expected: set[int]) -> None:
-    assert choose_layers(text, 8) == expected
-
-
-@pytest.mark.parametrize("text", ["", "some", "every:", "every:0", "every:-1", "0;1", "1,", "0-3"])
-def test_unknown_choice(text: str) -> None:
-    with pytest.raises(UserError) as caught:
-        choose_layers(text, 8)
-    assert str(caught.value) == (
-        f"expected layers as all, none, every:N or 0,2,5; received {text!r}; write it in one of those forms"
-    )
-
-
-@pytest.mark.parametrize("text", ["8", "-1", "0,99"])
-def test_a_layer_that_is_not_there(text: str) -> None:
-    with pytest.raises(UserError, match=f"expected layers from 0 to 7; received {text}; choose layers that the model"):
-        choose_layers(text, 8)
 
 
 @pytest.mark.parametrize("rotary", [False, True])

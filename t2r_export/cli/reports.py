@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from t2r_export.cli.output import size, table
-from t2r_export.config.words import ranges
+from t2r_export.config.layers import ranges
 from t2r_runtime.signature import GENERATE, PREFILL
 
 ILL_CONDITIONED = (

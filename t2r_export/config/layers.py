@@ -1,0 +1,40 @@
+"""Numbers of layers as text: as the command line reads them, and as reports write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from t2r_runtime.errors import UserError
+
+
+def choose_layers(text: str, count: int) -> set[int]:
+    """The layers to convert that `all`, `none`, `every:N` or `0,2,5` name, of `count` layers.
+
+    `every:N` converts all but each Nth: of eight layers, `every:4` keeps 3 and 7 softmax.
+    """
+    everything = set(range(count))
+    if text in ("all", "none"):
+        return everything if text == "all" else set()
+    try:
+        if text.startswith("every:"):
+            step = int(text.removeprefix("every:"))
+            if step < 1:
+                raise ValueError
+            return everything - set(range(step - 1, count, step))
+        chosen = {int(number) for number in text.split(",")}
+    except ValueError:
+        raise UserError("layers as all, none, every:N or 0,2,5", repr(text), "write it in one of those forms") from None
+    if not chosen <= everything:
+        raise UserError(f"layers from 0 to {count - 1}", text, "choose layers that the model has")
+    return chosen
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending integers: 0, 1, 2, 5 -> '0-2, 5'."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] + 1 == number:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
