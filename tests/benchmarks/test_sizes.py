@@ -14,7 +14,7 @@ from t2r_runtime.errors import CheckFailed, UserError
 def test_no_speed_for_a_graph_that_is_another_model(tmp_path: Path) -> None:
     right, _ = small.graph(tmp_path / "graph.onnx")
     require_parity(right, tmp_path / "graph.onnx")
-    with pytest.raises(CheckFailed, match=r"no speed for graph.onnx, which is not the model: logits, absolute"):
+    with pytest.raises(CheckFailed, match=r"no speed for graph.onnx, which is not the model: .*logits"):
         require_parity(small.checkpoint(seed=1), tmp_path / "graph.onnx")
 
 

@@ -1,0 +1,118 @@
+"""What README.md and the docs tell people to type: the README's commands and program run, and no option is made up."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+import torch
+
+from cli.command_line import commands
+from cli_models import CONFIG, letter_tokenizer
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import export_main, main
+from t2r_export.model.transformer import Transformer
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "models").glob("*/README.md"))]
+SHORTER = {  # what the README leaves to the defaults, and a test has no time for
+    "finetune": ["--steps", "1,1", "--batch", "2", "--length", "16", "--device", "cpu"],
+    "generate": ["--max-tokens", "20"],
+    "bench": ["--steps", "2", "--rounds", "1", "--starts", "0", "--prompt", "4"],
+}
+
+
+def fenced(page: str, language: str = "") -> list[str]:
+    """The fenced blocks of a language; without one, those that name none."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    return [text for name, text in blocks if name == language]
+
+
+def typed(block: str) -> list[list[str]]:
+    """The commands of ours in a block of a shell, without what stands behind a #."""
+    lines = [
+        shlex.split(line, comments=True) for line in block.splitlines() if line.startswith(("t2r ", "t2r-export "))
+    ]
+    return [line for line in lines if line]
+
+
+def run(words: list[str]) -> int:
+    if words[0] == "t2r-export":
+        return export_main(words[1:])
+    return main([*words[1:], *SHORTER.get(words[1], [])])
+
+
+def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of the block, in its order, on a small model and texts that stand where the block names some."""
+    [block] = [block for block in fenced(README) if "t2r convert" in block]
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    checkpoint.save(Path("SRC"), Transformer(CONFIG), letter_tokenizer(), {"origin": "random weights"})
+    for name in ("text.txt", "held_out.txt"):
+        Path(name).write_text("once upon a time, there was a recipe. " * 40)
+    lines = typed(block)
+    assert {"convert", "finetune", "verify", "quantize", "generate"} <= {words[1] for words in lines}
+    for words in lines:
+        assert run(words) == 0, words
+    assert {"swapped.pt", "tuned.pt", "out.onnx", "small.onnx"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints what the README says that it prints."""
+    [program] = fenced(README, "python")
+    [printed] = [block for block in fenced(README) if "StateSpec(" in block]
+    [command] = re.findall(r"^after `(t2r-export .*?)` prints$", README, flags=re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    shutil.copytree(ROOT / "models" / "storyteller", "models/storyteller")
+    assert run(shlex.split(command)) == 0
+    capsys.readouterr()
+    exec(program, {})
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_is_written_down_exists(page: Path) -> None:
+    """Verbs and options of commands in blocks and between backticks, and the programs of benchmarks/."""
+    text = page.read_text(encoding="utf-8")
+    wrong = [line for line in written(text) if unknown(line)]
+    assert wrong == []
+    programs = re.findall(r"python (benchmarks/\w+\.py)", text)
+    assert [name for name in programs if not (ROOT / name).is_file()] == []
+
+
+def written(text: str) -> list[str]:
+    """What begins with t2r or t2r-export, on a line of its own or between backticks."""
+    spans = re.findall(r"`((?:t2r|t2r-export) [^`]+)`", text.replace("\n", " "))
+    return spans + re.findall(r"^(?: {4})?((?:t2r|t2r-export) [^\n`]+)$", text, flags=re.MULTILINE)
+
+
+def unknown(line: str) -> list[str]:
+    """The verb or the options of a command that there are not."""
+    program, *words = line.partition("#")[0].split()
+    verb = "export" if program == "t2r-export" else words[0]
+    if verb not in commands():
+        return [] if verb.startswith("--") or verb.isupper() else [verb]
+    known = {name for p in commands()[verb].params if isinstance(p, click.Option) for name in p.opts}
+    return [word for word in words if word.startswith("--") and word.split("=")[0] not in {*known, "--help"}]
+
+
+@pytest.mark.parametrize(
+    "line, found",
+    [
+        ("t2r bench layouts --rounds 3", []),  # a graph of that name
+        ("t2r bench --size huge", ["--size"]),
+        ("t2r benchmark", ["benchmark"]),
+        ("t2r-export model.pt out.onnx --target npu  # --fast", []),
+        ("t2r-export model.pt out.onnx --fast", ["--fast"]),
+        ("t2r VERB", []),
+    ],
+)
+def test_what_is_made_up_is_found(line: str, found: list[str]) -> None:
+    assert unknown(line) == found
+    assert written(f"Type\n\n    {line}\n\nor `{line}`.") == [line, line]
