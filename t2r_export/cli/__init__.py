@@ -8,7 +8,6 @@ need belongs into a library function with its own test.
 from __future__ import annotations
 
 import copy
-import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import click
 
 from t2r_export import __version__
 from t2r_export.cli import exit as errors
+from t2r_export.cli import startup
 from t2r_runtime.signature import CONTRACT_VERSION
 
 VERBS = {  # verb: (module, help in one line)
@@ -90,5 +90,5 @@ def _run(command: click.Command, program: str, arguments: Sequence[str] | None) 
     if arguments is not None:
         return errors.run(command, program, arguments)
     code = errors.run(command, program, sys.argv[1:])
-    gc.freeze()  # the process ends: Python would look through all of torch for garbage first, for a quarter of a second
+    startup.ending()
     return code

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from t2r_export.cli import quantize as quantizing
-from t2r_export.cli.output import importing, json_option, show
+from t2r_export.cli.output import json_option, show
 from t2r_export.cli.reports import export_text, state_bytes
+from t2r_export.cli.startup import importing
 from t2r_export.config.export import PAST_ENDS, STATE_LAYOUTS, ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
@@ -93,6 +94,9 @@ def command(
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export
 
+        if scheme is not None:
+            from t2r_export.quantize import export_quantized
+
     if kind and not out.suffix:
         out = out.with_name(f"{out.name}.{kind}")
     config = ExportConfig(
@@ -112,9 +116,6 @@ def command(
         report = export(checkpoint.load(model, digest), out, config)
     else:
         how = QuantizeConfig(scheme=scheme, **given)
-        with importing():
-            from t2r_export.quantize import export_quantized
-
         with quantizing.failure_shown(as_json):
             report, quantized = export_quantized(checkpoint.load(model, digest), out, config, how, check)
     files = {str(file): file.stat().st_size for file in report.files}

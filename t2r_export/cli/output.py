@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,18 +17,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 def json_option(function: F) -> F:
     """The option `--json`, given to the command as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Look for no garbage while torch is imported, which makes none: an eighth of the time that it takes."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def show(as_json: bool, data: Any, text: str) -> None:

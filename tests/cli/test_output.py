@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import math
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from t2r_export.cli.output import importing, plain, show, size, table
+from t2r_export.cli.output import plain, show, size, table
 from t2r_export.cli.progress import progress
 
 
@@ -72,9 +71,3 @@ def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str], mon
         for done in (5, 10):
             advance(done)
     assert "verify" in capsys.readouterr().err
-
-
-def test_garbage_is_collected_again_after_an_import() -> None:
-    with importing():
-        assert not gc.isenabled()
-    assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""`t2r finetune` and `t2r demo` from the command line, on models that take a moment."""
+"""`t2r finetune` from the command line, on models that take a moment."""
 
 from __future__ import annotations
 
@@ -149,19 +149,3 @@ def test_finetune_needs_text(converted: Path, tmp_path: Path, capsys: Output) ->
     assert err.startswith("t2r: expected text in ")
     _, err = run(capsys, "finetune", converted, tmp_path / "x.pt", code=2)
     assert "Missing option '--data'" in err
-
-
-def test_demo(converted: Path, capsys: Output) -> None:
-    out, err = run(capsys, "demo", converted, "--prompt", "the cat")
-    for expected in ("parameters", "a sequence, constant", "layers 0-1: folded", "500 steps, cpu", "tokens/s"):
-        assert expected in out
-    assert "\n\nthe cat" in out
-    assert err.count("\n") == 1
-    result = json.loads(run(capsys, "demo", converted, "--json")[0])
-    assert result["parity"]["passed"] is True
-    assert result["text"].startswith("Once upon a time") or result["text"]
-
-
-def test_demo_without_a_model(tmp_path: Path, capsys: Output) -> None:
-    _, err = run(capsys, "demo", tmp_path / "none.pt", "--json", code=2)
-    assert err.startswith(f"t2r: expected a model at {tmp_path / 'none.pt'}; received nothing; ")
