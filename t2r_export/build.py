@@ -1,8 +1,8 @@
-"""Build a model of the zoo from its recipe: one TOML file that says what is trained on what, and for how long.
+"""Build the models of a recipe: a TOML file that names the text, the teacher and the training of each student.
 
 A recipe names a text and a teacher (a checkpoint, or a tokenizer and a model to train from random weights), and the
-students to make from it. `build` does what one would type by hand, t2r convert and t2r finetune, in a work folder, and
-keeps what is already there: a build that was stopped goes on where it was.
+students to make from it. `build` runs `t2r convert` and `t2r finetune` for each in a work folder and keeps finished
+files: a build that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Student:
 def build(
     recipe: Path, work: Path, data: Path, on_progress: Callable[[str], object] = lambda line: None
 ) -> list[Student]:
-    """Make every model of `recipe` in the folder `work`, and `work/results.json` with what they reached.
+    """Make every model of `recipe` in the folder `work`, and `work/results.json` with their losses.
 
     Args:
         recipe: a TOML file; models/storyteller/recipe.toml is an example with every key.

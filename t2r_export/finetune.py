@@ -1,7 +1,7 @@
-"""Finetuning from end to end: a converted model and a text become a student that knows what its teacher knows.
+"""Finetuning from end to end: a converted model is trained on a text to predict as its teacher does.
 
-Requires a model (usually fresh from `convert`) and, for the stages that imitate, its teacher. Ensures an output file
-that holds the trained model with its history, or no output file; and, until then, a state to resume from.
+Requires a model (usually fresh from `convert`) and, for all stages but `task`, its teacher. Ensures an output file with
+the trained model and its history, or no output file; and, until then, a state to resume from.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from t2r_runtime.errors import CheckFailed, UserError
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """What a run did, and teacher and student side by side on all held-out windows."""
+    """The result of a run: teacher and student on all held-out windows."""
 
     output: Path
     teacher: Evaluation | None
@@ -93,19 +93,19 @@ def _accelerator(config: FinetuneConfig) -> Any:
     import torch
     from accelerate import Accelerator
 
-    choose_device(config.device)  # or say that it is missing
-    # without cpu=True, Accelerate lets the processes of a machine that has no accelerator run alone, each on its own
+    choose_device(config.device)  # raises where it is missing
+    # without cpu=True, Accelerate does not connect the processes of a machine that has no accelerator
     accelerator = Accelerator(cpu=config.device == "cpu" or not torch.accelerator.is_available())
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != launched:
         raise UserError(
-            f"{launched} processes that train together", f"{accelerator.num_processes}", "choose another device"
+            f"{launched} processes that train jointly", f"{accelerator.num_processes}", "choose another device"
         )
     return accelerator
 
 
 def _inputs(config: FinetuneConfig, loaded: Checkpoint) -> tuple[Transformer | None, Corpus, dict[str, Any]]:
-    """Teacher and text, checked against the student, and what identifies the run."""
+    """Teacher and text, checked against the student, and the identity of the run."""
     if config.output.is_dir():
         raise UserError("a file name to write to", f"the folder {config.output}", "name a file inside it")
     limit = loaded.config.max_positions
@@ -161,14 +161,14 @@ def _no_teacher(received: str) -> UserError:
 
 
 def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transformer) -> TrainingState:
-    """The state to begin with. Refuses to run over the state of an unfinished run."""
+    """The initial state, or the saved one with `resume`. Refuses to overwrite the state of an unfinished run."""
     if not config.state_path.exists():
         return TrainingState(identity, student.state_dict())
     if not config.resume:
         raise UserError(
             "no unfinished run with this output",
             f"its state in {config.state_path}",
-            "go on with --resume, or delete that file to start anew",
+            "continue with --resume, or delete that file to start again",
         )
     state = load_state(config.state_path, identity)
     if lora.attached(state.weights):
@@ -185,7 +185,7 @@ def _write(
     identity: dict[str, Any],
     after: Evaluation,
 ) -> None:
-    """The output with what was done to it, which is a function of the run alone: no dates, no durations."""
+    """Write the output with its history, which is a function of the run: no dates, no durations."""
     done = {
         **identity,
         "files": [path.name for path in config.data],

@@ -223,7 +223,7 @@ def test_interrupted_saves_its_state_and_says_how_to_go_on(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop_at(monkeypatch, config, 8)
-    assert "stopped after step 2 of distill; --resume goes on from there" in capsys.readouterr().err
+    assert "stopped after step 2 of distill; continue with --resume" in capsys.readouterr().err
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
     finetune(dataclasses.replace(config, resume=True))
@@ -265,7 +265,7 @@ def test_a_state_that_is_not_exact_gives_other_weights(
 
 def test_a_run_does_not_go_over_another_or_mix_with_it(config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_at(monkeypatch, config, 8)
-    with pytest.raises(UserError, match="go on with --resume, or delete that file to start anew"):
+    with pytest.raises(UserError, match="continue with --resume, or delete that file to start again"):
         finetune(config)
     with pytest.raises(UserError, match="expected length 16, as in the run saved in .*; received length 8;"):
         finetune(dataclasses.replace(config, resume=True, length=8))
@@ -349,7 +349,7 @@ def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: 
 def test_a_batch_that_processes_cannot_share(config: FinetuneConfig) -> None:
     done = run_program(dataclasses.replace(config, batch=3), launch=TWO_PROCESSES)
     assert done.returncode != 0
-    assert "a batch that 2 processes can share evenly; received 3" in done.stderr
+    assert "a batch size divisible by the 2 processes; received 3" in done.stderr
 
 
 def test_bfloat16_learns_as_well(config: FinetuneConfig, tmp_path: Path) -> None:

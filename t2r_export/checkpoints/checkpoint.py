@@ -1,7 +1,7 @@
-"""A model at rest: config, weights and tokenizer in one file, and how it came to be what it is.
+"""Checkpoints: config, weights, tokenizer and provenance of a model in one file.
 
-Our own file is torch's zip archive with tensors and plain data in it and nothing else, read with `weights_only=True`,
-so that opening a stranger's file runs none of its code. `load` opens a Hugging Face folder just as well.
+Our own file is torch's zip archive with only tensors and plain data in it, read with `weights_only=True`, so that
+opening an untrusted file runs none of its code. `load` also opens a Hugging Face folder.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Checkpoint:
 def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> None:
     """Write a model.pt, whole or not at all. A tied head is stored once.
 
-    The bytes depend on the arguments' values alone: the same model, tokenizer and provenance give the same file.
+    The bytes are a function of the arguments' values: the same model, tokenizer and provenance give the same file.
 
     Args:
-        path: where to; what was there before stays until the new file is complete.
-        model: any device and precision; float32 is what is stored.
+        path: an existing file is replaced once the new one is complete.
+        model: any device and precision; stored as float32.
         tokenizer: the text of a tokenizer.json, or None.
         provenance: plain JSON data.
 
@@ -111,8 +111,8 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
 def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
     """`data` as JSON gives it back: plain, its keys sorted, and no two values the same object.
 
-    The last matters to the bytes: pickle writes an object that occurs twice as a reference, and whether equal strings
-    are one object depends on how a program came by them.
+    The last decides the bytes: pickle writes an object that occurs twice as a reference, and whether equal strings are
+    one object depends on the program.
     """
     try:
         plain: dict[str, Any] = json.loads(json.dumps(data, sort_keys=True, allow_nan=False))

@@ -1,7 +1,7 @@
 """From named tensors to a model: names compared, then shapes, then values, and only then a model is made.
 
-Whatever a config claims, nothing is allocated for it: the model is laid out on torch's `meta` device, which holds
-shapes and no numbers, compared with the tensors that are there, and takes those over as they are.
+Nothing is allocated for what a config claims: the model is built on torch's `meta` device, which holds shapes and no
+values, compared with the tensors that are there, and takes those without a copy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def outline(config: ModelConfig) -> Transformer:
 class _NoInitialValues(TorchFunctionMode):
     """Lets torch.nn.init leave tensors without numbers as they are.
 
-    Nothing else would come of it, but torch loads its compiler for that: a second or two of every start.
+    They would have no effect, but torch loads its compiler for them: a second or two of every start.
     """
 
     def __torch_function__(

@@ -134,6 +134,6 @@ def convert_automatically(
         as_json,
         {"out": out, "config": found.model.config.to_dict(), **report},
         f"{table(rows, ['layer', *names.values(), 'chosen'])}\n"
-        f"{out}: {size(found.bytes)} of {size(room)} a sequence at {length} tokens; {found.nats:.4f} nats/token before "
-        f"finetuning, {found.nats - found.teacher_nats:+.4f} above the teacher ({expected:+.4f} were expected)",
+        f"{out}: {size(found.bytes)} of {size(room)} per sequence at {length} tokens; {found.nats:.4f} nats/token "
+        f"before finetuning, {found.nats - found.teacher_nats:+.4f} above the teacher ({expected:+.4f} were expected)",
     )

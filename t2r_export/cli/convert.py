@@ -14,7 +14,7 @@ from t2r_export.cli.output import json_option, show, size
 from t2r_export.config.mixers import MIXER_CONFIGS, Guard, LinearConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
-KINDS = list(MIXER_CONFIGS)  # what a layer can become: of softmax, one with a memory
+KINDS = list(MIXER_CONFIGS)  # mixers that softmax layers can be converted to; softmax itself can gain a memory
 TYPES = {"int": int, "float": float, "str": str}
 
 
@@ -27,34 +27,34 @@ def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 fields.setdefault(field.name, {})[kind] = field
     for name, kinds in reversed(fields.items()):
         field = next(iter(kinds.values()))
-        said = f"{field.metadata['help']}  [{', '.join(kinds)}; {_defaults(kinds)}]"
+        text = f"{field.metadata['help']}  [{', '.join(kinds)}; {_defaults(kinds)}]"
         choices = field.metadata["choices"]
         value: Any = click.Choice(choices) if choices else TYPES.get(str(field.type))
         form: dict[str, Any] = {"is_flag": True} if field.type == "bool" else {"type": value}
-        command = click.option(f"--{name.replace('_', '-')}", name, default=None, help=said, **form)(command)
+        command = click.option(f"--{name.replace('_', '-')}", name, default=None, help=text, **form)(command)
     return command
 
 
 def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
     """What holds where an option is not given: one word where all kinds agree."""
-    said = {
+    texts = {
         kind: "needed" if field.default is dataclasses.MISSING else f"default: {field.default}"
         for kind, field in kinds.items()
     }
-    words = set(said.values())
-    return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in said.items())
+    words = set(texts.values())
+    return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in texts.items())
 
 
 def _check_options(mixer: str, given: Mapping[str, Any]) -> None:
-    """Refuse what this mixer does not have, and name what it needs, in the words of the command line."""
+    """Refuse options that this mixer does not have, and name those that it needs."""
     fields = {field.name: field for field in dataclasses.fields(MIXER_CONFIGS[mixer])}
     stray = [name for name in given if name not in fields]
     needed = [name for name, f in fields.items() if "help" in f.metadata and f.default is dataclasses.MISSING]
     missing = [name for name in needed if name not in given]
-    for names, said in ((stray, "does not have"), (missing, "needs")):
+    for names, verb in ((stray, "does not have"), (missing, "needs")):
         if names:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-            raise click.UsageError(f"The mixer {mixer} {said} {options}.")
+            raise click.UsageError(f"The mixer {mixer} {verb} {options}.")
 
 
 @click.command("convert")
@@ -145,5 +145,5 @@ def command(
         as_json,
         {"out": out, "bytes": written, "layers": kinds, "config": model.config.to_dict()},
         f"{out}: {kinds.count(mixer)} of {len(kinds)} layers are {mixer} now, {size(written)}; "
-        + ("what is new in them knows nothing yet: t2r finetune teaches it" if new else "they have no new parameters"),
+        + ("their new parameters are untrained: t2r finetune trains them" if new else "they have no new parameters"),
     )

@@ -2,10 +2,10 @@
 
     0    done
     1    a check failed (CheckFailed)
-    2    the user can put it right (UserError, a mistyped command, a full disk)
+    2    the user can fix it (UserError, a mistyped command, a full disk)
     3    a bug: the line names the file that holds the traceback
     130  interrupted with Ctrl-C
-    141  whoever read our output went away, as `head` does; nothing is said
+    141  the reader of our output has closed it, as `head` does; nothing is printed
 
 The numbers 130 and 141 are what a shell reports for SIGINT and SIGPIPE.
 """
@@ -32,7 +32,7 @@ BUG = 3
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
-# what the machine says no to, whichever library happened to ask
+# errors of the machine, in whichever library they occur
 ENVIRONMENT = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 REPORTED_PACKAGES = ("t2r-export", "t2r-runtime", "torch", "onnx", "onnxruntime", "numpy")
 
@@ -63,22 +63,22 @@ def _run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
         click.echo(error.format_message(), err=True)
         return USER
     except click.ClickException as error:
-        return _say(program, _usage(error, program), USER)
+        return _end(program, _usage(error, program), USER)
     except CheckFailed as error:
-        return _say(program, f"check failed: {error}", CheckFailed.exit_code)
+        return _end(program, f"check failed: {error}", CheckFailed.exit_code)
     except T2RError as error:
-        return _say(program, str(error), error.exit_code)
+        return _end(program, str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _say(program, "interrupted", INTERRUPTED)
+        return _end(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:
         return PIPE_CLOSED
     except Exception as error:
         if (message := _environment(error)) is not None:
-            return _say(program, message, USER)
+            return _end(program, message, USER)
         return _report_bug(program, arguments, error)
 
 
-def _say(program: str, message: str, code: int) -> int:
+def _end(program: str, message: str, code: int) -> int:
     with contextlib.suppress(BrokenPipeError):
         # messages quote names from foreign files; a terminal must not obey what is in them
         click.echo(f"{program}: {printable(message, limit=None)}", err=True)
@@ -92,8 +92,8 @@ def _usage(error: click.ClickException, program: str) -> str:
 
 
 def _environment(error: Exception) -> str | None:
-    """A line for what the machine refuses (memory, disk, permission), or None when it is something else."""
-    # torch's own class, told by its name: this module must not import torch
+    """A line for an error of the machine (memory, disk, permission), or None for any other."""
+    # torch's own class by its name: this module must not import torch
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return str(UserError("enough memory", str(error) or "none left", "use a smaller batch, length or model"))
     if isinstance(error, OSError) and error.errno in ENVIRONMENT:
@@ -120,8 +120,8 @@ def _report_bug(program: str, arguments: Sequence[str], error: Exception) -> int
             file.write(report)
     except OSError as failure:
         click.echo(report, err=True)
-        return _say(program, f"{summary}; the report is above, since no file could be written ({failure})", BUG)
-    return _say(program, f"{summary}; please report it with the file {path}", BUG)
+        return _end(program, f"{summary}; the report is above, since no file could be written ({failure})", BUG)
+    return _end(program, f"{summary}; please report it with the file {path}", BUG)
 
 
 def _version(package: str) -> str:

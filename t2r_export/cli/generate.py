@@ -1,7 +1,7 @@
 """`t2r generate`: continue a text with an exported graph.
 
-stdout holds the new text and nothing else; the prompt goes to stderr, so that a terminal shows the whole. Where a graph
-that writes by itself lies beside GRAPH and nobody watches, it writes the text, in one run; the text is the same.
+stdout holds the new text and nothing else; the prompt goes to stderr, so that a terminal shows both. Where GRAPH has a
+generation graph and stdout is not a terminal, that graph generates the text in one run; the text is the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
 @providers.options
 @click.option("--save-state", type=click.Path(path_type=Path), help="File to save the state after the text to.")
-@click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to go on from.")
+@click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to continue from.")
 @json_option
 def command(
     graph: Path,
@@ -92,7 +92,7 @@ def command(
     printer.end()
     if save_state is not None:
         if written:
-            decoder.step(written[-1])  # what was written last has not been read yet
+            decoder.step(written[-1])  # the last token has not been read yet
         decoder.save_state(save_state)
     count = len(read) + len(written)
     if as_json:
@@ -118,7 +118,7 @@ def _encode(text: Text | None, prompt: str, decoder: Decoder) -> list[int]:
     if read[:1] == [decoder.signature.bos_token]:
         read = read[1:]  # this text began before
     if not read:
-        raise UserError("a prompt to go on with from a saved state", "an empty one", "give one with --prompt")
+        raise UserError("a prompt to continue a saved state with", "an empty one", "give one with --prompt")
     return read
 
 

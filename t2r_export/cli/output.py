@@ -1,4 +1,4 @@
-"""What commands print: lines and tables for people, one JSON object for programs. stdout holds nothing else."""
+"""What commands print: text and tables, or one JSON object for programs. stdout holds nothing else."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def json_option(function: F) -> F:
 
 
 def show(as_json: bool, data: Any, text: str) -> None:
-    """Print `data` (a dataclass or mapping) as one JSON object, or `text` for a person."""
+    """Print `data` (a dataclass or mapping) as one JSON object, or `text`."""
     click.echo(json.dumps(plain(data), ensure_ascii=False) if as_json else text)
 
 
 def note(text: str) -> None:
-    """A line for a person, on stderr, where it is in no program's way."""
+    """Print a line on stderr, so that stdout holds results only."""
     click.echo(text, err=True)
 
 
@@ -59,7 +59,7 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: 
 
 
 def size(count: float) -> str:
-    """A number of bytes for a person: 1234567 -> '1.23 MB'."""
+    """A number of bytes with its unit: 1234567 -> '1.23 MB'."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

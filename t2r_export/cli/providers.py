@@ -1,4 +1,4 @@
-"""Where a graph runs: the options that choose it, and what is said of a graph that runs in more than one place."""
+"""The options that choose a provider, and the report of a graph whose nodes are split between providers."""
 
 from __future__ import annotations
 

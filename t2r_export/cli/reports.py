@@ -1,4 +1,4 @@
-"""The stages' reports as text for a person, for the commands that show the same one."""
+"""The stages' reports as text, for the commands that share one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         *(f"{name}: {size(count)}" for name, count in files.items()),
         f"{report.parameters:,} parameters, {report.nodes} operators, {len(states)} states",
         f"{' and '.join(f'{kinds.count(kind)} {kind}' for kind in dict.fromkeys(kinds))} layers",
-        f"state: {size(state_bytes(report))} a sequence, {'and more with every token' if grows else 'constant'}",
+        f"state: {size(state_bytes(report))} per sequence, {'growing with every token' if grows else 'constant'}",
     ]
     if PREFILL in report.signature.graphs:
         lines.append("prompts: many tokens at once, by a graph of its own")

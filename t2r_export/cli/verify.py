@@ -41,6 +41,6 @@ def command(
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
     providers.note_split(provider, decoder.placement)
     if not report.same_checkpoint:
-        note(f"{graph} says that it was exported from another file than {model}")
+        note(f"{graph} was exported from another file than {model}")
     if not report.passed:
         raise CheckFailed(f"{graph} is not {model} within the tolerances above")

@@ -1,7 +1,7 @@
 """Training curves: the logs that `finetune` writes, as rows of a table, as CSV and as a drawing.
 
-A log says at its start what the run is made of, so tokens are counted from the steps: tokens = steps of all stages so
-far · batch · length.
+A log begins with the options of its run, from which tokens are counted: tokens = steps of all stages so far · batch ·
+length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMATS = (".svg", ".png")
 
 @dataclass(frozen=True)
 class Point:
-    """What a log says of one step; None where it does not say."""
+    """The record of one step; None where the log has no value."""
 
     stage: str
     step: int  # of the stage
@@ -35,16 +35,16 @@ class Point:
     loss: float | None = None  # the stage's own, mean since the point before
     learning_rate: float | None = None
     validation_loss: float | None = None  # the stage's own, on held-out windows
-    validation_nats: float | None = None  # a token, on the same
+    validation_nats: float | None = None  # per token, on the same windows
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run: what became of all its steps, the steps after a resumed state as they were made last."""
+    """The points of one run. Where steps were repeated after a resume, the last ones count."""
 
     name: str
     points: list[Point]
-    teacher: float | None  # nats a token on all held-out windows; known once the run is done
+    teacher: float | None  # nats per token on all held-out windows; known at the end of the run
 
     def stages(self) -> list[list[Point]]:
         """The points of each stage."""
@@ -52,10 +52,10 @@ class Curve:
 
 
 def read_curves(logs: Sequence[Path]) -> list[Curve]:
-    """A curve a log, named as its file, or as its path where two files have one name.
+    """One curve per log, named after its file, or its path where two files have one name.
 
     Raises:
-        UserError: no log, or a file that is none.
+        UserError: no log, or a file that is not a log.
     """
     if not logs:
         raise UserError("at least one log", "none", "name the .jsonl files that t2r finetune wrote")
@@ -86,7 +86,7 @@ def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
             plan = [(part["stage"], part["steps"]) for part in line["stages"]]
             size = line["batch"] * line["length"]
             stage = line["stage"]
-            # what was made after the state that this run began with is made again
+            # steps after the state that this run began with are repeated
             found = {key: point for key, point in found.items() if key <= (stage, line["step"])}
         elif line.get("event") == "done":
             teacher = line["before"].get("teacher")
@@ -101,7 +101,7 @@ def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
 
 
 def write_csv(curves: Sequence[Curve], path: Path) -> None:
-    """All points in one table: the run's name and the fields of `Point`, empty where a log does not say."""
+    """All points as one table: the run's name and the fields of `Point`, empty where there is no value."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     names = [field.name for field in fields(Point)]
@@ -112,9 +112,9 @@ def write_csv(curves: Sequence[Curve], path: Path) -> None:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Losses against tokens, a colour a run: nats a token on held-out text above, the stages' own losses below.
+    """Losses against tokens, one colour per run: nats per token on held-out text above, the stages' losses below.
 
-    The same curves give the same file, without the date.
+    The same curves give the same file: it holds no date.
 
     Raises:
         UserError: matplotlib is missing, or `path` is neither .svg nor .png.
@@ -131,7 +131,7 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         above, below = figure.subplots(2, 1, sharex=True)
         _draw_nats(above, curves)
         _draw_losses(below, curves)
-        # below the axes, where it covers no curve however many runs there are
+        # below the axes, where it covers no curve
         figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(curves), 3))
         with replacing(path) as part:
             metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
@@ -169,5 +169,5 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 
 
 def _colour(number: int) -> str:
-    """Of a run: matplotlib's ten, from the start again when they are used up."""
+    """The colour of a run: matplotlib's ten, repeated."""
     return f"C{number % 10}"

@@ -1,12 +1,12 @@
 """Training text: files become documents, documents become tokens, tokens become one packed stream cut into windows.
 
-A text file is cut into documents at every line that holds the separator and nothing else. Each document is stripped
-of the white space around it and tokenized with the checkpoint's own tokenizer. A document starts with the model's
+A text file is split into documents at every line that holds only the separator. Each document is stripped of
+surrounding white space and tokenized with the checkpoint's own tokenizer. A document starts with the model's
 beginning-of-text token if it has one; otherwise it ends with the first of its end-of-text tokens if it has any. The
-documents then stand one after the other, and windows run across their borders: no padding, every token is trained on.
+documents are concatenated, and windows cross their borders: no padding, every token is trained on.
 
-A file that ends in .npy holds token ids already: (N,) is one stream, (N, length+1) one window a row. That is the way
-in for models without a tokenizer, and for sequences that must not be shifted or joined.
+A .npy file holds token ids: (N,) is one stream, (N, length+1) one window per row. It is the format for models without a
+tokenizer, and for sequences that must not be shifted or joined.
 
 The last documents are held out for validation, so that a validation text is never the end of a training text.
 """
@@ -41,7 +41,7 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """What the corpus is, for recognising it: the hash of the two parts."""
+        """The identity of the corpus: the hash of its two parts."""
         parts = (part.numpy().tobytes() for part in (self.training, self.validation))
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
@@ -75,7 +75,7 @@ def read_corpus(
 
 
 def read_documents(path: Path, separator: str = SEPARATOR) -> list[str]:
-    """The documents of a UTF-8 text file: what stands between lines that are `separator`. Empty ones are left out."""
+    """The documents of a UTF-8 text file, which lines equal to `separator` divide. Empty ones are left out."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -92,7 +92,7 @@ def read_documents(path: Path, separator: str = SEPARATOR) -> list[str]:
 
 
 def tokenize(documents: Sequence[str], tokenizer: str | None, model: ModelConfig) -> list[list[int]]:
-    """Token ids of each document, with the model's beginning-of-text token in front or its end-of-text behind."""
+    """Token ids of each document, after the model's beginning-of-text token or before its end-of-text token."""
     if tokenizer is None:
         raise UserError(
             "a tokenizer in the checkpoint, to read text with",
@@ -108,7 +108,7 @@ def tokenize(documents: Sequence[str], tokenizer: str | None, model: ModelConfig
 
 
 def _from_documents(documents: list[list[int]], held_out: float) -> Corpus:
-    """The last documents for validation; where they are too few to be cut so, the last tokens."""
+    """The last documents are for validation, or the last tokens where there are too few documents."""
     kept = len(documents) - round(len(documents) * held_out)
     parts = [np.array([t for d in part for t in d], np.int32) for part in (documents[:kept], documents[kept:])]
     if not all(len(part) for part in parts):

@@ -14,16 +14,16 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.training.data import held_out_windows, spread
 from t2r_runtime.errors import UserError
 
-BATCH_TOKENS = 4096  # read at once: long windows fit where short ones do
+BATCH_TOKENS = 4096  # per forward pass, so that memory does not grow with the length
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean cross-entropy of the next token, and what it is the mean of."""
+    """Mean cross-entropy of the next token, and over what it is the mean."""
 
-    nats: float  # a token
+    nats: float  # per token
     tokens: int
-    length: int  # tokens that a window predicts; the first of them with no more than one token of context
+    length: int  # tokens predicted per window; the first has one token of context
 
     @property
     def perplexity(self) -> float:
@@ -34,7 +34,7 @@ class Evaluation:
 def evaluate(model: Transformer, windows: Tensor, batch: int = 16) -> Evaluation:
     """Nats per token of `model` over windows (N, T+1) int64, each read from the initial state.
 
-    Float32 on the model's device, whatever precision it was trained in. A model whose numbers overflow gives NaN.
+    In float32 on the model's device, also where training was in bf16. Overflow gives NaN.
     """
     if not len(windows):
         raise UserError("at least one window to evaluate", "none", "hold out more text")
@@ -50,11 +50,11 @@ def evaluate(model: Transformer, windows: Tensor, batch: int = 16) -> Evaluation
 
 @dataclass(frozen=True)
 class AtLength:
-    """How well a model predicts in windows of one length, and at their far end."""
+    """How well a model predicts in windows of one length, and in their last quarter."""
 
     length: int
-    nats: float  # a token, all of the window
-    end_nats: float  # a token, the last quarter of the window: what the model is worth that far from its start
+    nats: float  # per token, all of the window
+    end_nats: float  # per token, the last quarter of the window: the quality far from its start
     tokens: int
 
     @property
@@ -68,7 +68,7 @@ def evaluate_lengths(model: Transformer, tokens: Tensor, lengths: Sequence[int],
     Args:
         tokens: (N,), or (N, length+1), which only one length fits.
         lengths: tokens that a window predicts, at least 4.
-        count: at most so many windows of each length, evenly spread; 0 is all.
+        count: at most this many windows of each length, evenly spread; 0 is all.
 
     Raises:
         UserError: a length that the model's positions or the text do not reach.

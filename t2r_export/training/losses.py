@@ -1,4 +1,4 @@
-"""What the stages minimise: distances between a student and its teacher, and cross-entropy."""
+"""The losses of the stages: distances between a student and its teacher, and cross-entropy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class Divergence(torch.autograd.Function):
     """KL(p ‖ q), mean over tokens, of logits (N, vocabulary): q's from the student, p's from the teacher.
 
-    Its gradient for q's logits is (q - p)/N. Written out because the composed form keeps several tensors of the size
-    of the logits until the backward pass, the largest there are with a large vocabulary, and takes twice as long.
+    Its gradient for q's logits is (q - p)/N. A custom function because autograd keeps several tensors of the size of
+    the logits until the backward pass, the largest tensors with a large vocabulary, and takes twice as long.
     """
 
     @staticmethod
@@ -35,8 +35,8 @@ class Divergence(torch.autograd.Function):
 def variance(samples: Iterable[Sequence[Tensor]]) -> Tensor:
     """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (1, T, D) -> (layers).
 
-    From one window at a time, so that it fits wherever one process's share of a batch does, and is the same number
-    however many processes share it.
+    Accumulated over single windows, so that it needs no more memory than training, and is the same for any number of
+    processes.
     """
     sums = []
     for sample in samples:

@@ -1,7 +1,7 @@
 """Text sampled from a model: training data for its students where there is no corpus.
 
-Tokens are drawn from the model's own next-token distribution, so that a student meets the contexts that its teacher
-would put itself into (data-free distillation as in LLM-QAT, Liu et al. 2023, arXiv 2305.17888, section 3.1).
+Tokens are drawn from the model's own next-token distribution, so that a student is trained on the contexts that its
+teacher generates (data-free distillation as in LLM-QAT, Liu et al. 2023, arXiv 2305.17888, section 3.1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sample(
     """Sample `count` tokens (N,): texts of `length` tokens, one after the other, each from the initial state.
 
     A text begins with the beginning-of-text token, or with the end-of-text token, or, where a model has neither, with
-    any token at all. It goes on after an end of text as training text does: with the next beginning.
+    a random token. After an end-of-text token comes the next beginning, as in training text.
 
     Args:
         on_progress: called with the number of tokens written so far.
@@ -57,7 +57,7 @@ def sample(
 
 
 def _write(model: Transformer, batch: int, length: int, temperature: float, generator: torch.Generator) -> Tensor:
-    """Texts (batch, length), int64 on the CPU. The draws are made on the CPU: they depend on the seed alone."""
+    """Texts (batch, length), int64 on the CPU. Drawn on the CPU, so that they depend only on the seed."""
     config, device = model.config, model.embedding.weight.device
     begin = config.bos_token if config.bos_token is not None else next(iter(config.eos_tokens), None)
     if begin is None:

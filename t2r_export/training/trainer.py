@@ -1,4 +1,4 @@
-"""The training loop: one stage after the other, over batches that depend on the step alone.
+"""The training loop: one stage after the other, over batches that are a function of the step.
 
 Requires finite weights. Ensures that every saved state is finite, and that a run which is stopped at any moment and
 resumed ends with the weights of an uninterrupted run (on CPU, bit for bit).
@@ -61,7 +61,7 @@ class Trainer:
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
         if config.batch % accelerator.num_processes:
             raise UserError(
-                f"a batch that {accelerator.num_processes} processes can share evenly", f"{config.batch}", "change one"
+                f"a batch size divisible by the {accelerator.num_processes} processes", f"{config.batch}", "change one"
             )
         if config.lora and not any(STAGES[plan.stage].takes_lora for plan in self.plan):
             supported = ", ".join(name for name, stage in STAGES.items() if stage.takes_lora)
@@ -117,7 +117,7 @@ class Trainer:
                 self._save(optimizer)
             if stopping:
                 self.log.close_bar()
-                self.log.message(f"stopped after step {done} of {plan.stage}; --resume goes on from there")
+                self.log.message(f"stopped after step {done} of {plan.stage}; continue with --resume")
                 raise KeyboardInterrupt
         self.accelerator.free_memory()
         lora.merge(self.student)
@@ -136,7 +136,7 @@ class Trainer:
         windows: Tensor,
         rate: float,
     ) -> Tensor:
-        """One update. Returns loss and gradient norm (2,), on the device: reading them here would wait for it."""
+        """One update. Returns loss and gradient norm (2,) on the device: reading them would wait for it."""
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -171,8 +171,7 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, stage: Stage, done: int) -> None:
-        """The stage's loss, the student's nats per token and its features on some held-out windows. The main process
-        does it."""
+        """Log the stage's loss, nats per token and feature statistics on held-out windows, in the main process."""
         if self.log.enabled:
             with self.log.aside():
                 share = max(1, self.config.batch // self.accelerator.num_processes)
@@ -207,13 +206,13 @@ class DivergenceGuard:
 
 
 class Interrupt:
-    """Ctrl-C inside this context asks to stop at the end of the step; a second one stops at once."""
+    """Inside this context Ctrl-C requests a stop at the end of the step; a second one stops at once."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def __enter__(self) -> Interrupt:
-        # only the main thread may set a handler; elsewhere Ctrl-C is somebody else's business
+        # only the main thread may set a handler
         self.mine = threading.current_thread() is threading.main_thread()
         if self.mine:
             self.previous = signal.signal(signal.SIGINT, self._ask)
@@ -230,16 +229,16 @@ class Interrupt:
 
 
 def choose_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, or with `auto` the one that is there. Raises UserError for a missing one."""
+    """`cpu`, `cuda`, or with `auto` CUDA where there is one. Raises UserError where CUDA is missing."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
-    """The rate of a step counted from 0: linear up over the first share `warmup` of the steps, then half a cosine to 0.
+    """The learning rate of a step from 0: linear over the first share `warmup` of the steps, then half a cosine to 0.
 
-    A function of the step alone, so that a resumed run needs no scheduler's state.
+    A function of the step, so that a resumed run needs no scheduler state.
     """
     rising = max(1, round(steps * warmup))
     if step < rising:

@@ -143,7 +143,7 @@ def test_convert_to_a_feature_map(
 ) -> None:
     arguments = ["--feature-map", name, "--feature-size", size, *options]
     out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "f.pt", *arguments)
-    assert out.endswith("finetune teaches it\n" if learns else "; they have no new parameters\n")
+    assert out.endswith("finetune trains them\n" if learns else "; they have no new parameters\n")
     run(capsys, "export", tmp_path / "f.pt", tmp_path / "f.onnx")
     described = [run(capsys, "inspect", tmp_path / file)[0] for file in ("f.pt", "f.onnx")]
     for out in described:
@@ -274,7 +274,7 @@ def test_verify_fails_with_1(folder: Path, tmp_path: Path, capsys: Output) -> No
     out, err = run(capsys, *arguments, code=1)
     assert "FAILED" in out
     lines = err.splitlines()
-    assert lines[0].endswith(f"t2r.onnx says that it was exported from another file than {tmp_path / 'other.pt'}")
+    assert lines[0].endswith(f"t2r.onnx was exported from another file than {tmp_path / 'other.pt'}")
     assert lines[1].startswith("t2r: check failed: ")
     assert len(lines) == 2
     assert json.loads(run(capsys, *arguments, "--json", code=1)[0])["passed"] is False
@@ -338,7 +338,7 @@ class TestGenerate:
         run(capsys, "generate", graph, "--max-tokens", 1, "--save-state", state)
         _, err = run(capsys, "generate", graph, "--load-state", state, code=2)
         assert err == (
-            "t2r: expected a prompt to go on with from a saved state; received an empty one; give one with --prompt\n"
+            "t2r: expected a prompt to continue a saved state with; received an empty one; give one with --prompt\n"
         )
 
     def test_token_numbers(self, folder: Path, capsys: Output) -> None:

@@ -51,5 +51,5 @@ def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
 def test_softmax_becomes_lstm(tmp_path: Path, capsys: Output) -> None:
     checkpoint.save(tmp_path / "m.pt", initialize(CONFIG, 0), letter_tokenizer(), {})
     said = run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", "lstm", "--layers", 1)[0]
-    assert said.endswith("what is new in them knows nothing yet: t2r finetune teaches it\n")  # with no more of them
+    assert said.endswith("their new parameters are untrained: t2r finetune trains them\n")  # with no more of them
     assert [layer.kind for layer in checkpoint.load(tmp_path / "c.pt").config.layers] == ["softmax", "lstm"]
