@@ -20,6 +20,7 @@ from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
+from t2r_export.model.mixers.feature_maps import Relu
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.transformer import Transformer
 
@@ -30,7 +31,7 @@ def initialise(model: Transformer, copied: bool, seed: int) -> None:
     torch.manual_seed(seed)
     for block in model.blocks:
         mixer = block.mixer
-        assert isinstance(mixer, LinearMixer)
+        assert isinstance(mixer, LinearMixer) and isinstance(mixer.phi_q, Relu)
         if copied:
             mixer.phi_q.imitate(mixer.phi_k)
         else:

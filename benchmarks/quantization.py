@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
@@ -43,7 +44,7 @@ def main() -> None:
             source = Path(folder, "float32.onnx")
             export(checkpoint.load(model), source)
             for scheme in arguments.schemes.split(","):
-                options = {"calibrate": calibrate} if SCHEMES[scheme].calibrated else {}
+                options: dict[str, Any] = {"calibrate": calibrate} if SCHEMES[scheme].calibrated else {}
                 if SCHEMES[scheme].block_wise:
                     options = {name: getattr(arguments, name) for name in BLOCK_OPTIONS}
                 config = QuantizeConfig(scheme=scheme, **options)

@@ -76,7 +76,7 @@ class Entry:
         sizes = {name: number * units for name, number in self.grows.items()}
         ours = {f.name for f in dataclasses.fields(ModelConfig)}
         mixer = mixer_from_dict(self.mixer | {name: size for name, size in sizes.items() if name not in ours})
-        model = {name: size for name, size in sizes.items() if name in ours}
+        model: dict[str, Any] = {name: size for name, size in sizes.items() if name in ours}
         return dataclasses.replace(MODEL, layers=(mixer,) * len(MODEL.layers), **model)
 
 

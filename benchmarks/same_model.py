@@ -36,7 +36,7 @@ def of_genai(path: Path, ids: np.ndarray, vocabulary: int) -> np.ndarray:
     parameters.set_search_options(max_length=2 * TOKENS)
     generator = onnxruntime_genai.Generator(model, parameters)
     generator.append_tokens(ids.astype(np.int32))
-    return generator.get_logits().reshape(-1, vocabulary)[-1]
+    return np.asarray(generator.get_logits().reshape(-1, vocabulary)[-1])
 
 
 def main() -> None:
