@@ -12,13 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.config.layers import ranges
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.graph.file import load, metadata
 from t2r_export.model.mixers import Mixer
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session import open_graph, read_signature
@@ -163,12 +161,9 @@ class _Content:
 
 
 def _onnx(path: Path) -> _Content:
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError, OSError) as error:
-        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
+    model = load(path)
     return _Content(
-        metadata={prop.key: prop.value for prop in model.metadata_props},
+        metadata=metadata(model),
         parameters=sum(math.prod(t.dims) for t in model.graph.initializer),
         opsets={o.domain or "ai.onnx": o.version for o in model.opset_import},
         ir_version=model.ir_version,

@@ -7,11 +7,9 @@ written here decides which nodes they touch. What each scheme costs is measured,
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import pkgutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import onnx
 from onnx import helper
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.export import ExportConfig, graph_format
+from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import (
     BLOCK_OPTIONS,
     CALIBRATE_STEPS,
@@ -30,26 +28,19 @@ from t2r_export.config.quantize import (
     scheme,
 )
 from t2r_export.config.targets import find
-from t2r_export.export import ExportReport, build, export
-from t2r_export.graph.file import (
-    EXTERNAL_BYTES,
-    Weight,
-    companion,
-    fill,
-    share_weights,
-    without_older,
-    write_whole,
-)
-from t2r_export.graph.generation import wrap
-from t2r_export.graph.ort import folder_beside, write_ort
+from t2r_export.export import ExportReport, build
+from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.file import EXTERNAL_BYTES, programs, read, refuse_companions, write
+from t2r_export.graph.generation import generation_graph
+from t2r_export.graph.ort import folder_beside
+from t2r_export.graph.weights import Weight, fill
+from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
-from t2r_export.quantizers.source import Source, read_source, source_of
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
 from t2r_runtime.session import existing_file
-from t2r_runtime.signature import GENERATE, PREFILL, PREFIX, ROLES, Signature
+from t2r_runtime.signature import GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
 
@@ -63,7 +54,7 @@ class QuantizeReport:
     bytes_before: int  # of all weights
     bytes_after: int
     quality: Quality | None
-    no_prefill: str | None = None  # why the graph for prompts was left out, where the source has one
+    no_prefill: str | None = None  # why the prefill graph was left out, where the source has one
 
 
 def quantize(
@@ -75,9 +66,9 @@ def quantize(
 ) -> QuantizeReport:
     """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
 
-    A graph that writes beside `source` is made anew from the quantized one, with which it shares a file of weights.
-    A graph for prompts beside `source` is quantized in the same way, and both share one file of weights; but it is left
-    out by the schemes that round all tokens of a run together, whose numbers would depend on how a prompt is cut.
+    A generation graph beside `source` is made again from the quantized one, with which it shares a file of weights.
+    A prefill graph is quantized in the same way, and shares it too; but it is left out by the schemes that round all
+    tokens of a run together, whose numbers would depend on how a prompt is cut.
 
     A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
 
@@ -86,14 +77,11 @@ def quantize(
         external_bytes: weights past that go to a file beside the graph.
 
     Raises:
-        UserError: an unknown scheme or an option that it does not take, a graph that is not ours or quantized already,
-            no calibration text where one is needed, or too short a one.
+        UserError: a graph that is not ours or quantized already, or too short a calibration text.
         QualityCheckFailed: the check was not passed; nothing is written.
     """
-    source, out = existing_file(source, "a graph"), Path(out)
-    if graph_format(out) == "ort":
-        return _as_ort(out, lambda graph: quantize(source, graph, config, check))
-    return _quantize(read_source(source), out, config, check, external_bytes)
+    source = existing_file(source, "a graph")
+    return _written(read(source), source, Path(out), config, check, external_bytes)
 
 
 def export_quantized(
@@ -104,97 +92,112 @@ def export_quantized(
     check: Path | None = None,
 ) -> tuple[ExportReport, QuantizeReport]:
     """Export and quantize in one go. A float32 graph is written only where a text is read with it, and is gone then."""
-    out, chosen = Path(out), scheme(config.scheme)
-    options, kind = replace(options, format=None), graph_format(out, options.format)
-    if chosen.calibrated or check is not None:
-        with folder_beside(out) as folder:
-            exported = export(checkpoint, folder / "float32.onnx", options)
-            quantized = quantize(exported.files[0], out, config, check)
-    else:
-        built = build(checkpoint, out.with_suffix(".onnx"), options)
-        exported = built.report
-        if kind == "ort":
-            quantized = _as_ort(out, lambda graph: _quantize(source_of(built), graph, config))
-        else:
-            quantized = _quantize(source_of(built), out, config)
+    out = Path(out)
+    refuse_companions(out, options.companions)
+    bundle, exported = build(checkpoint, options)
+    with folder_beside(out) as folder:
+        float32 = None
+        if scheme(config.scheme).calibrated or check is not None:
+            float32 = folder / "float32.onnx"
+            write(replace(bundle, companions={}), float32)
+        quantized = _written(bundle, float32, out, config, check)
     return replace(exported, files=quantized.files), quantized
 
 
-def _quantize(
-    source: Source, out: Path, config: QuantizeConfig, check: Path | None = None, external_bytes: int = EXTERNAL_BYTES
+def _written(
+    bundle: Bundle,
+    float32: Path | None,
+    out: Path,
+    config: QuantizeConfig,
+    check: Path | None,
+    external_bytes: int = EXTERNAL_BYTES,
 ) -> QuantizeReport:
-    chosen, signature = scheme(config.scheme), source.signature
-    calibration = _calibration(source.path, signature, chosen, config)
-    before = _weight_bytes(source.model)
-    made = _quantized(source.model, source.weights, config, calibration)
-    after, no_prefill = _weight_bytes(made), _no_prefill(signature, config.scheme, chosen)
-    prompts = None if no_prefill else source.prompts()
-    generates = GENERATE in signature.graphs
-    signature = replace(signature, quantization=config.scheme, graphs={})
-    stood = set(out.parent.glob(f"{glob.escape(out.name)}.*"))
-    others: dict[str, onnx.ModelProto] = {}
-    if prompts is not None:
-        others[PREFILL] = _quantized(prompts, source.weights, config, None)
-        _describe(others[PREFILL], signature.companion(PREFILL), config)
-    if generates:
-        others[GENERATE] = wrap(made, signature)
-        _describe(others[GENERATE], signature.companion(GENERATE), config)
-    shares = bool(others) or after > external_bytes
-    data = [share_weights([made, *others.values()], out, source.weights)] if shares else []
-    places = {kind: companion(out, other, kind) for kind, other in others.items()}
-    files = [out, *data, *places.values()]
-    names = {kind: place.name for kind, place in places.items()}
-    _describe(made, replace(signature, graphs=names), config)
-    try:
-        for kind, other in others.items():
-            with replacing(places[kind]) as part:
-                write_whole(other, part, source.weights)
-        with replacing(out) as part:
-            write_whole(made, part, source.weights)
-            quality = None
-            if check is not None:
-                assert source.path is not None
-                quality = measure(source.path, part, config.scheme, chosen.loss, check)
-            if quality is not None and not quality.passed:
+    refuse_companions(out, list(bundle.companions))
+    before, had_prefill, quality = _weight_bytes(bundle.step), PREFILL in bundle.companions, None
+    made = quantized(bundle, config, float32)
+
+    def measured(part: Path) -> None:
+        nonlocal quality
+        if check is not None:
+            assert float32 is not None
+            quality = measure(float32, part, config.scheme, scheme(config.scheme).loss, check)
+            if not quality.passed:
                 raise QualityCheckFailed(out, quality)
-    except BaseException:
-        for file in files[1:]:
-            if file not in stood:
-                file.unlink(missing_ok=True)
-        raise
-    return QuantizeReport(without_older(out, files), config.scheme, before, after, quality, no_prefill)
+
+    files, _ = write(made, out, external_bytes, measured)
+    no_prefill = None
+    if had_prefill and PREFILL not in made.companions:
+        no_prefill = (
+            f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a prompt "
+            "is cut"
+        )
+    return QuantizeReport(files, config.scheme, before, _weight_bytes(made.step), quality, no_prefill)
 
 
-def _as_ort(out: Path, make: Callable[[Path], QuantizeReport]) -> QuantizeReport:
-    """What `make` writes as an .onnx, converted to `out`."""
-    with folder_beside(out) as folder:
-        graph = folder / "graph.onnx"
-        try:
-            report = make(graph)
-        except QualityCheckFailed as ruined:
-            raise QualityCheckFailed(out, ruined.quality) from None
-        metadata = {prop.key: prop.value for prop in onnx.load(graph, load_external_data=False).metadata_props}
-        signature = Signature.from_metadata(metadata)
-        for role, option in ((PREFILL, "--prefill"), (GENERATE, "--loop")):
-            if role in signature.graphs:
-                raise UserError(
-                    f"an .onnx, whose weights a {ROLES[role]} can share",
-                    f"{out}",
-                    f"export without {option} for an .ort",
-                )
-        return replace(report, files=write_ort(graph, out, find(signature.target).ort_style))
+def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> Bundle:
+    """A float32 bundle as the scheme makes it; its graphs are changed in place.
+
+    Args:
+        float32: the step graph of `bundle` as a file, for a scheme that is calibrated with it.
+
+    Raises:
+        UserError: a bundle that is quantized or compiled already, or too short a calibration text.
+    """
+    chosen, signature = scheme(config.scheme), bundle.signature
+    if signature.quantization != "none":
+        raise UserError(
+            "a float32 graph", f"one that is quantized already, {signature.quantization}", "quantize the float32 export"
+        )
+    if programs(bundle.step):
+        raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
+    calibration = _calibration(float32, signature, chosen, config)
+    weights = dict(bundle.weights)
+    static = find(signature.target).static
+    step = _quantized(bundle.step, weights, config, calibration, static)
+    signature = replace(signature, quantization=config.scheme)
+    companions = {}
+    if PREFILL in bundle.companions and chosen.row_wise:
+        companions[PREFILL] = _quantized(bundle.companions[PREFILL], weights, config, None, static)
+    if GENERATE in bundle.companions:
+        companions[GENERATE] = generation_graph(step, signature)
+    names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS])
+    given = {name: getattr(config, name) for name in names if name != "calibrate"}
+    return Bundle(step, signature, weights, companions, {OPTIONS_KEY: json.dumps(given, sort_keys=True)})
+
+
+def _quantized(
+    model: onnx.ModelProto,
+    weights: dict[str, Weight],
+    config: QuantizeConfig,
+    calibration: Calibration | None,
+    static: bool,
+) -> onnx.ModelProto:
+    """`model` as the scheme makes it; its initializers hold their numbers, or name one of `weights`."""
+    chosen = scheme(config.scheme)
+    if not chosen.block_wise:
+        fill(model, weights)
+    kept = (model.producer_name, model.producer_version, model.ir_version)
+    opset = {o.domain: o.version for o in model.opset_import}
+    quantizer: Quantizer = pkgutil.resolve_name(chosen.quantizer)
+    with silence_ort():
+        made = quantizer(model, config, calibration, weights)
+    if chosen.block_wise and static:
+        for_accelerators(made, config)
+    made.producer_name, made.producer_version, made.ir_version = kept
+    assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
+    return made
 
 
 def _calibration(
-    source: Path | None, signature: Signature, chosen: Scheme, config: QuantizeConfig
+    float32: Path | None, signature: Signature, chosen: Scheme, config: QuantizeConfig
 ) -> Calibration | None:
     if not chosen.calibrated:
         return None
     assert config.calibrate is not None
-    assert source is not None
-    Decoder(source)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
+    assert float32 is not None
+    Decoder(float32)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
     return Calibration(
-        source, calibration_tokens(config.calibrate, signature), config.calibrate_steps or CALIBRATE_STEPS
+        float32, calibration_tokens(config.calibrate, signature), config.calibrate_steps or CALIBRATE_STEPS
     )
 
 
@@ -214,38 +217,6 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
     return tokens
 
 
-def _quantized(
-    model: onnx.ModelProto, weights: dict[str, Weight], config: QuantizeConfig, calibration: Calibration | None
-) -> onnx.ModelProto:
-    """`model` as the scheme makes it; its initializers hold their numbers, or name one of `weights`."""
-    chosen = scheme(config.scheme)
-    if not chosen.block_wise:
-        fill(model, weights)
-    kept = (model.producer_name, model.producer_version, model.ir_version)
-    opset = {o.domain: o.version for o in model.opset_import}
-    quantizer: Quantizer = pkgutil.resolve_name(chosen.quantizer)
-    with silence_ort():
-        made = quantizer(model, config, calibration, weights)
-    made.producer_name, made.producer_version, made.ir_version = kept
-    assert {o.domain: o.version for o in made.opset_import}.items() >= opset.items()
-    return made
-
-
-def _no_prefill(signature: Signature, name: str, chosen: Scheme) -> str | None:
-    """Why a graph for prompts that there is cannot be quantized."""
-    if PREFILL not in signature.graphs or chosen.row_wise:
-        return None
-    return f"{name} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
-
-
 def _weight_bytes(model: onnx.ModelProto) -> int:
     tensors = model.graph.initializer
     return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
-
-
-def _describe(model: onnx.ModelProto, signature: Signature, config: QuantizeConfig) -> None:
-    """The source's metadata with the scheme's name, and with the options that were given."""
-    del model.metadata_props[:]
-    names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS])
-    given = {name: getattr(config, name) for name in names if name != "calibrate"}
-    helper.set_model_props(model, {**signature.to_metadata(), OPTIONS_KEY: json.dumps(given, sort_keys=True)})

@@ -23,6 +23,7 @@ from t2r_export.export import build, export
 from t2r_export.fold import fold
 from t2r_export.graph import file as graph_file
 from t2r_export.graph.layout import pack, unpack
+from t2r_export.graph.weights import fill
 from t2r_runtime import Decoder
 from t2r_runtime.errors import CheckFailed, UserError
 from t2r_runtime.signature import Signature
@@ -101,11 +102,9 @@ def test_options_are_in_the_metadata(tmp_path: Path) -> None:
 def test_the_graph_computes_the_step(name: str, layout: str, batch: int | None, steps: int) -> None:
     """From random states, in ONNX's own reference interpreter and not in ONNX Runtime: a second opinion."""
     made = small.checkpoint(name)
-    built = build(made, Path("g.onnx"), ExportConfig(batch=batch, state_layout=layout))
-    model, signature = built.graph, built.report.signature
-    model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(graph_file.array(w), name) for name, w in built.weights.items()
-    )
+    bundle, _ = build(made, ExportConfig(batch=batch, state_layout=layout))
+    model, signature = bundle.step, bundle.signature
+    fill(model, bundle.weights)
     session = onnx.reference.ReferenceEvaluator(model)
     states = small.states(made.model)
     fed = pack(states, signature.states)
@@ -244,7 +243,7 @@ def test_a_full_disk_leaves_the_old_graph(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(graph_file, "_bytes", full)
+    monkeypatch.setattr(graph_file, "parts", full)
     with pytest.raises(
         UserError, match="expected to be able to write .*g.onnx; received No space left on device; choo"
     ):

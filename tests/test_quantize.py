@@ -107,7 +107,7 @@ def test_blocks_as_accelerators_spell_them(scheme: str, tmp_path: Path, monkeypa
     (gather,) = [node for node in graph.node if "input_ids" in node.input]
     assert makers[gather.input[0]] == "DequantizeLinear"
     assert next(n.op_type for n in graph.node if gather.output[0] in n.input) == "QuantizeLinear"
-    monkeypatch.setattr("t2r_export.quantizers.accelerators.find", lambda _: TARGETS["portable"])
+    monkeypatch.setattr("t2r_export.quantize.find", lambda _: TARGETS["portable"])
     quantize(tmp_path / "g.onnx", tmp_path / "plain.onnx", QuantizeConfig(scheme=scheme))
     plain, spelled = Decoder(tmp_path / "plain.onnx"), Decoder(tmp_path / "q.onnx")
     for ids in small.ids(3, 10).T.numpy():
@@ -128,7 +128,7 @@ def test_ort_format(scheme: str, tokens: Path, tmp_path: Path) -> None:
     """The .ort is the quantized .onnx: what ONNX Runtime's optimizer does to the one it has done to the other."""
     made, options = small.checkpoint("learned"), config(scheme, tokens)
     export_quantized(made, tmp_path / "q.onnx", ExportConfig(), options)
-    _, report = export_quantized(made, tmp_path / "q.ort", ExportConfig(format="ort"), options)
+    _, report = export_quantized(made, tmp_path / "q.ort", ExportConfig(), options)
     names = ["q.ort", "q.required_operators.config", "q.mobile.txt"]
     assert [file.name for file in report.files] == names
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([*names, "q.onnx", "tokens.npy"])

@@ -43,7 +43,6 @@ from t2r_runtime.files import sha256_beside
     help="Operators to use. portable: ordinary ones; fused: ONNX Runtime's LinearAttention; standard: the "
     "LinearAttention of ONNX opset 27; npu: ordinary ones with static shapes.",
 )
-@click.option("--format", "kind", help="File format: onnx, or ONNX Runtime's own, ort. Default: the suffix of OUT.")
 @click.option(
     "--float16-safe",
     is_flag=True,
@@ -61,7 +60,9 @@ from t2r_runtime.files import sha256_beside
     help="Also write a prefill graph beside OUT, which reads many tokens of a prompt in one run.",
 )
 @click.option(
-    "--loop", is_flag=True, help="Also write a generation graph beside OUT, which generates a whole text in one run."
+    "--generate",
+    is_flag=True,
+    help="Also write a generation graph beside OUT, which generates a whole text in one run.",
 )
 @click.option(
     "--quantize",
@@ -78,10 +79,9 @@ def command(
     state_layout: str,
     past_end: str,
     target: str,
-    kind: str | None,
     top_k: int | None,
     prefill: bool,
-    loop: bool,
+    generate: bool,
     float16_safe: bool,
     scheme: str | None,
     check: Path | None,
@@ -97,18 +97,15 @@ def command(
         if scheme is not None:
             from t2r_export.quantize import export_quantized
 
-    if kind and not out.suffix:
-        out = out.with_name(f"{out.name}.{kind}")
     config = ExportConfig(
         batch=batch,
         state_layout=state_layout,
         past_end=past_end,
         target=target,
-        format=kind,
         top_k=top_k,
         prefill=prefill,
         float16_safe=float16_safe,
-        loop=loop,
+        generate=generate,
     )
     quantized = None
     if scheme is None:

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from t2r_export.graph.file import Weight
+from t2r_export.graph.weights import Weight
 from t2r_runtime.signature import Signature
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A step graph and its companions."""
+    """A step graph and its companions, which get their metadata and their files' names when they are written."""
 
     step: onnx.ModelProto
-    signature: Signature  # the step's
-    weights: dict[str, Weight]  # by name; what the graphs read and do not hold
+    signature: Signature  # the step's; it names no companions yet
+    weights: dict[str, Weight]  # by the names under which initializers refer to them
     companions: Mapping[str, onnx.ModelProto] = field(default_factory=dict)  # by their role
+    notes: Mapping[str, str] = field(default_factory=dict)  # further metadata, informative
 
     @property
     def graphs(self) -> Iterator[onnx.ModelProto]:

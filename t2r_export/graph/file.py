@@ -1,33 +1,40 @@
-"""Write a graph with its weights to disk, one weight at a time.
+"""A bundle of graphs to disk, one weight at a time, and back.
 
-The usual way builds the whole file in memory: the weights stand there three times (model, message, bytes) before the
-first byte is written. Here the message is made without its weights, and each is appended in protobuf's own encoding,
-so the peak is the model and one tensor more. Past `EXTERNAL_BYTES` the weights go to a file beside the graph, since a
-protobuf message ends at 2 GiB.
+onnx's own way, and onnx-ir's, build a file in memory before they write it: an export of 512 MB then peaks at 2,326 MB,
+where this one peaks at 898 MB, which is the model and one tensor more. (With the weights in a file of their own both
+peak there; but importing onnx-ir and turning a graph into its classes and back takes a sixth of an export's time.)
+So a message is made without its weights, and each is appended in protobuf's own encoding: `_write_inline`.
+
+Where several graphs share their weights, or past `EXTERNAL_BYTES`, since a protobuf message ends at 2 GiB, the weights
+go to a file beside the graph. Such files, and companions, are named for their content: a graph that stood there keeps
+what it refers to until the new one takes its place, whenever the program is stopped.
 """
 
 from __future__ import annotations
 
 import glob
 import hashlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import TensorProto, helper
 
+from t2r_export.config.targets import find
+from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.ort import folder_beside, to_ort
+from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
+from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
-from t2r_runtime.signature import GENERATE, PREFILL
+from t2r_runtime.signature import ROLES, STEP, Signature
 
 EXTERNAL_BYTES = 1_500_000_000
-DIGEST = 12  # hex digits in the weights' file name
-COMPANIONS = {role: f".{role}.onnx" for role in (PREFILL, GENERATE)}  # what other graphs' names end in
-# a tensor is stored as float32, several one below the other as one tensor, an array as it is
-Weight = Tensor | tuple[Tensor, ...] | np.ndarray
+DIGEST = 12  # hex digits in a file's name
+CONTEXT = "EPContext"  # the operator whose attribute is a compiled program
 _SMALL = 1024  # bytes; what is less stays in the graph
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
@@ -35,252 +42,177 @@ _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
 
 
-def write_graph(
-    model: onnx.ModelProto,
-    weights: Mapping[str, Weight],
-    path: str | Path,
-    external_bytes: int = EXTERNAL_BYTES,
-    others: Mapping[Path, onnx.ModelProto] | None = None,
-) -> list[Path]:
-    """Write `model` (without its weights) and `weights` as initializers to `path`; float32, little endian.
+# -- writing
+
+
+def write(
+    bundle: Bundle, out: Path, external_bytes: int = EXTERNAL_BYTES, check: Callable[[Path], None] = lambda _: None
+) -> tuple[list[Path], Signature]:
+    """Write a bundle, which stays as it is; nothing stands at `out` until all of it is whole.
 
     Args:
-        others: graphs of the same weights, by the path they go to, in the same folder (see `companion`).
+        out: a name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
+        external_bytes: weights past that go to a file of their own.
+        check: called with the finished .onnx before it takes its place; what it raises leaves all as it was.
 
     Returns:
-        The files written: the graph, the weights' file where they exceed `external_bytes` or several graphs share it,
-        and the other graphs.
+        The files, `out` first, and the step's signature, which names the companions.
     """
-    path, others = Path(path), others or {}
-    if not others and sum(map(_size, weights.values())) <= external_bytes:
-        with replacing(path) as part, open(part, "wb") as file:
-            _write_message(file, model, [(_inline(name, w), w) for name, w in weights.items()])
-        return without_older(path, [path])
-    # The weights' file is named for its content: a graph that stood at `path` keeps the file that it refers to
-    # until the new graph takes its place, whenever the program is stopped.
-    data = path.with_name(f"{path.name}.{_digest(weights)}.data")
-    with replacing(data) as part, open(part, "wb") as file:
-        initializers = _write_data(file, weights, data.name)
-    for place, graph in {**others, path: model}.items():  # last of all the graph that names the others
-        read = _read(graph.graph)
-        with replacing(place) as part, open(part, "wb") as file:
-            _write_message(
-                file, graph, [(proto.SerializeToString(), None) for proto in initializers if proto.name in read]
-            )
-    return without_older(path, [path, data, *others])
+    refuse_companions(out, list(bundle.companions))
+    if out.suffix == ".ort":
+        with folder_beside(out) as folder:
+            _, signature = write(bundle, folder / "graph.onnx", external_bytes, check)
+            return to_ort(folder / "graph.onnx", out, find(signature.target).ort_style), signature
+    stood = set(_beside(out))
+    try:
+        files, signature = _write_onnx(bundle, out, external_bytes, check)
+    except BaseException:
+        for file in set(_beside(out)) - stood:
+            file.unlink(missing_ok=True)
+        raise
+    for file in set(_beside(out)) - set(files):
+        file.unlink()
+    return files, signature
 
 
-def write_whole(model: onnx.ModelProto, path: Path, weights: Mapping[str, Weight]) -> None:
-    """Write a model with its weights, inside it or named (`refer`), one at a time; `model` is without them then."""
-    messages: list[tuple[bytes, Weight | None]] = []
-    for tensor in model.graph.initializer:
-        weight = _named(tensor, weights)
-        messages.append((tensor.SerializeToString() if weight is None else _inline(tensor.name, weight), weight))
-    del model.graph.initializer[:]
-    with open(path, "wb") as file:
-        _write_message(file, model, messages)
+def refuse_companions(out: Path, roles: Sequence[str]) -> None:
+    """Raise if companions of these roles cannot lie beside `out`: an .ort shares its weights with no other graph."""
+    if out.suffix == ".ort" and roles:
+        raise UserError(
+            f"an .onnx, whose weights a {ROLES[roles[0]]} can share",
+            f"{out}",
+            f"export without --{roles[0]}, or write an .onnx",
+        )
 
 
-def share_weights(models: Sequence[onnx.ModelProto], path: Path, weights: Mapping[str, Weight]) -> Path:
-    """Move the weights of `models`, graphs of one model, to one file beside `path`, to which they then refer.
+def _beside(out: Path) -> Iterable[Path]:
+    """The weights' files and companions of the graphs that stand or stood at `out`."""
+    for ending in (".data", *(f".{role}.onnx" for role in ROLES if role != STEP)):
+        yield from out.parent.glob(f"{glob.escape(out.name)}.{'[0-9a-f]' * DIGEST}{ending}")
 
-    What several hold or name is kept once. The file is named for its content; it is written here.
-    """
-    tensors = [tensor for model in models for tensor in model.graph.initializer]
-    contents: dict[bytes, Weight] = {}
+
+def _write_onnx(
+    bundle: Bundle, out: Path, external_bytes: int, check: Callable[[Path], None]
+) -> tuple[list[Path], Signature]:
+    """The files of `write`: the weights first, and last the graph that names all others."""
+    signature, weights, files = bundle.signature, bundle.weights, [out]
+    outside: list[list[TensorProto]] = []
+    if bundle.companions or sum(_size(t, weights) for t in bundle.step.graph.initializer) > external_bytes:
+        data, outside = _write_data(bundle, out)
+        files.append(data)
+    for (role, graph), initializers in zip(bundle.companions.items(), outside[1:], strict=True):
+        message = _message(graph, {**signature.companion(role).to_metadata(), **bundle.notes}, initializers)
+        content = message.SerializeToString(deterministic=True)
+        file = out.with_name(f"{out.name}.{hashlib.sha256(content).hexdigest()[:DIGEST]}.{role}.onnx")
+        with replacing(file) as part:
+            part.write_bytes(content)
+        signature = replace(signature, graphs={**signature.graphs, role: file.name})
+        files.append(file)
+    message = _message(bundle.step, {**signature.to_metadata(), **bundle.notes}, outside[0] if outside else [])
+    with replacing(out) as part:
+        with open(part, "wb") as stream:
+            _write_inline(stream, message, [] if outside else bundle.step.graph.initializer, weights)
+        check(part)
+    return files, signature
+
+
+def _message(
+    model: onnx.ModelProto, metadata: Mapping[str, str], initializers: Sequence[TensorProto]
+) -> onnx.ModelProto:
+    """A copy of `model` with these initializers instead of its own."""
+    graph = helper.make_graph(
+        model.graph.node,
+        model.graph.name,
+        model.graph.input,
+        model.graph.output,
+        initializers,
+        value_info=model.graph.value_info,
+    )
+    made = helper.make_model(
+        graph,
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+    )
+    helper.set_model_props(made, dict(metadata))
+    return made
+
+
+def _write_data(bundle: Bundle, out: Path) -> tuple[Path, list[list[TensorProto]]]:
+    """Write the larger weights of all graphs to one file, equal ones once; and each graph's initializers then."""
+    weights = bundle.weights
+    contents: dict[bytes, TensorProto] = {}  # by their SHA-256
     digests: dict[str, bytes] = {}  # by the names of weights, whose bytes are read once
-    places = []
-    for tensor in tensors:
-        weight = _named(tensor, weights)
-        content = np.frombuffer(tensor.raw_data, np.uint8) if weight is None else weight
-        if _size(content) >= _SMALL:
-            digest = digests.get(_name(tensor)) or _sha256(content)
-            if weight is not None:
-                digests[_name(tensor)] = digest
-            contents.setdefault(digest, content)
-            places.append((tensor, digest))
-        elif weight is not None:
-            _hold(tensor, weight)
-    data = path.with_name(f"{path.name}.{hashlib.sha256(b''.join(contents)).hexdigest()[:DIGEST]}.data")
-    offsets = {}
+    found: list[list[tuple[TensorProto, bytes]]] = []
+    for model in bundle.graphs:
+        found.append([])
+        for tensor in model.graph.initializer:
+            digest, name = b"", named(tensor)
+            if _size(tensor, weights) >= _SMALL and (name is not None or tensor.HasField("raw_data")):
+                digest = digests.get(name or "") or _sha256(_pieces(tensor, weights))
+                contents.setdefault(digest, tensor)
+                if name is not None:
+                    digests[name] = digest
+            found[-1].append((tensor, digest))
+    data = out.with_name(f"{out.name}.{hashlib.sha256(b''.join(contents)).hexdigest()[:DIGEST]}.data")
+    places = {}
     with replacing(data) as part, open(part, "wb") as file:
-        for digest, content in contents.items():
+        for digest, tensor in contents.items():
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-            offsets[digest] = file.tell()
-            _write_weight(file, content)
-    for tensor, digest in places:
-        tensor.ClearField("raw_data")
-        _refer(tensor, data.name, offsets[digest], _size(contents[digest]))
-    return data
+            start = file.tell()
+            file.writelines(_pieces(tensor, weights))
+            places[digest] = {"location": data.name, "offset": start, "length": file.tell() - start}
+    return data, [[placed(t, **places[d]) if d else _inside(t, weights) for t, d in tensors] for tensors in found]
 
 
-def _read(graph: onnx.GraphProto) -> set[str]:
-    """Names that nodes read, those of loops inside too. Graphs of one model need not read the same weights."""
-    inner = (a.g for node in graph.node for a in node.attribute if a.HasField("g"))
-    return {name for node in graph.node for name in node.input}.union(*map(_read, inner))
+def _inside(tensor: TensorProto, weights: Mapping[str, Weight]) -> TensorProto:
+    """A copy that holds its numbers."""
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    return hold(copy, weights)
 
 
-def companion(path: Path, graph: onnx.ModelProto, role: str) -> Path:
-    """The path of another graph, of a role in COMPANIONS, that belongs to the one at `path`.
-
-    It is named for its content, as a weights' file is.
-    """
-    digest = hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest()[:DIGEST]
-    return path.with_name(f"{path.name}.{digest}{COMPANIONS[role]}")
+def _size(tensor: TensorProto, weights: Mapping[str, Weight]) -> int:
+    """Bytes that an initializer takes: about, where it holds its numbers itself."""
+    name = named(tensor)
+    return int(tensor.ByteSize()) if name is None else size(weights[name])
 
 
-def without_older(path: Path, files: list[Path]) -> list[Path]:
-    """`files`, once the companions and weights' files of graphs that stood at `path` before are gone."""
-    for ending in (".data", *COMPANIONS.values()):
-        for old in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * DIGEST}{ending}"):
-            if old not in files:
-                old.unlink()
-    return files
+def _pieces(tensor: TensorProto, weights: Mapping[str, Weight]) -> Iterable[bytes | memoryview]:
+    """The numbers of an initializer as bytes, a part at a time."""
+    name = named(tensor)
+    return [tensor.raw_data] if name is None else parts(weights[name])
 
 
-def shape(weight: Weight) -> tuple[int, ...]:
-    """The shape of a weight as it is stored."""
-    if not isinstance(weight, tuple):
-        return tuple(weight.shape)
-    return (sum(map(len, weight)), *weight[0].shape[1:])
-
-
-def array(weight: Weight) -> np.ndarray:
-    """The weight as it is stored, in memory; no copy of one that is stored as it is."""
-    if isinstance(weight, np.ndarray):
-        return weight
-    parts = [np.frombuffer(part, "<f4") for part in _bytes(weight)]
-    return (parts[0] if len(parts) == 1 else np.concatenate(parts)).reshape(shape(weight))
-
-
-def refer(name: str, weight: Weight) -> TensorProto:
-    """An initializer that names its weight and holds no numbers, for `values`, `fill` and what writes."""
-    tensor = TensorProto(name=name, data_type=_data_type(weight), dims=shape(weight))
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=name)
-    return tensor
-
-
-def refer_to_weights(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Give `model` an initializer that names it for each of the weights that it reads."""
-    read = _read(model.graph)
-    model.graph.initializer.extend(refer(name, weight) for name, weight in weights.items() if name in read)
-
-
-def values(tensor: TensorProto, weights: Mapping[str, Weight]) -> np.ndarray:
-    """The numbers of an initializer: those inside it, or those of the weight that it names."""
-    weight = _named(tensor, weights)
-    return numpy_helper.to_array(tensor) if weight is None else array(weight)
-
-
-def fill(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Put the numbers of the weights that initializers name into them."""
-    for tensor in model.graph.initializer:
-        weight = _named(tensor, weights)
-        if weight is not None:
-            _hold(tensor, weight)
-
-
-def _hold(tensor: TensorProto, weight: Weight) -> None:
-    tensor.raw_data = array(weight).tobytes()
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
-
-
-def _named(tensor: TensorProto, weights: Mapping[str, Weight]) -> Weight | None:
-    """The weight that an initializer names; one that lies in a file has more to say than a name."""
-    return weights[_name(tensor)] if len(tensor.external_data) == 1 else None
-
-
-def _name(tensor: TensorProto) -> str:
-    return str(tensor.external_data[0].value) if tensor.external_data else ""
-
-
-def _data_type(weight: Weight) -> int:
-    number = helper.np_dtype_to_tensor_dtype(weight.dtype) if isinstance(weight, np.ndarray) else TensorProto.FLOAT
-    return int(number)
-
-
-def _size(weight: Weight) -> int:
-    """Bytes."""
-    return weight.nbytes if isinstance(weight, np.ndarray) else 4 * math.prod(shape(weight))
-
-
-def _bytes(weight: Weight) -> Iterator[memoryview]:
-    """The weight's bytes, a part at a time."""
-    if isinstance(weight, np.ndarray):
-        yield np.ascontiguousarray(weight, weight.dtype.newbyteorder("<")).data
-        return
-    for part in weight if isinstance(weight, tuple) else (weight,):
-        array = np.ascontiguousarray(part.detach().float().cpu().numpy())
-        yield array.astype("<f4", copy=False).data
-
-
-def _write_weight(file: BinaryIO, weight: Weight) -> None:
-    for part in _bytes(weight):
-        file.write(part)
-
-
-def _sha256(weight: Weight) -> bytes:
+def _sha256(pieces: Iterable[bytes | memoryview]) -> bytes:
     digest = hashlib.sha256()
-    for part in _bytes(weight):
-        digest.update(part)
+    for piece in pieces:
+        digest.update(piece)
     return digest.digest()
 
 
-def _digest(weights: Mapping[str, Weight]) -> str:
-    digest = hashlib.sha256()
-    for name, weight in weights.items():
-        digest.update(name.encode())
-        for part in _bytes(weight):
-            digest.update(part)
-    digits: str = digest.hexdigest()
-    return digits[:DIGEST]
-
-
-def _inline(name: str, weight: Weight) -> bytes:
-    """The tensor's message up to its raw bytes, which follow."""
-    proto = TensorProto(name=name, data_type=_data_type(weight), dims=shape(weight))
-    head: bytes = proto.SerializeToString()
-    return head + _tag(_RAW_DATA_FIELD) + _varint(_size(weight))
-
-
-def _write_data(file: BinaryIO, weights: Mapping[str, Weight], location: str) -> list[TensorProto]:
-    """Write the weights one after another and return the initializers that point to them."""
-    protos = []
-    for name, weight in weights.items():
-        file.write(b"\0" * (-file.tell() % _ALIGNMENT))
-        proto = TensorProto(name=name, data_type=_data_type(weight), dims=shape(weight))
-        _refer(proto, location, file.tell(), _size(weight))
-        _write_weight(file, weight)
-        protos.append(proto)
-    return protos
-
-
-def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.ClearField("external_data")
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        tensor.external_data.add(key=key, value=value)
-
-
-def _write_message(file: BinaryIO, model: onnx.ModelProto, initializers: list[tuple[bytes, Weight | None]]) -> None:
-    """The model's message with these initializers: each a message, or its head and the weight whose bytes end it."""
-    graph = model.graph.SerializeToString()
-    shell = onnx.ModelProto()
-    shell.CopyFrom(model)
-    shell.ClearField("graph")
-    total, prefixes = len(graph), []
-    for head, weight in initializers:
-        size = len(head) + (0 if weight is None else _size(weight))
-        prefixes.append(_tag(_INITIALIZER_FIELD) + _varint(size) + head)
-        total += len(prefixes[-1]) - len(head) + size
-    file.write(shell.SerializeToString())
-    file.write(_tag(_GRAPH_FIELD) + _varint(total) + graph)
-    for prefix, (_, weight) in zip(prefixes, initializers, strict=True):
-        file.write(prefix)
-        if weight is not None:
-            _write_weight(file, weight)
+def _write_inline(
+    file: BinaryIO, message: onnx.ModelProto, initializers: Iterable[TensorProto], weights: Mapping[str, Weight]
+) -> None:
+    """Write `message`, and behind its graph the initializers, with their numbers inside, one at a time."""
+    graph = message.graph.SerializeToString()
+    message.ClearField("graph")
+    heads, total = [], len(graph)
+    for tensor in initializers:  # each is a field of the graph: a head, and then what ends it
+        name = named(tensor)
+        if name is None:
+            head, rest = b"", tensor.ByteSize()
+        else:
+            head = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims).SerializeToString()
+            rest = size(weights[name])
+            head += _tag(_RAW_DATA_FIELD) + _varint(rest)
+        heads.append((_tag(_INITIALIZER_FIELD) + _varint(len(head) + rest) + head, tensor, name))
+        total += len(heads[-1][0]) + rest
+    file.write(message.SerializeToString() + _tag(_GRAPH_FIELD) + _varint(total) + graph)
+    for head, tensor, name in heads:
+        file.write(head)
+        file.writelines([tensor.SerializeToString()] if name is None else parts(weights[name]))
 
 
 def _tag(field: int) -> bytes:
@@ -295,3 +227,59 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+# -- reading
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """The message at `path`, without the weights that lie beside it.
+
+    Raises:
+        UserError: it is not an ONNX graph.
+    """
+    try:
+        return onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
+
+
+def metadata(model: onnx.ModelProto) -> dict[str, str]:
+    """The graph's metadata, by key."""
+    return {prop.key: prop.value for prop in model.metadata_props}
+
+
+def programs(model: onnx.ModelProto) -> int:
+    """How many programs of a provider's compiler a graph holds; 0 if it is one of operators."""
+    return sum(node.op_type == CONTEXT for node in model.graph.node)
+
+
+def read(path: Path) -> Bundle:
+    """The step graph at `path` and its companions; the weights beside them are mapped, not loaded.
+
+    Raises:
+        UserError: a graph that is not ours or not whole.
+    """
+    step = load(path)
+    signature = Signature.from_metadata(metadata(step))
+    companions = {role: load(path.with_name(Path(name).name)) for role, name in signature.graphs.items()}
+    bundle = Bundle(step, replace(signature, graphs={}), {}, companions)
+    for model in bundle.graphs:
+        for tensor in model.graph.initializer:
+            if tensor.external_data:
+                bundle.weights[tensor.name] = _mapped(tensor, path)
+                tensor.CopyFrom(placed(tensor, location=tensor.name))
+    return bundle
+
+
+def _mapped(tensor: TensorProto, path: Path) -> np.ndarray:
+    """The numbers of an initializer of the graph at `path` that lie in a file beside it."""
+    entry = {item.key: item.value for item in tensor.external_data}
+    file = path.with_name(Path(entry.get("location", "")).name)  # a stranger's graph reads nothing else
+    try:
+        kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if kind.hasobject:
+            raise ValueError("text instead of numbers")
+        return np.memmap(file, kind, "r", int(entry.get("offset", 0)), tuple(tensor.dims))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"the weights of {path} in {file}", str(error), "export the model again") from error

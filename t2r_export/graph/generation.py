@@ -1,6 +1,6 @@
-"""A step graph as a graph that writes: an ONNX Loop around the step, which chooses each token and reads it.
+"""A step graph as a generation graph: an ONNX Loop around the step, which chooses each token and reads it.
 
-The usual way is a program that calls the step once a token. Made from a finished step graph, float32 or quantized, of
+The usual way is a program that calls the step once per token. Made from a finished step graph, float32 or quantized, of
 any target, whose weights stay where they are: as initializers outside of the loop, where ONNX Runtime packs them for
 its kernels once and maps them from a file. Everything that the step remembers has a fixed size, so it is what a Loop
 carries; a cache that grows is refused. Sampling is t2r_runtime.sampling, number for number.
@@ -9,7 +9,6 @@ carries; a cache that grows is refused. Sampling is t2r_runtime.sampling, number
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -129,18 +128,17 @@ choose (float[1, %(vocabulary)d] {LOGITS}, int64 iteration) => (bool go_on, int6
 }}"""
 
 
-def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.ValueInfoProto] = ()) -> onnx.ModelProto:
-    """The graph that writes with `step`; its initializers are those of `step`, and a few small ones.
+def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
+    """The graph that generates with `step`; its initializers are those of `step`, and a few small ones.
 
     Args:
-        step: a step graph, with its weights or without.
+        step: a step graph, whose initializers hold their weights or name them.
         signature: the step graph's.
-        weights: names and types of those that `step` lacks.
 
     Raises:
         UserError: a state that grows, or a batch other than 1.
     """
-    check(signature)
+    check_signature(signature)
     graph = step.graph
     start = _parsed(_START, signature)
     choose = _parsed(_CHOOSE, signature)
@@ -159,7 +157,7 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
     scalars += [(name, TensorProto.INT64) for name in (TOP_K, SEED, DRAWN)]
     outer = helper.make_graph(
         [*start.node, loop],
-        "t2r_loop",
+        "t2r_generate",
         [
             _single(past[INPUT_IDS]),
             *(helper.make_tensor_value_info(name, kind, []) for name, kind in scalars),
@@ -174,20 +172,20 @@ def wrap(step: onnx.ModelProto, signature: Signature, weights: Sequence[onnx.Val
     )
     made = helper.make_model(outer, opset_imports=step.opset_import, ir_version=step.ir_version)
     made.producer_name, made.producer_version = step.producer_name, step.producer_version
-    _check(made, weights)
+    _check(made)
     return made
 
 
-def check(signature: Signature) -> None:
+def check_signature(signature: Signature) -> None:
     """Refuse a step graph that no loop can carry.
 
     Raises:
         UserError: a state that grows, or a batch other than 1.
     """
-    signature.require_constant("for a generation graph (--loop)")
+    signature.require_constant("for a generation graph (--generate)")
     if signature.batch not in (None, 1):
         raise UserError(
-            "a generation graph of one text", f"a batch of {signature.batch}", "leave out --batch or --loop"
+            "a generation graph of one text", f"a batch of {signature.batch}", "leave out --batch or --generate"
         )
 
 
@@ -249,8 +247,8 @@ def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto
     return copy
 
 
-def _check(model: onnx.ModelProto, weights: Sequence[Any]) -> None:
-    """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.export."""
+def _check(model: onnx.ModelProto) -> None:
+    """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.graph.recording."""
     checked = onnx.ModelProto()
     checked.CopyFrom(model)
     there = checked.graph.initializer
@@ -258,5 +256,4 @@ def _check(model: onnx.ModelProto, weights: Sequence[Any]) -> None:
         if there[i].data_location == TensorProto.EXTERNAL:  # named, or in a file
             checked.graph.input.append(helper.make_tensor_value_info(there[i].name, there[i].data_type, there[i].dims))
             del there[i]
-    checked.graph.input.extend(weights)
     onnx.checker.check_model(checked, full_check=True)

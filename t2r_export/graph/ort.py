@@ -25,7 +25,7 @@ _OPTIONS = ("--enable_type_reduction", "--optimization_style")
 _HEADER = "# for ONNX Runtime's build.py --include_ops_by_config FILE --enable_reduced_operator_type_support\n"
 
 
-def write_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
+def to_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
     """Convert `graph`, an .onnx file, to `out`.
 
     Args:

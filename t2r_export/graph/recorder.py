@@ -20,8 +20,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from t2r_export.graph.file import Weight
 from t2r_export.graph.prefill import Prompt, by_sequence, chunked
+from t2r_export.graph.weights import Weight
 from t2r_export.model.ops import TorchOps, row_size
 
 Dim = int | str

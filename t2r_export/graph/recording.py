@@ -1,4 +1,4 @@
-"""A model's step as a checked ONNX graph without its weights: the recorder runs the step, and what it wrote is named.
+"""A model's step as a checked ONNX graph beside its weights: the recorder runs the step, and what it wrote is named.
 
 Never asks which mixer a layer has: it knows a model by its `step` and its `state_spec` alone.
 """
@@ -13,9 +13,9 @@ from onnx import helper
 
 from t2r_export import __version__
 from t2r_export.config.targets import TARGETS, Target
-from t2r_export.graph.file import shape
 from t2r_export.graph.layout import low_name
 from t2r_export.graph.recorder import GraphOps, Value, value_info
+from t2r_export.graph.weights import refer, shape
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, StateSpec
 
@@ -31,7 +31,7 @@ def build_graph(
     tokens: str | None = None,
     float16_safe: bool = False,
 ) -> tuple[onnx.ModelProto, GraphOps]:
-    """The step of `model` as a checked message without its weights, and the recorder that holds them.
+    """The step of `model` as a checked message whose initializers name its weights, and the recorder that has them.
 
     Args:
         states: the model's.
@@ -72,10 +72,11 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
     """
     opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
     names = {v.name for v in outputs}
+    declared = [value_info(Value(name, "float32", shape(weight))) for name, weight in ops.weights.items()]
     graph = helper.make_graph(
         ops.nodes,
         "t2r_step",
-        [*map(value_info, inputs), *declarations(ops)],
+        [*map(value_info, inputs), *declared],
         [value_info(v) for v in outputs],
         initializer=list(ops.constants.values()),
         value_info=[value_info(v) for v in ops.declared if v.name not in names],
@@ -85,9 +86,5 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
     onnx.checker.check_model(model, full_check=True)
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     del model.graph.input[len(inputs) :]
+    model.graph.initializer.extend(refer(name, weight) for name, weight in ops.weights.items())
     return model
-
-
-def declarations(ops: GraphOps) -> list[onnx.ValueInfoProto]:
-    """Of the weights that a graph refers to and does not hold."""
-    return [value_info(Value(name, "float32", shape(weight))) for name, weight in ops.weights.items()]

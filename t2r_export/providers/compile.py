@@ -11,17 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
+from t2r_export.graph.file import load, metadata, programs
 from t2r_export.graph.ort import folder_beside
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.session import existing_file, open_graph, read_signature
 from t2r_runtime.signature import GENERATE, PREFILL, ROLES
-
-CONTEXT = "EPContext"  # the operator whose attribute is the program
 
 
 @dataclass(frozen=True)
@@ -57,18 +53,20 @@ def compile_graph(
         raise UserError(f"a provider whose programs can be kept, of {', '.join(able)}", provider, "choose one of those")
     if out.suffix != ".onnx":
         raise UserError("a name that ends in .onnx for a compiled graph", str(out), "correct it")
-    if programs(source):
+    given = load(source)
+    read_signature(metadata(given))
+    if programs(given):
         raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
     with folder_beside(out) as folder:
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
         graph = open_graph(source, provider, None, provider_options, allow_fallback, config, prefill=False, loop=False)
-        for role, option in ((PREFILL, "--prefill"), (GENERATE, "--loop")):
+        for role, option in ((PREFILL, "--prefill"), (GENERATE, "--generate")):
             if role in graph.signature.graphs:
                 raise UserError(
                     "a graph by itself to compile", f"one with a {ROLES[role]} beside it", f"export without {option}"
                 )
-        count = programs(made) if made.exists() else 0
+        count = programs(load(made)) if made.exists() else 0
         if not count:
             raise UserError(f"a program from {provider}", "none", "see docs/providers.md on what it takes")
         compiled = open_graph(made, provider, None, provider_options, allow_fallback)
@@ -76,17 +74,3 @@ def compile_graph(
         with replacing(out) as part:
             made.replace(part)
     return CompileReport([out], provider, graph.placement, count)
-
-
-def programs(path: Path) -> int:
-    """How many compiled programs the graph at `path` holds.
-
-    Raises:
-        UserError: not an ONNX file, or not one of ours.
-    """
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError, OSError) as error:
-        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export it again") from error
-    read_signature({prop.key: prop.value for prop in model.metadata_props})
-    return sum(node.op_type == CONTEXT for node in model.graph.node)

@@ -10,14 +10,15 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from t2r_export.config.targets import find
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.quantizers.base import untie_embedding
-from t2r_runtime.signature import Signature
 
 
-def is_for_accelerators(model: onnx.ModelProto) -> bool:
-    """Whether the graph's target is one whose every size is fixed."""
-    return find(Signature.from_metadata({p.key: p.value for p in model.metadata_props}).target).static
+def for_accelerators(model: onnx.ModelProto, config: QuantizeConfig) -> None:
+    """Spell what a block-wise scheme has written as accelerators take it."""
+    to_rank3(model)
+    if config.embedding_bits != 4:
+        table_between_quantizers(model)
 
 
 def to_rank3(model: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.graph.file import Weight, refer, values
+from t2r_export.graph.weights import Weight, refer, values
 from t2r_runtime.signature import INPUT_IDS, LOGITS
 
 Tokens = npt.NDArray[np.int64]

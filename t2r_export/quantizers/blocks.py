@@ -14,8 +14,7 @@ from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
 from t2r_export.config.quantize import QuantizeConfig, scheme
-from t2r_export.graph.file import Weight, fill, refer, values
-from t2r_export.quantizers.accelerators import is_for_accelerators, table_between_quantizers, to_rank3
+from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import (
     Calibration,
     head,
@@ -51,10 +50,6 @@ def blocks(
         _block_wise_table(model, config, weights)
     else:
         quantize_embedding(model, weights)
-    if is_for_accelerators(model):
-        to_rank3(model)
-        if config.embedding_bits != 4:
-            table_between_quantizers(model)
     return model
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.graph.file import Weight, fill
+from t2r_export.graph.weights import Weight, fill
 from t2r_export.quantizers.base import (
     Calibration,
     gemm_to_matmul,

@@ -221,7 +221,7 @@ def test_export_and_generate_with_a_loop(
     folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = tmp_path / "g.onnx"
-    out, _ = run(capsys, "export", folder / "t2r.pt", graph, "--loop", "--quantize", "w8")
+    out, _ = run(capsys, "export", folder / "t2r.pt", graph, "--generate", "--quantize", "w8")
     assert "writing: a whole text in one run, by a graph of its own\n" in out
     assert len(list(tmp_path.iterdir())) == 3
     arguments = ["generate", graph, "--prompt", "one day", "--max-tokens", 9, "--seed", 4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,20 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from t2r_export.graph import file as graph_file
-from t2r_export.graph.file import write_graph
+from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.file import write
+from t2r_export.graph.weights import Weight, refer
 from t2r_runtime.errors import UserError
+from t2r_runtime.signature import STEP, Signature
 
-SHAPES = {"first": (3, 5), "second": (5, 70), "third": (70,)}
+SHAPES = {"first": (3, 100), "second": (100, 300), "third": (300,)}  # none small enough to stay in a graph
+
+
+SIGNATURE = Signature(
+    states=(), vocab_size=300, bos_token=None, eos_tokens=(), batch=None, max_positions=None, past_end="refuse",
+    state_layout="layers", layers=(), target="portable", quantization="none", checkpoint_sha256="", producer="test",
+    tokenizer=None, top_k=None, role=STEP, graphs={},
+)  # fmt: skip
 
 
 def weights(seed: int = 0) -> dict[str, Tensor]:
@@ -30,7 +40,7 @@ def weights(seed: int = 0) -> dict[str, Tensor]:
 
 
 def message() -> onnx.ModelProto:
-    """x @ first @ second + third, with metadata, and without the weights."""
+    """x @ first @ second + third, without the weights."""
     nodes = [
         helper.make_node("MatMul", ["x", "first"], ["a"]),
         helper.make_node("MatMul", ["a", "second"], ["b"]),
@@ -40,16 +50,29 @@ def message() -> onnx.ModelProto:
         nodes,
         "test",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 70])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 300])],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    helper.set_model_props(model, {"note": "ünïcödé"})
-    return model
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10, producer_name="test", producer_version="1"
+    )
+
+
+NOTES = {"note": "ünïcödé"}
+
+
+def write_graph(
+    values: Mapping[str, Weight], path: Path, external_bytes: int = graph_file.EXTERNAL_BYTES
+) -> list[Path]:
+    """A bundle of one graph, written; its files."""
+    model = message()
+    model.graph.initializer.extend(refer(name, weight) for name, weight in values.items())
+    return write(Bundle(model, SIGNATURE, dict(values), notes=NOTES), path, external_bytes)[0]
 
 
 def naive(values: dict[str, Tensor]) -> onnx.ModelProto:
     model = message()
     model.graph.initializer.extend(numpy_helper.from_array(w.detach().numpy(), name) for name, w in values.items())
+    helper.set_model_props(model, {**SIGNATURE.to_metadata(), **NOTES})
     return model
 
 
@@ -67,7 +90,7 @@ def names(folder: Path) -> set[str]:
 
 def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
-    assert write_graph(message(), weights(), path) == [path]
+    assert write_graph(weights(), path) == [path]
     read = onnx.load(path)
     assert read == naive(weights())
     assert path.stat().st_size == len(naive(weights()).SerializeToString())
@@ -80,8 +103,8 @@ def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
 def test_parts_are_stored_as_one(external_bytes: int, tmp_path: Path) -> None:
     whole = weights()
     stacked = {"first": (whole["first"][:1], whole["first"][1:].T.contiguous().T), "second": whole["second"]}
-    write_graph(message(), stacked | {"third": tuple(whole["third"].split(30))}, tmp_path / "g.onnx", external_bytes)
-    assert onnx.load(tmp_path / "g.onnx").graph.initializer[0].dims == [3, 5]
+    write_graph(stacked | {"third": tuple(whole["third"].split(130))}, tmp_path / "g.onnx", external_bytes)
+    assert onnx.load(tmp_path / "g.onnx").graph.initializer[0].dims == [3, 100]
     assert computes(tmp_path / "g.onnx", whole)
 
 
@@ -96,7 +119,7 @@ def test_any_names_and_sizes(shapes: dict[str, list[int]]) -> None:
         written = bytearray()
         patch.setattr(graph_file, "replacing", lambda path: _Memory(written))
         patch.setattr(graph_file, "open", lambda *_: _Sink(written), raising=False)
-        write_graph(message(), values, "g.onnx")
+        write_graph(values, Path("g.onnx"))
     assert onnx.load_from_string(bytes(written)) == naive(values)
 
 
@@ -118,20 +141,24 @@ class _Sink(_Memory):
     def write(self, data: Any) -> None:
         self.data.extend(data)
 
+    def writelines(self, pieces: Any) -> None:
+        for piece in pieces:
+            self.write(piece)
+
 
 @pytest.mark.parametrize("wide", [torch.float64, torch.bfloat16])
 def test_weights_are_stored_as_float32(wide: torch.dtype, tmp_path: Path) -> None:
     values = {name: w.to(wide).requires_grad_() for name, w in weights().items()}
     values["second"] = values["second"].T.contiguous().T  # not contiguous
-    write_graph(message(), values, tmp_path / "g.onnx")
+    write_graph(values, tmp_path / "g.onnx")
     assert onnx.load(tmp_path / "g.onnx") == naive({name: w.detach().float() for name, w in values.items()})
 
 
 def test_external_data(tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
     size = sum(4 * w.numel() for w in weights().values())
-    assert write_graph(message(), weights(), path, external_bytes=size) == [path]
-    graph, data = write_graph(message(), weights(), path, external_bytes=size - 1)
+    assert write_graph(weights(), path, external_bytes=size) == [path]
+    graph, data = write_graph(weights(), path, external_bytes=size - 1)
     assert graph == path
     assert data.parent == tmp_path
     assert data.name.startswith("g.onnx.")
@@ -151,8 +178,8 @@ def test_external_data(tmp_path: Path) -> None:
 
 
 def test_the_same_weights_give_the_same_files(tmp_path: Path) -> None:
-    first = [p.read_bytes() for p in write_graph(message(), weights(), tmp_path / "g.onnx", 1)]
-    files = write_graph(message(), weights(), tmp_path / "g.onnx", 1)
+    first = [p.read_bytes() for p in write_graph(weights(), tmp_path / "g.onnx", 1)]
+    files = write_graph(weights(), tmp_path / "g.onnx", 1)
     assert [p.read_bytes() for p in files] == first
     assert names(tmp_path) == {p.name for p in files}
 
@@ -161,20 +188,20 @@ def test_old_data_leaves_with_its_graph(tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
     neighbours = ["h.onnx", "g.onnx.notes", "xg.onnx", "g.onnx2"]
     for name in neighbours:
-        write_graph(message(), weights(), tmp_path / name, 1)
+        write_graph(weights(), tmp_path / name, 1)
     kept = names(tmp_path)
-    old, new = (write_graph(message(), weights(seed), path, 1)[1] for seed in (1, 2))
+    old, new = (write_graph(weights(seed), path, 1)[1] for seed in (1, 2))
     assert old != new
     assert names(tmp_path) == kept | {path.name, new.name}
     assert computes(path, weights(2))
-    write_graph(message(), weights(3), path)
+    write_graph(weights(3), path)
     assert names(tmp_path) == kept | {path.name}, "a graph with its weights inside needs no file beside it"
 
 
 def test_a_name_is_not_a_pattern(tmp_path: Path) -> None:
-    other = write_graph(message(), weights(1), tmp_path / "g1.onnx", 1)
-    write_graph(message(), weights(2), tmp_path / "g[12].onnx", 1)
-    write_graph(message(), weights(3), tmp_path / "*.onnx", 1)
+    other = write_graph(weights(1), tmp_path / "g1.onnx", 1)
+    write_graph(weights(2), tmp_path / "g[12].onnx", 1)
+    write_graph(weights(3), tmp_path / "*.onnx", 1)
     assert all(file.is_file() for file in other)
     assert computes(tmp_path / "g1.onnx", weights(1))
 
@@ -183,7 +210,7 @@ class Full:
     """A disk with room for some more weights."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.right = room, graph_file._bytes
+        self.room, self.right = room, graph_file.parts
 
     def __call__(self, weight: Tensor) -> memoryview:
         self.room -= 1
@@ -203,39 +230,39 @@ def test_a_full_disk_leaves_the_old_file(
     room: int, external_bytes: int, old_external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "g.onnx"
-    write_graph(message(), weights(1), path, 1 if old_external else graph_file.EXTERNAL_BYTES)
+    write_graph(weights(1), path, 1 if old_external else graph_file.EXTERNAL_BYTES)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    monkeypatch.setattr(graph_file, "_bytes", Full(room))
+    monkeypatch.setattr(graph_file, "parts", Full(room))
     with pytest.raises((UserError, OSError), match="No space left on device"):
-        write_graph(message(), weights(2), path, external_bytes)
+        write_graph(weights(2), path, external_bytes)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     assert computes(path, weights(1))
 
 
 def test_a_disk_that_fills_up_at_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new weights stand beside the old ones then; the old graph is whole all the same."""
+    """The new weights stood beside the old ones then."""
     path = tmp_path / "g.onnx"
-    _, old = write_graph(message(), weights(1), path, 1)
+    _, old = write_graph(weights(1), path, 1)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(graph_file, "_write_message", full)
+        patch.setattr(graph_file, "_write_inline", full)
         with pytest.raises(UserError) as caught:
-            write_graph(message(), weights(2), path, 1)
+            write_graph(weights(2), path, 1)
     assert str(caught.value) == (
         f"expected to be able to write {path}; received No space left on device; "
         "choose another place, or make room there"
     )
-    assert old.is_file()
+    assert names(tmp_path) == {path.name, old.name}
     assert computes(path, weights(1))
-    _, new = write_graph(message(), weights(3), path, 1)
+    _, new = write_graph(weights(3), path, 1)
     assert names(tmp_path) == {path.name, new.name}
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected to be able to write .*nowhere/g.onnx; received No such file or dir"):
-        write_graph(message(), weights(), tmp_path / "nowhere" / "g.onnx")
+        write_graph(weights(), tmp_path / "nowhere" / "g.onnx")
     with pytest.raises(UserError, match="expected a file name to write to; received the folder .*; name a file inside"):
-        write_graph(message(), weights(), tmp_path)
+        write_graph(weights(), tmp_path)

@@ -20,7 +20,7 @@ from small import VOCABULARY
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
-from t2r_export.graph.generation import wrap
+from t2r_export.graph.generation import generation_graph
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.errors import UserError
@@ -52,7 +52,7 @@ def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("loop") / "g.onnx"
-    small.graph(path, "rotary_drop", loop=True, target="fused")
+    small.graph(path, "rotary_drop", generate=True, target="fused")
     return path
 
 
@@ -95,7 +95,7 @@ def assert_same(
 @pytest.mark.parametrize("target", ["portable", "fused", "standard"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_its_steps(name: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small.graph(tmp_path / "g.onnx", name, target=target, loop=True)
+    small.graph(tmp_path / "g.onnx", name, target=target, generate=True)
     states = start(name, tmp_path / "g.onnx")
     texts = [assert_same(tmp_path / "g.onnx", states, monkeypatch, **rules) for rules in RULES]
     assert texts[0] == texts[4] == texts[5] == texts[8], "greedy, all four"
@@ -105,7 +105,7 @@ def test_a_run_is_its_steps(name: str, target: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("options", [{"batch": 1}, {"state_layout": "packed"}, {"top_k": 3}, {"float16_safe": True}])
 def test_other_forms_of_the_step(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small.graph(tmp_path / "g.onnx", "rotary_keep", loop=True, **options)
+    small.graph(tmp_path / "g.onnx", "rotary_keep", generate=True, **options)
     states = start("rotary_keep", tmp_path / "g.onnx")
     if options.get("float16_safe"):
         states |= {name: 0 * states[name.replace("_low", "")] for name in ("S_low.0", "z_low.0", "S_low.1", "z_low.1")}
@@ -117,7 +117,7 @@ def test_other_forms_of_the_step(options: dict[str, Any], tmp_path: Path, monkey
 def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made from the quantized step, with which it shares one file of weights; beside a graph for prompts or not."""
     prefill = target == "fused"
-    small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, loop=True, prefill=prefill)
+    small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, generate=True, prefill=prefill)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     kinds = [".onnx", ".data", *([".prefill.onnx"] if prefill and scheme != "int8" else []), ".generate.onnx"]
     assert [file.name.endswith(kind) for file, kind in zip(report.files, kinds, strict=True)] == [True] * len(kinds)
@@ -196,7 +196,7 @@ def chooser() -> ort.InferenceSession:
             present_row = Identity(past_row)
         }}""")
     signature = graphs.signature(states=(StateSpec("row", "float32", ("B", VOCABULARY)),), vocab_size=VOCABULARY)
-    return ort.InferenceSession(wrap(step, signature).SerializeToString())
+    return ort.InferenceSession(generation_graph(step, signature).SerializeToString())
 
 
 @settings(max_examples=300)
@@ -231,7 +231,7 @@ def test_logits_that_are_not_finite(made: Path) -> None:
 
 def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
     """All three name one file of weights, and the loop holds no more than a few numbers of its own."""
-    _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, loop=True)
+    _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, generate=True)
     step, data, *others = report.files
     assert {step, data, *others} == set(tmp_path.iterdir())
     assert {file.name for file in others} == set(report.signature.graphs.values())
@@ -269,7 +269,7 @@ def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
 
 def test_the_proof_sees_a_wrong_loop(tmp_path: Path) -> None:
     """One that keeps a state as it was, and one with another choice."""
-    checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_drop", loop=True)
+    checkpoint, report = small.graph(tmp_path / "g.onnx", "rotary_drop", generate=True)
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=3).passed
     place = tmp_path / report.signature.graphs["generate"]
     right = place.read_bytes()
@@ -299,44 +299,44 @@ def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:
         (
             "hybrid",
             {},
-            "expected states of constant size for a generation graph (--loop); received a model whose k.1, v.1 grow "
-            "with every token; convert all its layers, or do without",
+            "expected states of constant size for a generation graph (--generate); received a model whose k.1, v.1 "
+            "grow with every token; convert all its layers, or do without",
         ),
         (
             "none",
             {"batch": 2},
-            "expected a generation graph of one text; received a batch of 2; leave out --batch or --loop",
+            "expected a generation graph of one text; received a batch of 2; leave out --batch or --generate",
         ),
         (
             "none",
             {"target": "npu"},
             "expected one step at a time with target npu: accelerators take no loops; received a graph that writes; "
-            "leave out --loop, or choose another --target",
+            "leave out --generate, or choose another --target",
         ),
     ],
 )
 def test_refused(config: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        small.graph(tmp_path / "g.onnx", config, loop=True, **options)
+        small.graph(tmp_path / "g.onnx", config, generate=True, **options)
     assert str(caught.value) == message
     assert not list(tmp_path.iterdir())
 
 
 def test_no_ort_with_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        small.graph(tmp_path / "g.ort", loop=True)
+        small.graph(tmp_path / "g.ort", generate=True)
     assert str(caught.value) == (
-        "expected an .onnx, whose weights a generation graph can share; received an .ort; "
-        "leave out --loop, or write an .onnx"
+        "expected an .onnx, whose weights a generation graph can share; received "
+        f"{tmp_path / 'g.ort'}; export without --generate, or write an .onnx"
     )
-    small.graph(tmp_path / "g.onnx", loop=True)
-    with pytest.raises(UserError, match=r"received .*q.ort; export without --loop for an .ort"):
+    small.graph(tmp_path / "g.onnx", generate=True)
+    with pytest.raises(UserError, match=r"received .*q.ort; export without --generate, or write an .onnx"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"))
 
 
-def test_wrap_takes_a_step_with_its_weights(made: Path) -> None:
+def test_it_takes_a_step_with_its_weights(made: Path) -> None:
     signature = dataclasses.replace(Decoder(made, loop=False).signature, graphs={})
-    model = wrap(onnx.load(made), signature)
+    model = generation_graph(onnx.load(made), signature)
     assert [len(x) for x in (model.graph.output, model.graph.input)] == [
         1 + len(signature.states),
         8 + len(signature.states),
@@ -345,7 +345,7 @@ def test_wrap_takes_a_step_with_its_weights(made: Path) -> None:
 
 class TestOpening:
     def test_it_is_missing(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", loop=True)
+        _, report = small.graph(tmp_path / "g.onnx", generate=True)
         (tmp_path / report.signature.graphs["generate"]).unlink()
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / "g.onnx")
@@ -356,8 +356,8 @@ class TestOpening:
         assert len(Decoder(tmp_path / "g.onnx", loop=False).generate([1], 3, Sampling(stop_tokens=()))) == 3
 
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", loop=True)
-        other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(loop=True))
+        _, report = small.graph(tmp_path / "g.onnx", generate=True)
+        other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(generate=True))
         (tmp_path / other.signature.graphs["generate"]).replace(tmp_path / report.signature.graphs["generate"])
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / "g.onnx").generate([1], 3)
@@ -367,7 +367,7 @@ class TestOpening:
         )
 
     def test_it_is_opened_by_itself(self, tmp_path: Path) -> None:
-        _, report = small.graph(tmp_path / "g.onnx", loop=True)
+        _, report = small.graph(tmp_path / "g.onnx", generate=True)
         with pytest.raises(UserError) as caught:
             Decoder(tmp_path / report.signature.graphs["generate"])
         assert str(caught.value) == (

@@ -20,8 +20,8 @@ from t2r_runtime.signature import Signature, StateSpec
 
 
 def built(name: str, layout: str = "packed") -> tuple[onnx.ModelProto, Signature]:
-    made = build(small.checkpoint(name), Path("g.onnx"), ExportConfig(state_layout=layout))
-    return made.graph, made.report.signature
+    bundle, _ = build(small.checkpoint(name), ExportConfig(state_layout=layout))
+    return bundle.step, bundle.signature
 
 
 def test_packed_is_one_tensor_of_each_kind() -> None:
@@ -57,6 +57,6 @@ def test_initial_value_and_dtype_are_kept(layers: int, initial: float) -> None:
 
 
 def test_the_companions_are_packed_too(tmp_path: Path) -> None:
-    made, _ = small.graph(tmp_path / "g.onnx", "rotary_keep", state_layout="packed", prefill=True, loop=True)
+    made, _ = small.graph(tmp_path / "g.onnx", "rotary_keep", state_layout="packed", prefill=True, generate=True)
     assert Decoder(tmp_path / "g.onnx").signature.state_layout == "packed"
     assert small.proof(made, tmp_path / "g.onnx", steps=20).passed  # it reads prompts and generates too

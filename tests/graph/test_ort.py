@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import small
-from t2r_export.config.export import ExportConfig, graph_format
+from t2r_export.config.export import ExportConfig
 from t2r_export.describe import describe
 from t2r_export.export import export
 from t2r_export.graph import ort as ort_format
-from t2r_export.graph.ort import folder_beside, write_ort
+from t2r_export.graph.ort import folder_beside, to_ort
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
@@ -72,31 +72,13 @@ def test_a_damaged_ort(tmp_path: Path) -> None:
             read(tmp_path / "g.ort")
 
 
-def test_the_name_says_the_format() -> None:
-    assert [graph_format(Path(name)) for name in ("a.onnx", "a.ort", "a")] == ["onnx", "ort", "onnx"]
-    assert graph_format(Path("a.ort"), "ort") == "ort"
-    for name, wanted in (("a.onnx", "ort"), ("a.ort", "onnx")):
-        with pytest.raises(UserError) as caught:
-            graph_format(Path(name), wanted)
-        assert str(caught.value) == (
-            f"expected a file name that ends in .{wanted} for --format {wanted}; received {name}; "
-            "correct one of the two"
-        )
-
-
-def test_unknown_format() -> None:
-    with pytest.raises(UserError) as caught:
-        ExportConfig(format="pb")
-    assert str(caught.value) == "expected a format of onnx, ort; received 'pb'; choose one of those"
-
-
 def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export(small.checkpoint(), tmp_path / "g.onnx", external_bytes=1)
     (tmp_path / "g.onnx.bak").write_bytes(b"0" * 100_000)  # not its weights
     monkeypatch.setattr(ort_format, "MAX_BYTES", 9_999)
     size = sum(file.stat().st_size for file in tmp_path.iterdir()) - 100_000
     with pytest.raises(UserError) as caught:
-        write_ort(tmp_path / "g.onnx", tmp_path / "g.ort")
+        to_ort(tmp_path / "g.onnx", tmp_path / "g.ort")
     assert str(caught.value) == (
         f"expected a graph of at most 9,999 bytes for an .ort file; received {size:,}; write an .onnx"
     )
@@ -115,5 +97,5 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_a_tool_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(b"not a graph")
     with pytest.raises(RuntimeError, match="convert_onnx_models_to_ort failed"):
-        write_ort(tmp_path / "g.onnx", tmp_path / "g.ort")
+        to_ort(tmp_path / "g.onnx", tmp_path / "g.ort")
     assert contents(tmp_path) == ["g.onnx"]

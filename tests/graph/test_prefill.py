@@ -287,12 +287,12 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.ort", prefill=True)
     assert str(caught.value) == (
-        "expected an .onnx, whose weights a prefill graph can share; received an .ort; "
-        "leave out --prefill, or write an .onnx"
+        "expected an .onnx, whose weights a prefill graph can share; received "
+        f"{tmp_path / 'g.ort'}; export without --prefill, or write an .onnx"
     )
     small.graph(tmp_path / "g.onnx", prefill=True)
     before = set(tmp_path.iterdir())
-    with pytest.raises(UserError, match=r"received .*q.ort; export without --prefill for an .ort"):
+    with pytest.raises(UserError, match=r"received .*q.ort; export without --prefill, or write an .onnx"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.ort", QuantizeConfig(scheme="w8"))
     assert set(tmp_path.iterdir()) == before
 

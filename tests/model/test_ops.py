@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from small import FFN, WIDTH, B
 from t2r_export.config.targets import IR_VERSION, OPSET
-from t2r_export.graph.file import array
 from t2r_export.graph.recorder import GraphOps, Value, value_info
+from t2r_export.graph.weights import array
 from t2r_export.model.ops import TORCH, TorchOps
 
 RECORDING = {"emit", "emit_many", "constant", "rename", "prune"}  # how a graph is written, not what it computes

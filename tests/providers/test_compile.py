@@ -15,8 +15,9 @@ from onnx import helper
 
 import small
 from cli_models import Output, run
+from t2r_export.graph.file import CONTEXT, load, programs
 from t2r_export.providers import compile as module
-from t2r_export.providers.compile import CONTEXT, compile_graph, programs
+from t2r_export.providers.compile import compile_graph
 from t2r_runtime import PROVIDERS, Decoder, UserError
 from t2r_runtime.session import open_graph
 
@@ -62,9 +63,9 @@ def test_refused(paths: Saved, capsys: Output) -> None:
 
 def test_what_is_compiled_already(paths: Saved, compiler: str) -> None:
     source, out = paths
-    assert programs(source) == 0
+    assert programs(load(source)) == 0
     with_program(source, out)
-    assert programs(out) == 1
+    assert programs(load(out)) == 1
     with pytest.raises(UserError, match="received .*c.onnx, which is compiled already; compile its source"):
         compile_graph(out, out.with_name("again.onnx"), compiler)
 
@@ -85,7 +86,7 @@ def test_nodes_that_are_not_compiled(paths: Saved, compiler: str) -> None:
     assert [file.name for file in paths[0].parent.iterdir()] == ["g.onnx"]
 
 
-@pytest.mark.parametrize("option, what", [("prefill", "prefill graph"), ("loop", "generation graph")])
+@pytest.mark.parametrize("option, what", [("prefill", "prefill graph"), ("generate", "generation graph")])
 def test_no_other_graph_is_left_behind(
     option: str, what: str, paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, m
     )
     report = compile_graph(*paths, compiler, {"soc_model": "1"})
     assert (report.files, report.programs) == ([paths[1]], 1)
-    assert programs(paths[1]) == 1
+    assert programs(load(paths[1])) == 1
     assert sorted(file.name for file in paths[0].parent.iterdir()) == ["c.onnx", "g.onnx"]
 
 
