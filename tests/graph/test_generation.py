@@ -242,7 +242,8 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
         places.append({t.name: t.SerializeToString() for t in model.graph.initializer if t.external_data})
         metadata.append({entry.key: json.loads(entry.value) for entry in model.metadata_props})
         sizes.append({t.name: t.ByteSize() for t in model.graph.initializer})
-    assert places[0] == places[1] == places[2]
+    same = [{name: held[name] for name in places[0]} for held in places]  # a prefill graph has masks of its own
+    assert same[0] == same[1] == same[2]
     index = 1 + [file.name for file in others].index(report.signature.graphs["generate"])
     assert sum(size for name, size in sizes[index].items() if name not in sizes[0]) < 1000
     loop = metadata[index]
@@ -310,7 +311,7 @@ def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:
         (
             "none",
             {"target": "npu"},
-            "expected one step at a time with target npu: accelerators take no loops; received a graph that writes; "
+            "expected one step at a time with target npu: accelerators take no loops; received a generation graph; "
             "leave out --generate, or choose another --target",
         ),
     ],
