@@ -20,7 +20,9 @@ from t2r_export.config.mixers import (
     HybridConfig,
     LinearConfig,
     LSTMConfig,
+    MixerConfig,
     SoftmaxConfig,
+    SpanConfig,
     WindowConfig,
 )
 from t2r_export.config.model import ModelConfig, RotaryConfig
@@ -34,19 +36,27 @@ B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
 WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
 CACHED = 3  # tokens in the cache of a random state
 
-LINEAR = LinearConfig(feature_size=K, guard=Guard("clamp", 1e-2))
-DROPPED = LinearConfig(feature_size=K, positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
+CLAMP = Guard("clamp", 1e-2)
+NO_FFN, MEMORY = NoneConfig(), ProductKeyConfig(keys=5, query_size=6, heads=2, top=3)
+
+
+def linear(feature_size: int = K, feature_map: str = "relu", **options: Any) -> LinearConfig:
+    return LinearConfig(feature_size, feature_map=feature_map, **options)
+
+
+LINEAR = linear(guard=CLAMP)
+DROPPED = linear(positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
 SOFTMAX = SoftmaxConfig()
 WINDOW = WindowConfig(window=3, sinks=2)
-HYBRID = HybridConfig(window=4, feature_size=K, guard=Guard("clamp", 1e-2))
+HYBRID = HybridConfig(window=4, feature_size=K, guard=CLAMP)
 GATED = (
-    LinearConfig(K, update_rule="gated", gate="data"),
-    LinearConfig(K, update_rule="gated", gate="fixed", moving_average=True),
+    linear(update_rule="gated", gate="data"),
+    linear(update_rule="gated", gate="fixed", moving_average=True),
 )
 # Hedgehog's features are never all near zero, where dividing by their length makes much of a rounding
 DELTA = (
-    LinearConfig(8, feature_map="hedgehog", update_rule="delta", normalizer="none"),
-    LinearConfig(8, feature_map="hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
+    linear(8, "hedgehog", update_rule="delta", normalizer="none"),
+    linear(8, "hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
 )
 
 GPT2 = ModelConfig(
@@ -74,48 +84,70 @@ LLAMA = dataclasses.replace(
     output_bias=False,
     ffn_bias=False,
 )
-NO_FFN, MEMORY = NoneConfig(), ProductKeyConfig(keys=5, query_size=6, heads=2, top=3)
+# OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
+WIDE = dataclasses.replace(GPT2, head_size=16)
 # a plain recurrent language model: nothing but its layers between the embedding and the head
 RECURRENT = dataclasses.replace(
     GPT2, heads=1, kv_heads=1, head_size=1, ffn_size=1, norm="none", residual=False, position="none", max_positions=None
 )
+
+
+def with_layers(base: ModelConfig, *layers: MixerConfig, **other: Any) -> ModelConfig:
+    return dataclasses.replace(base, layers=layers, **other)
+
+
+# every kind of position and layer: what our own suites run
 CONFIGS = {
     "learned": GPT2,
     "sinusoidal": dataclasses.replace(GPT2, position="sinusoidal", max_positions=None, activation="relu"),
     "none": dataclasses.replace(GPT2, position="none", max_positions=None, activation="gelu"),
     "rotary_keep": LLAMA,
-    "rotary_drop": dataclasses.replace(LLAMA, layers=(DROPPED, DROPPED)),
-    "shared": dataclasses.replace(GPT2, kv_heads=H, layers=(LinearConfig(K, shared_features=True),)),
-    "hybrid": dataclasses.replace(LLAMA, layers=(LINEAR, SOFTMAX, DROPPED)),
-    "softmax": dataclasses.replace(GPT2, layers=(SOFTMAX, SOFTMAX)),
-    "gated": dataclasses.replace(GPT2, layers=GATED),
-    "gated_rotary": dataclasses.replace(LLAMA, layers=GATED),
-    "delta": dataclasses.replace(GPT2, layers=DELTA),
-    "delta_rotary": dataclasses.replace(LLAMA, layers=DELTA),
-    "window": dataclasses.replace(GPT2, layers=(WINDOW, WINDOW)),
-    "window_rotary": dataclasses.replace(LLAMA, layers=(LINEAR, WINDOW)),
-    "hybrid_sum": dataclasses.replace(LLAMA, layers=(HYBRID, HYBRID)),
-    "hybrid_gate": dataclasses.replace(GPT2, layers=(dataclasses.replace(HYBRID, merge="gate"), LINEAR)),
-    "hybrid_gated": dataclasses.replace(
-        LLAMA, layers=(HybridConfig(3, K, update_rule="gated", gate="data", sinks=2), LINEAR)
-    ),
-    "lstm": dataclasses.replace(RECURRENT, layers=(LSTMConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
-    "gru": dataclasses.replace(RECURRENT, layers=(GRUConfig(),) * 2, feed_forwards=(NO_FFN,) * 2),
+    "rotary_drop": with_layers(LLAMA, DROPPED, DROPPED),
+    "shared": with_layers(GPT2, linear(shared_features=True), kv_heads=H),
+    "hybrid": with_layers(LLAMA, LINEAR, SOFTMAX, DROPPED),
+    "softmax": with_layers(GPT2, SOFTMAX, SOFTMAX),
+    "gated": with_layers(GPT2, *GATED),
+    "gated_rotary": with_layers(LLAMA, *GATED),
+    "delta": with_layers(GPT2, *DELTA),
+    "delta_rotary": with_layers(LLAMA, *DELTA),
+    "window": with_layers(GPT2, WINDOW, WINDOW),
+    "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),
+    "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
+    "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),
+    "hybrid_gated": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=2), LINEAR),
+    "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
+    "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
     # all-attention: a memory in each layer, and nothing behind it
-    "memory_softmax": dataclasses.replace(LLAMA, layers=(SoftmaxConfig(memory=3), LINEAR)),
-    "memory_window": dataclasses.replace(GPT2, layers=(WindowConfig(3, 2, memory=4),)),
-    "memory": dataclasses.replace(
+    "memory_softmax": with_layers(LLAMA, SoftmaxConfig(memory=3), LINEAR),
+    "memory_window": with_layers(GPT2, WindowConfig(3, 2, memory=4)),
+    "memory": with_layers(
         LLAMA,
-        layers=(LinearConfig(K, memory=4), LinearConfig(K, positions="drop", normalizer="none", memory=3)),
+        linear(memory=4),
+        linear(positions="drop", normalizer="none", memory=3),
         feed_forwards=(NO_FFN, NO_FFN),
     ),
-    "mixed": dataclasses.replace(LLAMA, layers=(LSTMConfig(), LINEAR, DROPPED), feed_forwards=(DENSE, MEMORY, NO_FFN)),
+    "mixed": with_layers(LLAMA, LSTMConfig(), LINEAR, DROPPED, feed_forwards=(DENSE, MEMORY, NO_FFN)),
 }
+# forms of one layer, which have suites of their own; every provider is asked to run them too
+FORMS = {
+    "elu": with_layers(GPT2, linear(4, "elu")),
+    "hedgehog": with_layers(LLAMA, linear(6, "hedgehog")),
+    "dpfp": with_layers(GPT2, linear(8, "dpfp", guard=CLAMP)),
+    "rfa": with_layers(WIDE, linear(6, "rfa", guard=CLAMP)),
+    "favor": with_layers(LLAMA, linear(5, "favor")),
+    "no_z": with_layers(GPT2, linear(normalizer="none")),
+    "head_norms": with_layers(WIDE, linear(normalizer="group_norm"), linear(normalizer="rms_norm")),
+    "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
+    "llama3_scaling": dataclasses.replace(LLAMA, rotary=RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 32)),
+    "span": with_layers(LLAMA, SpanConfig(9, ramp=3)),
+    "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(DENSE, MEMORY)),
+}
+MODELS = CONFIGS | FORMS
 
 
 def model(config: ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
     """A model of random weights, biases and scales too: what is zero or one cannot show that it was forgotten."""
-    made = Transformer(CONFIGS[config] if isinstance(config, str) else config).eval()
+    made = Transformer(MODELS[config] if isinstance(config, str) else config).eval()
     generator = torch.Generator().manual_seed(seed)
     for name, weight in made.named_parameters():
         centre = 1.0 if ".norm" in f".{name}" and name.endswith("weight") else 0.0

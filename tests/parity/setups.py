@@ -31,20 +31,21 @@ class Setup:
 
     graphs: tuple[str, ...]  # kinds that every model is exported to
     few: tuple[str, ...] = ()  # kinds for a Transformer with a learned table and one with rotary positions
-    mixer_steps: int = 256  # chained steps of each mixer
+    steps: int = 256  # chained steps of each graph; four times as many of a trained model
+    mixer_steps: int = 256  # and of each mixer
     cannot: Mapping[str, str] = field(default_factory=dict)  # mixers that it refuses or gets wrong, and why
     python: str | None = None  # variable with the command of another Python that has the provider
 
 
 WEBGPU = {
     "rfa": "the software Vulkan's Sin and Cos are not exact: states 1.9e-4 off",
-    "product_keys": "the places that TopK finds are int64, for which it has no kernels",
+    **dict.fromkeys(("product_keys", "mixed"), "the places that TopK finds are int64, for which it has no kernels"),
 }
 # of [1, D], which is what a norm of the width reduces, all axes are the last one
 REDUCES_ALL = "version 1.21 reduces over all axes, whatever ReduceMean and ReduceMax are told"
 DNNL = dict.fromkeys(
-    ("dpfp", "rfa", "favor", "head_norms", "delta", "gated_delta", "hybrid_sum", "hybrid_merge_gate", "hybrid_gated")
-    + ("product_keys",),
+    ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "hybrid_sum", "hybrid_gate", "hybrid_gated", "product_keys")
+    + ("mixed",),
     REDUCES_ALL,
 )
 SETUPS = {
@@ -53,7 +54,8 @@ SETUPS = {
     "openvino": Setup(("layers", "packed", "batch_3")),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3"), mixer_steps=32, cannot=WEBGPU),
-    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), mixer_steps=32),
+    # the simulator of an accelerator takes minutes for what the others do in seconds
+    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=64, mixer_steps=32),
     "xnnpack": Setup(("npu",), few=("npu_batch_3",), python="T2R_DEBIAN_PYTHON"),
     "dnnl": Setup(("npu",), cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
 }

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+import small
 from parity.setups import PROVIDER, WANTED, opened
-from parity.test_parity import GPT2, LLAMA, MODELS, saved, verified
+from parity.test_parity import saved, verified
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.providers.compile import compile_graph
@@ -18,31 +19,31 @@ from t2r_runtime import PROVIDERS, UserError
 
 if PROVIDERS[PROVIDER].compiles:
 
-    @pytest.mark.parametrize("name", ["gpt2", "sinusoidal", "llama"])
+    @pytest.mark.parametrize("name", ["learned", "sinusoidal", "rotary_keep"])
     def test_compiled_is_uncompiled(name: str, tmp_path: Path) -> None:
-        export(saved(MODELS[name], tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
+        export(saved(name, tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
         report = compile_graph(tmp_path / "model.onnx", tmp_path / "compiled.onnx", PROVIDER)
         assert (report.programs, report.placement.keys()) == (1, {PROVIDER})
         assert sorted(file.name for file in tmp_path.iterdir()) == ["compiled.onnx", "model.onnx", "model.pt"]
         plain, compiled = opened(tmp_path / "model.onnx"), opened(tmp_path / "compiled.onnx")
         assert compiled.signature == plain.signature
         assert compiled.placement == {PROVIDER: 1}
-        tokens = np.random.default_rng(0).integers(0, GPT2.vocab_size, 40)
+        tokens = np.random.default_rng(0).integers(0, small.VOCABULARY, 40)
         for token in tokens:
             np.testing.assert_array_equal(compiled.step([token]), plain.step([token]))
         for state, value in plain.state().items():
             np.testing.assert_array_equal(compiled.state()[state], value)
 
     def test_compiled_is_the_model(tmp_path: Path) -> None:
-        loaded = saved(GPT2, tmp_path / "model.pt")
+        loaded = saved("learned", tmp_path / "model.pt")
         export(loaded, tmp_path / "model.onnx", WANTED.config)
         compile_graph(tmp_path / "model.onnx", tmp_path / "compiled.onnx", PROVIDER)
         report = verified(loaded, tmp_path / "compiled.onnx", steps=32)
         assert report.passed and report.same_checkpoint
 
     def test_compiled_from_whole_numbers(tmp_path: Path) -> None:
-        export(saved(LLAMA, tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
-        np.save(tmp_path / "text.npy", np.random.default_rng(0).integers(0, LLAMA.vocab_size, 1100))
+        export(saved("rotary_keep", tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
+        np.save(tmp_path / "text.npy", np.random.default_rng(0).integers(0, small.VOCABULARY, 1100))
         config = QuantizeConfig(
             scheme="int8-static", calibrate=tmp_path / "text.npy", calibrate_steps=64, activation_bits=16
         )
@@ -54,7 +55,7 @@ if PROVIDERS[PROVIDER].compiles:
             np.testing.assert_array_equal(compiled.step([token]), plain.step([token]))
 
     def test_what_is_compiled_stays_so(tmp_path: Path) -> None:
-        export(saved(GPT2, tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
+        export(saved("learned", tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
         compile_graph(tmp_path / "model.onnx", tmp_path / "compiled.onnx", PROVIDER)
         with pytest.raises(UserError, match="which is compiled already; compile its source"):
             compile_graph(tmp_path / "compiled.onnx", tmp_path / "again.onnx", PROVIDER)
@@ -70,7 +71,7 @@ if PROVIDERS[PROVIDER].compiles:
 else:
 
     def test_cannot_be_compiled(tmp_path: Path) -> None:
-        export(saved(GPT2, tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
+        export(saved("learned", tmp_path / "model.pt"), tmp_path / "model.onnx", WANTED.config)
         with pytest.raises(UserError, match=f"programs can be kept, of qnn; received {PROVIDER}; choose one of those"):
             compile_graph(tmp_path / "model.onnx", tmp_path / "compiled.onnx", PROVIDER)
         assert not (tmp_path / "compiled.onnx").exists()
