@@ -64,7 +64,8 @@ def _write(model: Transformer, batch: int, length: int, temperature: float, gene
         token = torch.randint(config.vocab_size, (batch,), generator=generator)
     else:
         token = torch.full((batch,), begin)
-    ends = torch.tensor(config.eos_tokens, dtype=torch.int64)
+    # where one token ends a text and begins the next, nothing has to come between the two
+    ends = torch.tensor([t for t in config.eos_tokens if t != config.bos_token], dtype=torch.int64)
     text, states = [token], model.init_state(batch)
     while len(text) < length:
         logits, states = model.step(token.to(device), states)

@@ -59,6 +59,14 @@ def test_texts_begin_as_training_text_does() -> None:
     assert set(both[ends + 1]) == {1}
 
 
+def test_a_token_that_ends_and_begins_a_text_is_not_repeated() -> None:
+    one = small.model(dataclasses.replace(small.LLAMA, bos_token=1, eos_tokens=(1, 2)))
+    ids = sample(one, 4000, length=40)
+    assert len(set(ids)) == small.VOCABULARY
+    after = ids[np.flatnonzero(ids[:-1] == 1) + 1]
+    assert len(set(after)) > 3
+
+
 def test_progress_is_told() -> None:
     told: list[int] = []
     sample(small.model(), 3 * BATCH * 4 - 1, length=4, on_progress=told.append)
