@@ -49,7 +49,7 @@ ROOMS = {
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
-ONNX_STAGES = {"export.py", "quantize.py"}  # of the pipeline, those that write a graph
+ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
 ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
 
 

@@ -30,6 +30,7 @@ from t2r_export.graph.ort import folder_beside, to_ort
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
+from t2r_runtime.session import existing_file
 from t2r_runtime.signature import ROLES, STEP, Signature
 
 EXTERNAL_BYTES = 1_500_000_000
@@ -262,20 +263,24 @@ def read(path: Path) -> Bundle:
     """
     step = load(path)
     signature = Signature.from_metadata(metadata(step))
-    companions = {role: load(path.with_name(Path(name).name)) for role, name in signature.graphs.items()}
+    companions = {
+        role: load(existing_file(path.with_name(Path(name).name), f"the {ROLES.get(role, role)}"))
+        for role, name in signature.graphs.items()
+    }
     bundle = Bundle(step, replace(signature, graphs={}), {}, companions)
     for model in bundle.graphs:
         for tensor in model.graph.initializer:
             if tensor.external_data:
-                bundle.weights[tensor.name] = _mapped(tensor, path)
-                tensor.CopyFrom(placed(tensor, location=tensor.name))
+                entry = {item.key: item.value for item in tensor.external_data}
+                name = " ".join(entry.values())  # one for what is stored once, whatever it is called
+                bundle.weights[name] = _mapped(tensor, entry, path)
+                tensor.CopyFrom(placed(tensor, location=name))
     return bundle
 
 
-def _mapped(tensor: TensorProto, path: Path) -> np.ndarray:
+def _mapped(tensor: TensorProto, entry: Mapping[str, str], path: Path) -> np.ndarray:
     """The numbers of an initializer of the graph at `path` that lie in a file beside it."""
-    entry = {item.key: item.value for item in tensor.external_data}
-    file = path.with_name(Path(entry.get("location", "")).name)  # a stranger's graph reads nothing else
+    file = path.with_name(Path(entry.get("location", "")).name or path.name)  # a stranger's graph reads nothing else
     try:
         kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if kind.hasobject:

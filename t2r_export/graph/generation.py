@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
+from t2r_export.graph.nodes import needed
 from t2r_runtime.errors import UserError
 from t2r_runtime.interface import DRAWN, GENERATED, MAX_TOKENS, SEED, STOP_TOKENS, TEMPERATURE, TOP_K, TOP_P
 from t2r_runtime.noise import FACTORS, GOLDEN, SHIFTS, WORD
@@ -197,7 +198,7 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
     """One iteration: the step, whose states and token are the loop's, and the choice of the next token."""
     shared = [INPUT_IDS, *(spec.past for spec in signature.states), *(spec.present for spec in signature.states)]
     names = {name: INSIDE + name for name in shared}
-    nodes = [*_renamed(_needed(graph, [LOGITS, *(s.present for s in signature.states)]), names), *choose.node]
+    nodes = [*_renamed(needed(graph.node, [LOGITS, *(s.present for s in signature.states)]), names), *choose.node]
     made = {name for node in nodes for name in node.output}
     inside = [v for v in graph.value_info if v.name in made]
     inputs = {v.name: v for v in graph.input}
@@ -214,15 +215,6 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
         [go_on, token, *(_single(outputs[spec.present], INSIDE) for spec in signature.states), written],
         value_info=[_single(value) for value in inside],
     )
-
-
-def _needed(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    needed, kept = set(outputs), []
-    for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            kept.append(node)
-    return kept[::-1]
 
 
 def _renamed(nodes: Sequence[onnx.NodeProto], names: dict[str, str]) -> list[onnx.NodeProto]:

@@ -17,6 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.nodes import set_nodes
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PAST, PRESENT, Signature, StateSpec
 
@@ -79,7 +80,7 @@ def pack(states: Mapping[str, Any], specs: Iterable[StateSpec]) -> dict[str, np.
             out[name] = whole.astype(np.float16).astype(whole.dtype)
             out[low] = whole - out[name]
     for kind in names - out.keys():
-        out[kind] = np.stack([np.asarray(state) for name, state in states.items() if _kind(name) == kind], 1)
+        out[kind] = np.stack([np.asarray(state) for name, state in states.items() if name.partition(".")[0] == kind], 1)
     return out
 
 
@@ -94,14 +95,10 @@ def unpack(states: Mapping[str, np.ndarray], specs: Sequence[StateSpec]) -> dict
     return out
 
 
-def _kind(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _kinds(specs: Iterable[StateSpec]) -> Kinds:
     kinds: Kinds = {}
     for spec in specs:
-        kinds.setdefault(_kind(spec.name), []).append(spec)
+        kinds.setdefault(spec.name.partition(".")[0], []).append(spec)
     return kinds
 
 
@@ -144,11 +141,10 @@ def _pack_graph(graph: onnx.GraphProto, kinds: Kinds) -> None:
             graph.value_info.extend(value for value in inside if value.name != name)
             values[name] = whole
     graph.initializer.append(axis)
-    nodes = [*before, *graph.node, *after]
-    for field, content in ((graph.node, nodes), (graph.input, inputs.values()), (graph.output, outputs.values())):
-        kept = list(content)
+    set_nodes(graph, [*before, *graph.node, *after])
+    for field, values in ((graph.input, inputs), (graph.output, outputs)):
         del field[:]
-        field.extend(kept)
+        field.extend(values.values())
 
 
 def _node(op: str, x: str, axis: onnx.TensorProto, y: str) -> onnx.NodeProto:

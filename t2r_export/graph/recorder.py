@@ -20,6 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from t2r_export.graph.nodes import needed
 from t2r_export.graph.prefill import Prompt, by_sequence, chunked
 from t2r_export.graph.weights import Weight
 from t2r_export.model.ops import TorchOps, row_size
@@ -123,14 +124,10 @@ class GraphOps(TorchOps):
 
     def prune(self, outputs: Sequence[str]) -> None:
         """Drop what no output needs, as the angles of a rotation that every layer leaves out."""
-        needed, kept = set(outputs), []
-        for node in reversed(self.nodes):
-            if needed.intersection(node.output):
-                needed.update(node.input)
-                kept.append(node)
-        self.nodes = kept[::-1]
-        self.weights = {name: weight for name, weight in self.weights.items() if name in needed}
-        self.constants = {name: constant for name, constant in self.constants.items() if name in needed}
+        self.nodes = needed(self.nodes, outputs)
+        used = {name for node in self.nodes for name in node.input}
+        self.weights = {name: weight for name, weight in self.weights.items() if name in used}
+        self.constants = {name: constant for name, constant in self.constants.items() if name in used}
 
     def _operand(self, x: Any, like: Value) -> Value:
         if isinstance(x, int | float):

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.graph.nodes import set_nodes
 from t2r_export.quantizers.base import untie_embedding
 
 
@@ -33,7 +34,7 @@ def to_rank3(model: onnx.ModelProto) -> None:
         node.input[0], node.output[0] = f"{node.name}.wide_in", f"{node.name}.wide_out"
         nodes.insert(-1, _reshape(model, x, node.input[0], (1, -1, sizes["K"])))
         nodes.append(_reshape(model, node.output[0], y, (-1, sizes["N"])))
-    _replace(model, nodes)
+    set_nodes(model.graph, nodes)
 
 
 def table_between_quantizers(model: onnx.ModelProto) -> None:
@@ -47,15 +48,10 @@ def table_between_quantizers(model: onnx.ModelProto) -> None:
     behind = helper.make_node("QuantizeLinear", [gather.output[0], *numbers], [row], name=f"{gather.name}.behind")
     nodes = list(model.graph.node)
     place = nodes.index(gather)
-    _replace(model, [*nodes[:place], before, gather, behind, *nodes[place + 1 :]])
+    set_nodes(model.graph, [*nodes[:place], before, gather, behind, *nodes[place + 1 :]])
 
 
 def _reshape(model: onnx.ModelProto, x: str, y: str, shape: tuple[int, ...]) -> onnx.NodeProto:
     name = f"{y}.shape"
     model.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), name))
     return helper.make_node("Reshape", [x, name], [y], name=f"{y}.reshape")
-
-
-def _replace(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> None:
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)

@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight, refer, values
 from t2r_runtime.signature import INPUT_IDS, LOGITS
 
@@ -32,7 +33,7 @@ class Calibration:
 
 # (model, config, calibration, weights) -> model: a float32 step graph becomes one with the same inputs and outputs,
 # names and dtypes. Its weights are inside it, but for those that the initializers of a block-wise scheme's graph name,
-# before and after (see t2r_export.graph.file.refer).
+# before and after (see t2r_export.graph.weights.refer).
 Quantizer = Callable[[onnx.ModelProto, QuantizeConfig, Calibration | None, dict[str, Weight]], onnx.ModelProto]
 
 
@@ -130,8 +131,7 @@ def replace_node(
     """Put `others` where `node` stands, and keep of the initializers `kept` those that are used then."""
     place = list(model.graph.node).index(node)
     nodes = [*model.graph.node[:place], *others, *model.graph.node[place + 1 :]]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, nodes)
     replace_initializers(model, kept)
 
 
@@ -169,8 +169,7 @@ def gemm_to_matmul(model: onnx.ModelProto) -> None:
         nodes.append(helper.make_node("MatMul", [x, transposed], [product], name=node.name))
         if bias:
             nodes.append(helper.make_node("Add", [product, *bias], node.output, name=f"{node.name}.add"))
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, nodes)
     replace_initializers(model, weights)
 
 

@@ -14,6 +14,7 @@ from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
 from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import (
     Calibration,
@@ -78,8 +79,7 @@ def _block_wise_projections(
         nodes.append(made)
         if bias:
             nodes.append(helper.make_node("Add", [product, *bias], node.output, f"{node.name}.add"))
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    set_nodes(model.graph, nodes)
     replace_initializers(model, kept)
     if MICROSOFT not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))

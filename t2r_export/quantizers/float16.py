@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from t2r_export.graph.nodes import set_nodes
 from t2r_export.quantizers.base import initializers, replace_initializers
 from t2r_runtime.signature import INPUT_IDS, PAST, POSITION
 
@@ -103,8 +104,7 @@ def _drop_round_trips(model: onnx.ModelProto) -> None:
                 field[i] = final.get(name, name)
     used = outputs.union(*(node.input for node in kept))
     once = {node.output[0]: node for node in kept if node.op_type != "Cast" or node.output[0] in used}
-    del model.graph.node[:]
-    model.graph.node.extend(once.values())
+    set_nodes(model.graph, once.values())
 
 
 def _to(cast: onnx.NodeProto) -> int:

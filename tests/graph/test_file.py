@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
+import small
 from t2r_export.graph import file as graph_file
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.file import write
-from t2r_export.graph.weights import Weight, refer
+from t2r_export.graph.file import load, read, write
+from t2r_export.graph.weights import Weight, refer, values
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import STEP, Signature
 
@@ -266,3 +267,86 @@ def test_no_such_folder(tmp_path: Path) -> None:
         write_graph(weights(), tmp_path / "nowhere" / "g.onnx")
     with pytest.raises(UserError, match="expected a file name to write to; received the folder .*; name a file inside"):
         write_graph(weights(), tmp_path)
+
+
+class TestReading:
+    def test_what_was_written(self, tmp_path: Path) -> None:
+        for external_bytes in (1, graph_file.EXTERNAL_BYTES):
+            write_graph(weights(), tmp_path / "g.onnx", external_bytes)
+            bundle = read(tmp_path / "g.onnx")
+            assert (bundle.signature, dict(bundle.companions)) == (SIGNATURE, {})
+            for tensor in bundle.step.graph.initializer:
+                np.testing.assert_array_equal(values(tensor, bundle.weights), weights()[tensor.name])
+            write(bundle, tmp_path / "h.onnx")
+            assert computes(tmp_path / "h.onnx", weights())
+
+    def test_over_itself(self, tmp_path: Path) -> None:
+        """Its weights are mapped from the file that the writer takes away at the end."""
+        path = tmp_path / "g.onnx"
+        write_graph(weights(), path, 1)
+        write(read(path), path)
+        assert names(tmp_path) == {path.name}
+        assert computes(path, weights())
+
+    def test_with_companions(self, tmp_path: Path) -> None:
+        _, report = small.graph(tmp_path / "g.onnx", "rotary_keep", prefill=True, generate=True)
+        bundle = read(tmp_path / "g.onnx")
+        assert bundle.companions.keys() == {"prefill", "generate"}
+        assert [file.name for file in write(bundle, tmp_path / "g.onnx")[0]] == [f.name for f in report.files]
+        lost = report.files[-1]
+        lost.unlink()
+        with pytest.raises(UserError, match=f"expected the .* graph; received .*{lost.name}"):
+            read(tmp_path / "g.onnx")
+
+    def test_no_weights(self, tmp_path: Path) -> None:
+        graph, data = write_graph(weights(), tmp_path / "g.onnx", 1)
+        data.write_bytes(data.read_bytes()[:-1])
+        with pytest.raises(
+            UserError, match=f"expected the weights of {graph} in {data}; received mmap length is great"
+        ):
+            read(graph)
+        data.unlink()
+        with pytest.raises(UserError, match=f"in {data}; received .*No such file or directory"):
+            read(graph)
+
+    def test_no_files_elsewhere(self, tmp_path: Path) -> None:
+        """Nor one that a stranger's graph names by a path, and no text for numbers."""
+        (tmp_path / "folder").mkdir()
+        graph, data = write_graph(weights(), tmp_path / "folder" / "g.onnx", 1)
+        data.rename(tmp_path / data.name)
+        model = onnx.load(graph, load_external_data=False)
+        model.graph.initializer[0].external_data[0].value = f"../{data.name}"
+        graph.write_bytes(model.SerializeToString())
+        with pytest.raises(UserError, match=f"in {data}; received .*No such file or directory"):
+            read(graph)
+        model.graph.initializer[0].data_type = TensorProto.STRING
+        graph.write_bytes(model.SerializeToString())
+        with pytest.raises(UserError, match="received text instead of numbers; export the model again"):
+            read(graph)
+
+    @pytest.mark.parametrize("content", [b"", b"no graph", b"\x0a\xff"])
+    def test_no_graph(self, content: bytes, tmp_path: Path) -> None:
+        (tmp_path / "g.onnx").write_bytes(content)
+        with pytest.raises(UserError):
+            read(tmp_path / "g.onnx")
+        with pytest.raises(UserError, match="expected an ONNX graph in .*; received .*No such file"):
+            load(tmp_path / "none.onnx")
+
+
+def test_the_check_comes_before_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "g.onnx"
+    model = message()
+    model.graph.initializer.extend(refer(name, weight) for name, weight in weights(2).items())
+    bundle = Bundle(model, SIGNATURE, dict(weights(2)))
+    write_graph(weights(1), path)
+
+    def refuse(part: Path) -> None:
+        assert computes(part, weights(2))
+        assert computes(path, weights(1))
+        raise UserError("another", "this", "stop")
+
+    for external_bytes in (1, graph_file.EXTERNAL_BYTES):
+        with pytest.raises(UserError, match="expected another"):
+            write(bundle, path, external_bytes, refuse)
+        assert names(tmp_path) == {path.name}
+        assert computes(path, weights(1))
