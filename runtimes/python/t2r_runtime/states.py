@@ -115,7 +115,8 @@ class States:
 
         What is not wanted stays where it was computed. A step that raises leaves the states as they were.
         """
-        self._ids.update_inplace(ids)
+        # a column of a caller's ids, say: ONNX Runtime 1.24 reads it as if its numbers lay side by side
+        self._ids.update_inplace(np.ascontiguousarray(ids))
         if wanted not in self._bindings:
             self._bindings[wanted] = [self._bind(past, wanted) for past in range(2)]
         binding = self._bindings[wanted][self._turn]
@@ -126,7 +127,7 @@ class States:
     def prefill(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """`step` for many tokens of each sequence, ids (B, T): in one run where there is a graph for it."""
         if self._prefill is None or ids.shape[1] == 1:
-            for column in np.ascontiguousarray(ids.T):
+            for column in ids.T:
                 results = self.step(column, wanted)
             return results
         many, fed = self._prefill(), self._empty(ids.shape, "int64")
