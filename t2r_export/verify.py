@@ -44,16 +44,16 @@ def verify(
     provider: str = "cpu",
     steps: int = 1000,
     seed: int = 0,
-    progress: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int], None] = lambda _: None,
     decoder: Decoder | None = None,
     rounding: bool = False,
 ) -> Report:
     """Compare the graph at `path` with the eager model of `checkpoint`.
 
     Args:
-        steps: chained steps to compare. A model whose positions end, or whose cache grows, starts anew as often as
+        steps: chained steps to compare. A model whose positions end, or whose cache grows, starts again as often as
             needed.
-        progress: called with the number of steps done.
+        on_progress: called with the number of steps done.
         decoder: the graph at `path`, where it takes more than its path and provider to open.
         rounding: measure the model's own rounding for every check, not only where the fixed bound does not hold. It
             takes the memory of the model three times more, and some twenty times the time of the eager steps.
@@ -76,7 +76,7 @@ def verify(
     checks = Checks(unfolded, bound, rounding)
     report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
     report.checks, report.greedy_bound = checks.made, bound.greedy
-    _chained(report, checks, both, steps, progress)
+    _chained(report, checks, both, steps, on_progress)
     _from_the_start(checks, both)
     _sequence_against_steps(checks, both)
     if decoder.writes():
@@ -120,7 +120,7 @@ def _same_interface(decoder: Decoder, model: Transformer) -> None:
         )
 
 
-def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, progress: Callable[[int], None]) -> None:
+def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_progress: Callable[[int], None]) -> None:
     """Step after step from random states: worst logits, worst state, first greedy mismatch."""
     batch = both.decoder.signature.batch or 2
     done = same = 0
@@ -137,7 +137,7 @@ def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, progr
             behind = expected.gather(-1, ours[:, None]) - expected.gather(-1, theirs[:, None])
             mismatches += [(step, float(behind.max()))] if not torch.equal(theirs, ours) else []
             ids = torch.multinomial(expected.softmax(-1), 1, generator=both.generator)[:, 0]
-            progress(step + 1)
+            on_progress(step + 1)
         done += length
     report.greedy_agreement = same / (steps * batch)
     checks.add("chained steps", *both.compared())

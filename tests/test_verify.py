@@ -134,7 +134,7 @@ def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
     """More steps than the table has rows: a new start where it is refused, on and on where it is clamped."""
     checkpoint, _ = small.graph(tmp_path / "g.onnx", past_end=past_end)
     done: list[int] = []
-    assert verify(checkpoint, tmp_path / "g.onnx", steps=100, progress=done.append).passed
+    assert verify(checkpoint, tmp_path / "g.onnx", steps=100, on_progress=done.append).passed
     assert done == list(range(1, 101))
     assert checkpoint.model.positions.past_end == "refuse", "the checkpoint's own model is left alone"
 

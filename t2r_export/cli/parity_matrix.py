@@ -72,7 +72,7 @@ def command(
         dict(map(_command, pythons)),
         [read_matrix(path) for path in merged],
         allow_fallback=allow_fallback,
-        progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
+        on_progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
     )
     show(as_json, matrix, text(matrix, markdown))
     if matrix.failed:

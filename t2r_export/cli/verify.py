@@ -36,8 +36,8 @@ def command(
 
     loaded = checkpoint.load(model)
     decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
-    with progress("verify", steps) as advance:
-        report = verify(loaded, graph, provider, steps, progress=advance, decoder=decoder, rounding=rounding)
+    with progress("verify", steps) as on_progress:
+        report = verify(loaded, graph, provider, steps, on_progress=on_progress, decoder=decoder, rounding=rounding)
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
     providers.note_split(provider, decoder.placement)
     if not report.same_checkpoint:

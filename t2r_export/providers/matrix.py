@@ -75,7 +75,7 @@ def parity_matrix(
     calibrate: Path | None = None,
     pythons: Mapping[str, str] | None = None,
     earlier: Iterable[Matrix] = (),
-    progress: Callable[[Cell], None] = lambda _: None,
+    on_progress: Callable[[Cell], None] = lambda _: None,
     allow_fallback: bool = False,
 ) -> Matrix:
     """Measure every cell of `providers` and `precisions` that can be measured here.
@@ -85,7 +85,7 @@ def parity_matrix(
         calibrate: text for int8-static; None is text that the model writes itself.
         pythons: provider → command of the Python that has it; this one where none is named.
         earlier: matrices of the same checkpoint; what they measured is not measured again.
-        progress: called with each new cell.
+        on_progress: called with each new cell.
         allow_fallback: measure a cell of which the CPU runs a part, too; `Cell.placement` says how many nodes. Of a
             provider that never takes a whole step, such cells are measured anyway.
 
@@ -118,7 +118,7 @@ def parity_matrix(
                     continue
                 if missing is None:
                     known[provider, precision] = _measured(graphs, provider, precision, command, steps, allow_fallback)
-                    progress(known[provider, precision])
+                    on_progress(known[provider, precision])
                 else:  # an earlier reason is from where it is installed, or the same one
                     known.setdefault((provider, precision), Cell(provider, precision, missing))
     order = {name: i for i, name in enumerate((*PROVIDERS, *PRECISIONS))}

@@ -63,7 +63,7 @@ def matrix(model: Path, *providers: str, precisions: tuple[str, ...] = ("none",)
 @pytest.mark.usefixtures("local")
 def test_every_precision_on_the_cpu(model: Path) -> None:
     seen: list[Cell] = []
-    made = matrix(model, "cpu", precisions=PRECISIONS, progress=seen.append)
+    made = matrix(model, "cpu", precisions=PRECISIONS, on_progress=seen.append)
     assert [cell.precision for cell in made.cells] == list(PRECISIONS)
     assert seen == list(made.cells)
     assert made.versions == {"cpu": {"onnxruntime": ort.__version__}}

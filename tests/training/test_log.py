@@ -94,6 +94,6 @@ def test_the_time_left_is_for_the_steps_that_are_left() -> None:
     assert watch.left(25) == 50
 
 
-def test_an_unwritable_log_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_an_unwritable_log_is_the_users_to_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write the log .*; choose another place for it"):
         TrainingLog(tmp_path / "absent" / "log")

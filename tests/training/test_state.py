@@ -61,6 +61,6 @@ def test_no_code_is_run_and_no_other_file_is_taken(tmp_path: Path) -> None:
         load_state(path, {})
 
 
-def test_an_unwritable_place_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_the_users_to_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write"):
         save_state(tmp_path / "absent" / "state", state())

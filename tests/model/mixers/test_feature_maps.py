@@ -1,4 +1,4 @@
-"""Every feature map with every normaliser: against the NumPy definition, in all forms, and in the graph."""
+"""Every feature map with every normalizer: against the NumPy definition, in all forms, and in the graph."""
 
 from __future__ import annotations
 
