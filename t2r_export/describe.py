@@ -19,8 +19,8 @@ from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.graph.file import load, metadata
 from t2r_export.model.mixers import Mixer
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.session import open_graph, read_signature
-from t2r_runtime.signature import PREFIX, StateSpec
+from t2r_runtime.session import open_graph
+from t2r_runtime.signature import PREFIX, Signature, StateSpec
 
 GRAPH_SUFFIXES = (".onnx", ".ort")
 # what a layer's entry holds beside its mixer's config
@@ -123,7 +123,7 @@ def _graph(path: Path) -> Description:
     if not path.is_file():
         raise UserError(f"a graph at {path}", "no such file", "check the path")
     content = _ort(path) if path.suffix == ".ort" else _onnx(path)
-    signature = read_signature(content.metadata)
+    signature = Signature.from_metadata(content.metadata)
     layers = [_checked(dict(layer)) for layer in signature.layers]
     tokenizer = signature.tokenizer is not None
     short = {k: v for k, v in replace(signature, tokenizer=None).to_metadata().items() if k != PREFIX + "tokenizer"}

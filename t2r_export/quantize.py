@@ -39,7 +39,7 @@ from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_o
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.session import existing_file
+from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract

@@ -28,6 +28,7 @@ from t2r_export.proof.tolerances import Tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFILL
+from t2r_runtime.stepper import Stepper
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 GENERATED_TOKENS = 64
@@ -45,7 +46,7 @@ def verify(
     steps: int = 1000,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda _: None,
-    decoder: Decoder | None = None,
+    decoder: Stepper | None = None,
     rounding: bool = False,
 ) -> Report:
     """Compare the graph at `path` with the eager model of `checkpoint`.
@@ -79,8 +80,8 @@ def verify(
     _chained(report, checks, both, steps, on_progress)
     _from_the_start(checks, both)
     _sequence_against_steps(checks, both)
-    if decoder.writes():
-        _generation_against_steps(checks, both)
+    if isinstance(decoder, Decoder) and decoder.has_generation_graph:
+        _generation_against_steps(checks, both, decoder)
     if signature.batch is None:
         _batch_against_single(checks, both)
     errors = [f.error for f in folds if f.error is not None]
@@ -107,7 +108,7 @@ class Checks:
             self.made.append(Check(f"{name}, {kind}", error, bound, rounding))
 
 
-def _same_interface(decoder: Decoder, model: Transformer) -> None:
+def _same_interface(decoder: Stepper, model: Transformer) -> None:
     expected = states_in(model.state_spec(), decoder.signature)
     received = list(decoder.signature.states)
     if expected != received or decoder.signature.vocab_size != model.config.vocab_size:
@@ -183,18 +184,19 @@ def _sequence_against_steps(checks: Checks, both: SideBySide) -> None:
     checks.add("split prefill against steps", read(*np.split(ids.numpy(), [len(ids.T) // 3], axis=1)), [text])
 
 
-def _generation_against_steps(checks: Checks, both: SideBySide) -> None:
+def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
     """What the generation graph chooses against what its step graph does, greedy and sampled."""
-    decoder, start = both.decoder, both.random_state(1)
+    start = both.random_state(1)
     count = both.room(PREFIX_TOKENS, GENERATED_TOKENS)
     differing, worst, texts = 0, 0.0, []
     for temperature in (0, 1):
         sampling = Sampling(temperature, seed=1, stop_tokens=())
         written, after = [], []
-        for callback in (None, lambda token: None):  # whoever wants to see each token gets it from the steps
+        for in_graph in (True, False):
             decoder.reset(batch=1)
             decoder.set_state(both.packed(start), PREFIX_TOKENS)
-            written.append(decoder.generate([0], count, sampling, callback))
+            given = ([0], count, sampling)
+            written.append(decoder.generate(*given) if in_graph else list(decoder.stream(*given)))
             after.append(decoder.state())
         differing += sum(a != b for a, b in zip(*written, strict=True))
         worst = worse(worst, state_error(*after))

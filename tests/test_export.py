@@ -122,7 +122,7 @@ def test_the_largest_logits(target: str, tmp_path: Path, monkeypatch: pytest.Mon
     made, report = small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, top_k=4, batch=B)
     assert report.signature.top_k == 4
     decoder = Decoder(tmp_path / "g.onnx", threads=1)
-    values, tokens = decoder.top(small.ids())
+    values, tokens = decoder.top_k(small.ids())
     with torch.no_grad():
         expected, places = made.model(small.ids())[:, -1].topk(4)
     np.testing.assert_array_equal(tokens, places)

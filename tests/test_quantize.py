@@ -152,7 +152,7 @@ def test_the_largest_logits_are_those_of_the_graph(scheme: str, tokens: Path, tm
     quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config(scheme, tokens))
     one, other = (Decoder(tmp_path / "q.onnx", threads=1) for _ in range(2))
     for token in (3, 1, 4):
-        logits, (values, places) = one.step(token), other.top([token])
+        logits, (values, places) = one.step(token), other.top_k([token])
         best = np.argsort(-logits, axis=-1, kind="stable")[:, :3]
         np.testing.assert_array_equal(places, best)
         np.testing.assert_array_equal(values, np.take_along_axis(logits, best, -1))

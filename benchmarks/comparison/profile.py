@@ -27,7 +27,7 @@ from comparison.timing import machine
 from t2r_export.providers.bandwidth import bandwidth, tensor_bytes
 from t2r_runtime.errors import UserError
 from t2r_runtime.interface import first_feeds
-from t2r_runtime.session import read_signature
+from t2r_runtime.signature import Signature
 
 WARM = 10  # steps that do not count
 KERNEL = "_kernel_time"  # how the profiler names the time of a node
@@ -145,7 +145,7 @@ def _opened(path: Path, threads: int, prefix: Path | None) -> tuple[ort.Inferenc
     if prefix is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(prefix)
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    signature = read_signature(session.get_modelmeta().custom_metadata_map)
+    signature = Signature.from_metadata(session.get_modelmeta().custom_metadata_map)
     binding = session.io_binding()
     for name, array in first_feeds(signature).items():
         binding.bind_cpu_input(name, np.ascontiguousarray(array))

@@ -77,7 +77,7 @@ class T2R:
         if self._decoder.signature.top_k is None:
             self._ids = self._decoder.step(self._ids).argmax(-1)
         else:
-            self._ids = self._decoder.top(self._ids[:, np.newaxis])[1][:, 0]
+            self._ids = self._decoder.top_k(self._ids[:, np.newaxis])[1][:, 0]
         return int(self._ids[0])
 
     def read(self, tokens: int) -> None:

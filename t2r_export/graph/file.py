@@ -29,8 +29,7 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.ort import folder_beside, to_ort
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
-from t2r_runtime.session import existing_file
+from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.signature import ROLES, STEP, Signature
 
 EXTERNAL_BYTES = 1_500_000_000

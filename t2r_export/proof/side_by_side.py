@@ -14,9 +14,9 @@ from torch import Tensor
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.mixers import State
 from t2r_export.model.transformer import Transformer
-from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import StateSpec
+from t2r_runtime.stepper import Stepper
 
 PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every state is non-zero
 
@@ -49,7 +49,7 @@ class SideBySide:
     """
 
     model: Transformer  # unfolded
-    decoder: Decoder
+    decoder: Stepper
     specs: Sequence[StateSpec]  # of the folded model's states, which the graph keeps in its own layout
     generator: torch.Generator
     states: State = field(default_factory=dict)  # the model's now

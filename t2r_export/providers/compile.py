@@ -14,10 +14,10 @@ from pathlib import Path
 from t2r_export.graph.file import load, metadata, programs
 from t2r_export.graph.ort import folder_beside
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
+from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.providers import PROVIDERS
-from t2r_runtime.session import existing_file, open_graph, read_signature
-from t2r_runtime.signature import GENERATE, PREFILL, ROLES
+from t2r_runtime.session import open_graph
+from t2r_runtime.signature import GENERATE, PREFILL, ROLES, Signature
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ def compile_graph(
     if out.suffix != ".onnx":
         raise UserError("a name that ends in .onnx for a compiled graph", str(out), "correct it")
     given = load(source)
-    read_signature(metadata(given))
+    Signature.from_metadata(metadata(given))
     if programs(given):
         raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
     with folder_beside(out) as folder:
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
-        graph = open_graph(source, provider, None, provider_options, allow_fallback, config, prefill=False, loop=False)
+        graph = open_graph(source, provider, None, provider_options, allow_fallback, config, companions=())
         for role, option in ((PREFILL, "--prefill"), (GENERATE, "--generate")):
             if role in graph.signature.graphs:
                 raise UserError(

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import RemoteDecoder, remote_versions
+from t2r_export.providers.subprocess import SubprocessDecoder, remote_versions
 from t2r_export.quantize import calibration_tokens, quantize
 from t2r_export.training.sample import sample
 from t2r_export.verify import verify
@@ -224,11 +224,11 @@ def _measured(graphs: _Graphs, provider: str, precision: str, command: str, step
     try:
         tolerance(provider, precision)
         path = graphs.path(wanted, precision)
-        decoder = RemoteDecoder(command, path, provider, threads=1, allow_fallback=partial)
+        decoder = SubprocessDecoder(command, path, provider, threads=1, allow_fallback=partial)
         placement = decoder.placement
         if provider not in placement:
             return Cell(provider, precision, f"takes none of the graph's {sum(placement.values())} nodes")
-        report = verify(graphs.checkpoint, path, provider, steps, decoder=cast(Decoder, decoder))
+        report = verify(graphs.checkpoint, path, provider, steps, decoder=decoder)
     except UserError as error:
         return Cell(provider, precision, f"expected {error.expected}; received {error.received}")
     finally:

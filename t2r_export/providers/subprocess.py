@@ -1,7 +1,7 @@
 """A decoder in another process, which may be another Python with another ONNX Runtime.
 
 One process holds one ONNX Runtime, some providers come with their own, and some end the process that asks them for what
-they cannot do. `RemoteDecoder` has a Decoder's methods and hands each call to a process that runs `serve` and imports
+they cannot do. `SubprocessDecoder` is a Stepper and hands each call to a process that runs `serve` and imports
 numpy and t2r_runtime alone. Calls and results are pickles on the pipe between the two, in both of which we trust.
 """
 
@@ -16,15 +16,18 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.errors import printable
 from t2r_runtime.providers import versions
-
-PROPERTIES = ("signature", "placement", "batch", "position")
+from t2r_runtime.signature import Signature
+from t2r_runtime.stepper import Ids
 
 
 class Worker:
@@ -75,8 +78,8 @@ class Worker:
             self.close()
 
 
-class RemoteDecoder:
-    """A Decoder, opened with `arguments` and `options`, whose graph runs in the Python that `command` starts.
+class SubprocessDecoder:
+    """A Stepper: a Decoder, opened with `arguments` and `options`, in the Python that `command` starts.
 
     Raises:
         Whatever the Decoder there raises; UserError where that process died.
@@ -85,14 +88,41 @@ class RemoteDecoder:
     def __init__(self, command: str, *arguments: Any, **options: Any) -> None:
         self._worker = Worker(command)
         self._worker.call("__init__", *arguments, **options)
+        self.signature: Signature = self._worker.call("signature")
+        self.placement: dict[str, int] = self._worker.call("placement")
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        call = self._worker.call
-        return call(name) if name in PROPERTIES else lambda *a, **k: call(name, *a, **k)
+    @property
+    def batch(self) -> int:
+        """As of the Decoder, and so are all methods but `close`."""
+        return int(self._worker.call("batch"))
+
+    @property
+    def position(self) -> int:
+        return int(self._worker.call("position"))
+
+    def reset(self, batch: int | None = None) -> None:
+        self._worker.call("reset", batch)
+
+    def step(self, ids: Ids) -> NDArray[np.float32]:
+        logits: NDArray[np.float32] = self._worker.call("step", ids)
+        return logits
+
+    def prefill(self, ids: Ids) -> NDArray[np.float32]:
+        logits: NDArray[np.float32] = self._worker.call("prefill", ids)
+        return logits
+
+    def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        logits, tokens = self._worker.call("top_k", ids)
+        return logits, tokens
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return dict(self._worker.call("state"))
+
+    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
+        self._worker.call("set_state", states, position)
 
     def close(self) -> None:
+        """End the process."""
         self._worker.close()
 
 

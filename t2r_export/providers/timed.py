@@ -68,7 +68,7 @@ class TimedDecoder:
         if self._decoder.signature.top_k is None:
             self._next = self._decoder.prefill(ids).argmax(-1)
         else:
-            self._next = self._decoder.top(ids)[1][:, 0]
+            self._next = self._decoder.top_k(ids)[1][:, 0]
 
     def _random(self, tokens: int) -> NDArray[np.int64]:
         shape = self._decoder.batch, tokens

@@ -226,8 +226,8 @@ def test_export_and_generate_with_a_loop(
     assert len(list(tmp_path.iterdir())) == 3
     arguments = ["generate", graph, "--prompt", "one day", "--max-tokens", 9, "--seed", 4]
     runs: list[int] = []
-    right = Decoder.write_text
-    monkeypatch.setattr(Decoder, "write_text", lambda *given: runs.append(1) or right(*given))
+    right = Decoder._generate_in_graph
+    monkeypatch.setattr(Decoder, "_generate_in_graph", lambda *given: runs.append(1) or right(*given))
     piped = run(capsys, *arguments)[0]
     assert runs == [1] and len(piped) == 9
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

@@ -31,7 +31,7 @@ def staggered(decoder: Decoder) -> list[list[int]]:
         for handle, token in batch.step().items():
             written[handle].append(token)
     batch.remove(0)
-    while batch.texts:
+    while batch.sequences:
         for handle, token in batch.step().items():
             written[handle].append(token)
     return written

@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(name: str, path: Path) -> dict[str, np.ndarray]:
     """Random states of one sequence, as this graph holds them."""
     states = small.arrays(small.states(small.model(name), batch=1))
-    if Decoder(path, threads=1, loop=False).signature.state_layout == "packed":
+    if Decoder(path, threads=1, companions=()).signature.state_layout == "packed":
         kinds = dict.fromkeys(key.split(".")[0] for key in states)
         rows = {kind: [v for k, v in states.items() if k.startswith(f"{kind}.")] for kind in kinds}
         states = {kind: np.stack(rows[kind], 1) if rows[kind] else states[kind] for kind in kinds}
@@ -69,7 +69,7 @@ def start(name: str, path: Path) -> dict[str, np.ndarray]:
 def written(
     path: Path, states: dict[str, np.ndarray], loop: bool, count: int = COUNT, **rules: Any
 ) -> tuple[list[int], Decoder]:
-    decoder = Decoder(path, threads=1, loop=loop, prefill=False)  # which rounds otherwise
+    decoder = Decoder(path, threads=1, companions=["generate"] if loop else ())  # which rounds otherwise
     decoder.set_state(states)
     return decoder.generate([5, 1], count, Sampling(**{"stop_tokens": (), **rules})), decoder
 
@@ -143,7 +143,7 @@ def test_any_split(made: Path, data: st.DataObject) -> None:
         sampler, tokens = Sampler(Sampling(**rules)), [7]
         decoder.set_state(start("rotary_drop", made))
         for count in counts:
-            tokens += decoder.write_text(tokens[-1], sampler, count, ())
+            tokens += decoder._generate_in_graph(tokens[-1], sampler, count, ())
         return tokens, decoder.state(), decoder.position
 
     one, two = run((COUNT,)), run((first, COUNT - first))
@@ -173,14 +173,14 @@ def test_no_token_is_no_change(made: Path) -> None:
     states = start("rotary_drop", made)
     decoder.set_state(states)
     before = decoder.position
-    assert decoder.write_text(3, Sampler(Sampling(seed=1)), 0, ()) == []
+    assert decoder._generate_in_graph(3, Sampler(Sampling(seed=1)), 0, ()) == []
     assert decoder.position == before
     for name, value in decoder.state().items():
         np.testing.assert_array_equal(value, states[name])
 
 
 def test_what_a_loop_cannot_show(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(States, "write_text", None)  # not one goes through the loop
+    monkeypatch.setattr(States, "generate", None)  # not one goes through the loop
     decoder = Decoder(made, threads=1)
     seen: list[int] = []
     assert decoder.generate([1], 5, Sampling(stop_tokens=()), seen.append) == seen
@@ -255,7 +255,7 @@ def test_what_lies_beside_the_step_graph(tmp_path: Path) -> None:
 
 def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
     """As an app would call it: names, dtypes and shapes of the contract."""
-    signature = Decoder(made, loop=False).signature
+    signature = Decoder(made, companions=()).signature
     session = ort.InferenceSession(made.with_name(signature.graphs["generate"]))
     states = {s.past: np.full(s.dims(1), s.initial, s.dtype) for s in signature.states}
     numbers = {"max_tokens": 9, "top_k": 3, "seed": 11, "drawn": 0}
@@ -264,7 +264,7 @@ def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
     given |= {"top_p": np.array(0.9)}
     tokens, *_ = session.run(None, given)
     assert session.get_outputs()[0].name == "tokens"
-    expected = Decoder(made, loop=False).generate([4], 9, Sampling(0.8, top_k=3, top_p=0.9, seed=11, stop_tokens=()))
+    expected = Decoder(made, companions=()).generate([4], 9, Sampling(0.8, top_k=3, top_p=0.9, seed=11, stop_tokens=()))
     assert tokens.tolist() == expected
 
 
@@ -336,7 +336,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
 
 
 def test_it_takes_a_step_with_its_weights(made: Path) -> None:
-    signature = dataclasses.replace(Decoder(made, loop=False).signature, graphs={})
+    signature = dataclasses.replace(Decoder(made, companions=()).signature, graphs={})
     model = generation_graph(onnx.load(made), signature)
     assert [len(x) for x in (model.graph.output, model.graph.input)] == [
         1 + len(signature.states),
@@ -352,9 +352,9 @@ class TestOpening:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
             f"expected the generation graph {report.signature.graphs['generate']} beside g.onnx; received none; "
-            "put it there, or use loop=False"
+            "put it there, or leave its role out of companions"
         )
-        assert len(Decoder(tmp_path / "g.onnx", loop=False).generate([1], 3, Sampling(stop_tokens=()))) == 3
+        assert len(Decoder(tmp_path / "g.onnx", companions=()).generate([1], 3, Sampling(stop_tokens=()))) == 3
 
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", generate=True)

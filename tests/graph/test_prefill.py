@@ -137,7 +137,7 @@ def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 9))
     start = small.arrays(small.states(small.model(SPLIT[name.split()[0]]), seed=seed))
     ids = small.ids(length=size, seed=seed).numpy()
-    expected = result(made[name], start, ids, prefill=False)
+    expected = result(made[name], start, ids, companions=())
     decoder = Decoder(made[name], threads=1)
     decoder.set_state(start)
     for piece in np.split(ids, cuts, axis=1):
@@ -151,7 +151,9 @@ def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
 def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]) -> None:
     """Where sinks take their tokens, and the window holds less than it can."""
     ids = small.ids(length=sum(sizes)).numpy()
-    many, one = (Decoder(made[f"{name} portable"], threads=1, prefill=prefill) for prefill in (True, False))
+    many, one = (
+        Decoder(made[f"{name} portable"], threads=1, companions=companions) for companions in (["prefill"], [])
+    )
     for decoder in (many, one):
         decoder.reset(batch=len(ids))
     for piece in np.split(ids, np.cumsum(sizes)[:-1], axis=1):
@@ -180,7 +182,7 @@ def test_the_largest_logits_of_a_prompt(tmp_path: Path) -> None:
     ids = small.ids(1, 9).numpy()
     logits = decoder.prefill(ids)
     decoder.reset()
-    values, tokens = decoder.top(ids)
+    values, tokens = decoder.top_k(ids)
     np.testing.assert_array_equal(tokens, np.argsort(-logits, kind="stable")[:, :3])
     np.testing.assert_array_equal(values, np.take_along_axis(logits, tokens, -1))
 
@@ -314,9 +316,9 @@ class TestOpening:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
             f"expected the prefill graph {report.files[2].name} beside g.onnx; received none; "
-            "put it there, or use prefill=False"
+            "put it there, or leave its role out of companions"
         )
-        assert Decoder(tmp_path / "g.onnx", prefill=False).prefill([1, 2]).shape == (1, VOCABULARY)
+        assert Decoder(tmp_path / "g.onnx", companions=()).prefill([1, 2]).shape == (1, VOCABULARY)
 
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", prefill=True)

@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from t2r_export.config.export import ExportConfig
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import RemoteDecoder
+from t2r_export.providers.subprocess import SubprocessDecoder
 from t2r_runtime import PROVIDERS, Decoder
 
 GRAPHS = {
@@ -65,13 +64,14 @@ WANTED: ProviderGraph = PROVIDER_GRAPHS[PROVIDER]  # for models that are tested 
 assert GRAPHS[SETUP.graphs[0]] == WANTED.config
 
 
-def opened(path: Path) -> Decoder:
+def opened(path: Path) -> Decoder | SubprocessDecoder:
     """The graph on the provider at hand, some of its nodes at least; all of them, unless no graph is taken whole."""
     partial = PROVIDERS[PROVIDER].partial
+    decoder: Decoder | SubprocessDecoder
     if SETUP.python is None:
         decoder = Decoder(path, PROVIDER, allow_fallback=partial)
     else:
-        decoder = cast(Decoder, RemoteDecoder(os.environ[SETUP.python], path, PROVIDER, allow_fallback=partial))
+        decoder = SubprocessDecoder(os.environ[SETUP.python], path, PROVIDER, allow_fallback=partial)
     assert decoder.placement.get(PROVIDER, 0) > 0, decoder.placement
     assert partial or decoder.placement.keys() == {PROVIDER}
     return decoder

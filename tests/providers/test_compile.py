@@ -103,7 +103,7 @@ def test_no_other_graph_is_left_behind(
 def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def writes(path: Path, provider: str, *rest: Any, prefill: bool = True, loop: bool = True) -> Any:
+    def writes(path: Path, provider: str, *rest: Any, companions: Any = None) -> Any:
         seen.append((path.name, rest))
         if len(rest) == 4:  # the compilation
             with_program(path, Path(rest[3]["ep.context_file_path"]))

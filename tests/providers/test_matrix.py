@@ -42,7 +42,7 @@ class Local(Decoder):
 
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_matrix, "RemoteDecoder", Local)
+    monkeypatch.setattr(parity_matrix, "SubprocessDecoder", Local)
     monkeypatch.setattr(parity_matrix, "remote_versions", lambda _, provider: versions(provider))
 
 
@@ -189,7 +189,7 @@ def test_a_cell_that_the_cpu_shares_is_measured_if_allowed(model: Path, monkeypa
 
         placement = {"cpu": 2, "dnnl": 1}  # type: ignore[assignment]
 
-    monkeypatch.setattr(parity_matrix, "RemoteDecoder", Shared)
+    monkeypatch.setattr(parity_matrix, "SubprocessDecoder", Shared)
     (cell,) = matrix(model, "cpu").cells
     assert cell.reason == "expected every node on cpu; received 1 of 3 on another provider"
     (cell,) = matrix(

@@ -14,6 +14,7 @@ from runtime import graphs
 from runtime.conftest import Open
 from runtime.graphs import GREEDY
 from t2r_runtime import Batch, Decoder, Sampling, UserError
+from t2r_runtime.states import States
 
 RULES = (
     GREEDY,
@@ -64,23 +65,23 @@ def test_any_order_of_coming_and_going(opened: Open, kind: str, data: st.DataObj
             handle = batch.add(**request)
             assert handle == len(wanted)
             wanted[handle], expected[handle], written[handle] = request, alone(decoder, request), []
-        elif action == "remove" and batch.texts:
-            handle = data.draw(st.sampled_from(batch.texts))
+        elif action == "remove" and batch.sequences:
+            handle = data.draw(st.sampled_from(batch.sequences))
             states = batch.remove(handle)
             assert_close(states, states_alone(decoder, [*wanted[handle]["ids"], *written[handle]][:-1]))
         else:
-            going = batch.texts
+            going = batch.sequences
             tokens = batch.step()
             assert tuple(tokens) == going
             for handle, token in tokens.items():
                 written[handle].append(token)
                 assert written[handle] == expected[handle][: len(written[handle])]
-                assert (handle in batch.texts) == (len(written[handle]) < len(expected[handle]))
-    left = batch.texts
+                assert (handle in batch.sequences) == (len(written[handle]) < len(expected[handle]))
+    left = batch.sequences
     for _ in range(7):
         for handle, token in batch.step().items():
             written[handle].append(token)
-    assert batch.texts == ()
+    assert batch.sequences == ()
     assert all(written[handle] == expected[handle] for handle in left)
 
 
@@ -91,7 +92,7 @@ def test_a_removed_text_goes_on_alone(opened: Open) -> None:
     written = [batch.step()[first] for _ in range(4)]
     decoder.set_state(batch.remove(first))
     assert written + decoder.generate(written[-1:], 5, GREEDY) == whole
-    assert batch.texts == (other,)
+    assert batch.sequences == (other,)
 
 
 def test_rows_move_only_when_texts_come_or_go(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,15 +100,15 @@ def test_rows_move_only_when_texts_come_or_go(opened: Open, monkeypatch: pytest.
     for ids in ([1], [2, 3]):
         batch.add(ids, 5, GREEDY)
     moved: list[int] = []
-    right = Decoder.set_state
+    right = States.take
     monkeypatch.setattr(
-        Decoder, "set_state", lambda self, states: moved.append(len(states["z.0"])) or right(self, states)
+        States, "take", lambda self, parts: moved.append(sum(len(rows) for _, rows in parts)) or right(self, parts)
     )
     for _ in range(3):
         batch.step()
     batch.remove(0)
     batch.step()
-    assert moved == [2, 1]
+    assert moved == [2, 1, 1], "both, then the one that is handed out, then the one that stays"
 
 
 def test_the_decoder_keeps_its_own_text(opened: Open) -> None:
@@ -126,7 +127,7 @@ def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.Monk
     requests = [{"ids": [n], "max_tokens": 4, "sampling": RULES[n]} for n in (0, 2)]
     expected = [alone(opened(), request) for request in requests]
     read: list[str] = []
-    for name in ("top", "prefill"):
+    for name in ("top_k", "prefill"):
         right = getattr(Decoder, name)
         monkeypatch.setattr(
             Decoder, name, lambda self, ids, right=right, name=name: read.append(name) or right(self, ids)
@@ -135,10 +136,10 @@ def test_few_logits_where_they_are_enough(opened: Open, monkeypatch: pytest.Monk
     for request in requests:
         batch.add(**request)
     tokens = [batch.step() for _ in range(3)]
-    assert read == ["top"] * 3
+    assert read == ["top_k"] * 3
     batch.add([3], 1)
     tokens.append(batch.step())
-    assert read == ["top"] * 3 + ["prefill"]
+    assert read == ["top_k"] * 3 + ["prefill"]
     assert [[step[handle] for step in tokens] for handle in (0, 1)] == expected
 
 
@@ -151,7 +152,7 @@ def test_positions_that_end(opened: Open) -> None:
     late = batch.add([1], 9, GREEDY)
     with pytest.raises(UserError, match="expected max_tokens of at most 9: this model's positions end at 9; received"):
         batch.add([1], 10)
-    assert batch.texts == (early, late)
+    assert batch.sequences == (early, late)
     later = [batch.step() for _ in range(9)]
     assert written + [step[early] for step in later if early in step] == whole
     decoder.reset()
@@ -162,7 +163,8 @@ def test_one_text_whose_logits_are_not_finite(opened: Open) -> None:
     batch = Batch(opened())
     for ids in ([1, 2], [3, 4]):
         batch.add(ids, 3, GREEDY)
-    batch._new[0]["S.0"][:] = np.nan
+    bad = batch._new[0]
+    bad.set_state({**bad.state(), "S.0": np.full_like(bad.state()["S.0"], np.nan)})
     expected = opened().generate([3, 4], 3, GREEDY)
     assert batch.step() == {0: -1, 1: expected[0]}
     assert [batch.step(), batch.step(), batch.step()] == [{1: expected[1]}, {1: expected[2]}, {}]
@@ -191,18 +193,18 @@ def test_what_is_refused(opened: Open) -> None:
     for ids, options, message in (
         ([], {}, "expected at least one token; received none; start from the BOS token, 1"),
         ([99], {}, r"expected ids in 0 … 10; received 99 … 99; use the tokenizer of this model"),
-        ([[1], [2]], {}, r"expected a prompt of the shape \(T,\); received \(2, 1\); give one row of tokens"),
+        ([[1], [2]], {}, r"expected ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row"),
         ([1], {"max_tokens": 0}, "expected max_tokens of at least 1; received 0; choose another"),
         ([1], {"sampling": Sampling(stop_tokens=[11])}, r"expected stop tokens in 0 … 10; received 11"),
     ):
         with pytest.raises(UserError, match=message):
             batch.add(ids, **{"max_tokens": 3, **options})  # type: ignore[arg-type]
-    assert batch.texts == ()
+    assert batch.sequences == ()
     assert batch.step() == {}
     handle = batch.add([1], 3)
     with pytest.raises(UserError) as caught:
         batch.remove(7)
-    assert str(caught.value) == "expected the handle of a text that goes on: 0; received 7; see Batch.texts"
+    assert str(caught.value) == "expected the handle of a text that goes on: 0; received 7; see Batch.sequences"
     batch.remove(handle)
     with pytest.raises(UserError, match="that goes on: none; received 0"):
         batch.remove(handle)
@@ -214,5 +216,5 @@ def test_no_other_decoder_under_cuda_graphs(opened: Open, monkeypatch: pytest.Mo
     with pytest.raises(UserError) as caught:
         Batch(decoder)
     assert str(caught.value) == (
-        "expected one decoder a graph under CUDA graphs; received another; leave enable_cuda_graph out"
+        "expected one decoder per graph under CUDA graphs; received another; leave enable_cuda_graph out"
     )

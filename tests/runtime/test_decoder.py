@@ -118,13 +118,13 @@ def test_one_token_in_any_whole_dtype(ids: object, opened: Open) -> None:
     "ids, message",
     [
         ([], "expected at least one token; received none; start from the BOS token, 1"),
-        ([1.0], "expected ids that are whole numbers; received float64; encode the text first"),
-        ([True], "expected ids that are whole numbers; received bool; encode the text first"),
-        (["a"], "expected ids that are whole numbers; received <U1; encode the text first"),
+        ([1.0], "expected ids that are integers; received float64; encode the text first"),
+        ([True], "expected ids that are integers; received bool; encode the text first"),
+        (["a"], "expected ids that are integers; received <U1; encode the text first"),
         ([-1], "expected ids in 0 … 10; received -1 … -1; use the tokenizer of this model"),
         ([11], "expected ids in 0 … 10; received 11 … 11; use the tokenizer of this model"),
-        ([1, 2], "expected ids of the shape (1,); received (2,); give one token a sequence"),
-        ([[1]], "expected ids of the shape (1,); received (1, 1); give one token a sequence"),
+        ([1, 2], "expected ids of the shape (1,); received (2,); give one token per sequence"),
+        ([[1]], "expected ids of the shape (1,); received (1, 1); give one token per sequence"),
     ],
 )
 def test_step_refuses(ids: object, message: str, opened: Open) -> None:
@@ -139,7 +139,9 @@ def test_prefill_refuses(opened: Open) -> None:
     decoder = opened()
     with pytest.raises(UserError, match="at least one token; received none; start from the BOS token, 1"):
         decoder.prefill([])
-    with pytest.raises(UserError, match=r"shape \(1, T\) or \(T,\); received \(2, 3\); give one row of tokens a sequ"):
+    with pytest.raises(
+        UserError, match=r"shape \(1, T\) or \(T,\); received \(2, 3\); give one row of tokens per sequ"
+    ):
         decoder.prefill(tokens(2, 3))
     with pytest.raises(UserError, match="received 1 … 11"):
         decoder.prefill([1, 2, 11])
@@ -252,7 +254,7 @@ def test_top_is_the_largest_logits(kind: str, opened: Open) -> None:
         each.reset(batch=2)
     for part in (ids[:, :2], ids[:, 2:3], ids[:, 3:]):
         expected = plain.prefill(part)
-        logits, places = decoder.top(part)
+        logits, places = decoder.top_k(part)
         best = np.argsort(-expected, axis=-1, kind="stable")[:, :3]
         np.testing.assert_array_equal(places, best)
         np.testing.assert_array_equal(logits, np.take_along_axis(expected, best, -1))
@@ -267,14 +269,14 @@ def test_top_of_equals_is_the_lowest(tmp_path: Path) -> None:
             if tensor.name == "w_o":
                 tensor.CopyFrom(onnx.numpy_helper.from_array(np.ones(tensor.dims, np.float32), tensor.name))
 
-    logits, places = Decoder(graphs.save(tmp_path / "g.onnx", edit=flat, top_k=4), threads=1).top([3])
+    logits, places = Decoder(graphs.save(tmp_path / "g.onnx", edit=flat, top_k=4), threads=1).top_k([3])
     assert places.tolist() == [[0, 1, 2, 3]]
     assert np.ptp(logits) == 0
 
 
 def test_top_without_such_outputs(opened: Open) -> None:
     with pytest.raises(UserError) as caught:
-        opened().top([1])
+        opened().top_k([1])
     assert str(caught.value) == (
         "expected a graph that chooses the largest logits; received one without; export with --top-k"
     )

@@ -121,8 +121,8 @@ def test_all_positions_can_be_filled(opened: Open) -> None:
     "arguments, message",
     [
         ({"ids": []}, "at least one token; received none; start from the BOS token, 1"),
-        ({"ids": [[1], [2]]}, r"a prompt of the shape \(T,\); received \(2, 1\); give one row of tokens"),
-        ({"ids": 3}, r"a prompt of the shape \(T,\); received \(\)"),
+        ({"ids": [[1], [2]]}, r"ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row of tokens"),
+        ({"ids": 3}, r"ids of the shape \(1, T\) or \(T,\); received \(\)"),
         ({"ids": [11]}, "ids in 0 … 10; received 11 … 11"),
         ({"max_tokens": 0}, "max_tokens of at least 1; received 0; choose another"),
         ({"max_tokens": 2.5}, "max_tokens of at least 1; received 2.5"),

@@ -164,8 +164,8 @@ def test_each_binding_has_a_cuda_graph_of_its_own(opened: Open, monkeypatch: pyt
         decoder.reset(batch=batch)
         for token in (3, 4, 5):
             decoder.step([token] * batch)
-            decoder.top([[token]] * batch)
-            decoder.top([[token]] * batch)
+            decoder.top_k([[token]] * batch)
+            decoder.top_k([[token]] * batch)
     pairs = set(runs)
     assert len(runs) == 27
     assert len(pairs) == len({number for number, _ in pairs}) == len({binding for _, binding in pairs}) == 3 * 2 * 2

@@ -3,7 +3,7 @@
     batch = Batch(Decoder("model.onnx"))
     for prompt in prompts:
         batch.add(text.encode(prompt), max_tokens=100)
-    while batch.texts:
+    while batch.sequences:
         for handle, token in batch.step().items():
             ...
 
@@ -23,19 +23,17 @@ from numpy.typing import ArrayLike, NDArray
 from t2r_runtime import generate
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.sampling import Sampler, Sampling
+from t2r_runtime.sampling import Sampling
+from t2r_runtime.stepper import TokenIds
 
-NOT_FINITE = -1  # in place of a token: as a graph that writes by itself has it
-
-States = dict[str, NDArray[Any]]
+NOT_FINITE = -1  # in place of a token, as a generation graph has it
 
 
 @dataclass
-class _Text:
-    """One text: what it is continued by, and its newest token, which no step has read yet."""
+class _Sequence:
+    """What one text is continued by, and its newest token, which no step has read yet."""
 
-    sampler: Sampler
-    stop: frozenset[int]
+    request: generate.Request
     left: int
     token: int
 
@@ -58,17 +56,16 @@ class Batch:
         signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch")
-        self._reader, self._all = decoder.fork(), decoder.fork()
-        self._top = signature.top_k or 0
+        self._all = decoder.fork()
         self._count = itertools.count()
-        self._texts: dict[int, _Text] = {}
+        self._sequences: dict[int, _Sequence] = {}
         self._rows: list[int] = []  # whose states the rows of `_all` are; some may have ended
-        self._new: dict[int, States] = {}  # those that are in no row yet
+        self._new: dict[int, Decoder] = {}  # those that are in no row yet
 
     @property
-    def texts(self) -> tuple[int, ...]:
+    def sequences(self) -> tuple[int, ...]:
         """The handles of the texts that go on, oldest first."""
-        return tuple(self._texts)
+        return tuple(self._sequences)
 
     def add(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> int:
         """Begin a text: read its prompt but for the last token, which the next step reads.
@@ -82,13 +79,13 @@ class Batch:
         Raises:
             UserError: as for Decoder.generate. The batch is as before then.
         """
-        self._reader.reset()
-        prompt, stop = generate.checked(self._reader, ids, max_tokens, sampling)
-        if prompt.size > 1:
-            self._reader.prefill(prompt[:-1])
+        reader = self._all.fork()
+        request = generate.checked(reader, ids, max_tokens, sampling)
+        if request.all_but_last is not None:
+            reader.prefill(request.all_but_last)
         handle = next(self._count)
-        self._new[handle] = self._reader.state()
-        self._texts[handle] = _Text(Sampler(sampling), stop, max_tokens, int(prompt[-1]))
+        self._new[handle] = reader
+        self._sequences[handle] = _Sequence(request, max_tokens, request.last)
         return handle
 
     def step(self) -> dict[int, int]:
@@ -98,18 +95,19 @@ class Batch:
             Handle → token, oldest first; empty if there are no texts. A text ends, and is removed, with a stop token or
             its last of max_tokens; and with -1 if its logits are not finite, whatever the others' are.
         """
-        if not self._texts:
+        if not self._sequences:
             return {}
         self._settle()
-        ids = np.array([self._texts[handle].token for handle in self._rows])[:, np.newaxis]
-        few = all(0 < self._texts[handle].sampler.sampling.limit <= self._top for handle in self._rows)
-        logits, tokens = self._all.top(ids) if few else (self._all.prefill(ids), None)
+        chosen = [self._sequences[handle] for handle in self._rows]
+        limits = [sequence.request.sampler.sampling.limit for sequence in chosen]
+        ids = TokenIds(np.array([[sequence.token] for sequence in chosen]))
+        logits, tokens = generate.next_logits(self._all, ids, min(limits) and max(limits))
         written = {}
         for row, handle in enumerate(self._rows):
             written[handle] = self._choose(handle, logits[row], None if tokens is None else tokens[row])
         return written
 
-    def remove(self, handle: int) -> States:
+    def remove(self, handle: int) -> dict[str, NDArray[Any]]:
         """End a text.
 
         Returns:
@@ -118,30 +116,31 @@ class Batch:
         Raises:
             UserError: there is no such text, or it has ended.
         """
-        if handle not in self._texts:
-            texts = ", ".join(map(str, self._texts)) or "none"
-            raise UserError(f"the handle of a text that goes on: {texts}", repr(handle), "see Batch.texts")
-        del self._texts[handle]
-        if handle in self._new:
-            return self._new.pop(handle)
-        row = self._rows.index(handle)
-        return {name: array[row : row + 1].copy() for name, array in self._all.state().items()}
+        if handle not in self._sequences:
+            going = ", ".join(map(str, self._sequences)) or "none"
+            raise UserError(f"the handle of a text that goes on: {going}", repr(handle), "see Batch.sequences")
+        del self._sequences[handle]
+        alone = self._new.pop(handle, None)
+        if alone is None:
+            alone = self._all.fork()
+            alone.take([(self._all, [self._rows.index(handle)])])
+        return alone.state()
 
     def _choose(self, handle: int, logits: NDArray[np.float32], tokens: NDArray[np.int64] | None) -> int:
-        text = self._texts[handle]
+        sequence = self._sequences[handle]
+        request = sequence.request
         finite = bool(np.isfinite(logits.max()))  # NaN, if there is one
-        text.token = text.sampler.pick(logits, tokens) if finite else NOT_FINITE
-        text.left -= 1
-        if not finite or text.left == 0 or text.token in text.stop:
-            del self._texts[handle]
-        return text.token
+        sequence.token = request.sampler.pick(logits, tokens) if finite else NOT_FINITE
+        sequence.left -= 1
+        if not finite or sequence.left == 0 or sequence.token in request.stop:
+            del self._sequences[handle]
+        return sequence.token
 
     def _settle(self) -> None:
         """Make the rows those of the texts that go on: only what has come or gone since the last step costs."""
-        if self._rows == list(self._texts):
+        if self._rows == list(self._sequences):
             return
-        kept = [row for row, handle in enumerate(self._rows) if handle in self._texts]
-        parts = [{name: array[kept] for name, array in self._all.state().items()}] if kept else []
-        parts += self._new.values()
-        self._all.set_state({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-        self._rows, self._new = list(self._texts), {}
+        kept = [row for row, handle in enumerate(self._rows) if handle in self._sequences]
+        parts: list[tuple[Decoder, list[int]]] = [(self._all, kept)] if kept else []
+        self._all.take([*parts, *((decoder, [0]) for decoder in self._new.values())])
+        self._rows, self._new = list(self._sequences), {}

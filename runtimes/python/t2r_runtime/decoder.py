@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime import generate
 from t2r_runtime.errors import UserError
-from t2r_runtime.interface import generation_feeds
+from t2r_runtime.gather import row_numbers
+from t2r_runtime.interface import check_states, generation_feeds, tokens_read
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
-from t2r_runtime.signature import Signature
-from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States, check_states, tokens_read
+from t2r_runtime.signature import COMPANIONS, GENERATE, Signature
+from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
+from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
 
 ROWS = 512  # tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
 
@@ -31,10 +33,9 @@ class Decoder:
         provider_options: passed on to the provider.
         allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
             it they are an error that names them.
-        prefill: read prompts with the prefill graph, where the step graph names one. It reads many tokens at once.
-            It is opened for the first prompt of more than one token, and takes memory for a session of its own.
-        loop: let the graph that writes by itself, where the step graph names one and the provider is cpu, do what
-            `generate` is asked for without a callback. It is opened then, and takes memory for a session of its own.
+        companions: roles of the graphs beside this one that may be used, where it names them. Each is opened when it is
+            first used, and takes memory for a session of its own: "prefill" reads many tokens of a prompt at once,
+            "generate" does all that `generate` is asked for without a callback in one run, on the provider cpu.
 
     Raises:
         UserError: see t2r_runtime.session.open_graph.
@@ -49,12 +50,12 @@ class Decoder:
         threads: int | None = None,
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
-        prefill: bool = True,
-        loop: bool = True,
+        companions: Collection[str] = COMPANIONS,
     ) -> None:
-        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, prefill=prefill, loop=loop)
-        self._states = States(self._graph, self.signature.batch or 1)
-        self._position = 0
+        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, companions=companions)
+        self._states: States
+        self._positions: NDArray[np.int64]  # tokens that each sequence has read
+        self._start(self.signature.batch or 1)
 
     @property
     def signature(self) -> Signature:
@@ -65,7 +66,7 @@ class Decoder:
     def placement(self) -> dict[str, int]:
         """How many of the graph's nodes each provider runs, by the names of t2r_runtime.PROVIDERS.
 
-        Nodes that a provider compiles into one kernel count one by one where ONNX Runtime tells them (1.24 and later).
+        Nodes that become one kernel count one by one where ONNX Runtime tells them (1.24 and later).
         """
         return dict(self._graph.placement)
 
@@ -76,11 +77,13 @@ class Decoder:
 
     @property
     def position(self) -> int:
-        """Number of tokens read since the start; after `set_state`, that of the furthest sequence.
+        """Number of tokens read since the start, by the furthest sequence; nobody has to fetch a state to know it."""
+        return int(self._positions.max())
 
-        Counted here, so that nobody has to fetch a state from a device to know it.
-        """
-        return self._position
+    @property
+    def has_generation_graph(self) -> bool:
+        """Whether `generate` without a callback is one run of a generation graph."""
+        return GENERATE in self._graph.companions
 
     def reset(self, batch: int | None = None) -> None:
         """Go back to the start of a text.
@@ -92,24 +95,18 @@ class Decoder:
             UserError: less than 1, or another number than the graph was exported for.
         """
         batch = self.batch if batch is None else batch
-        fixed = self.signature.batch
-        if type(batch) is not int or batch < 1 or batch != (fixed or batch):
-            raise UserError(
-                "a batch of at least 1" if fixed is None else f"a batch of {fixed}, for which the graph was exported",
-                repr(batch),
-                "choose another" if fixed is None else "export the model without a fixed batch",
-            )
+        self.signature.require_batch(batch)
         if batch == self.batch:
             self._states.reset()
+            self._positions[:] = 0
         else:
-            self._states = States(self._graph, batch)
-        self._position = 0
+            self._start(batch)
 
-    def step(self, ids: ArrayLike) -> NDArray[np.float32]:
+    def step(self, ids: Ids) -> NDArray[np.float32]:
         """Read one token of each sequence.
 
         Args:
-            ids: whole numbers (B,) in 0 … vocabulary - 1; a single number if B is 1.
+            ids: integers (B,) in 0 … vocabulary - 1; a single number if B is 1.
 
         Returns:
             The logits of what comes next, float32 (B, vocabulary): the caller's own copy.
@@ -117,32 +114,27 @@ class Decoder:
         Raises:
             UserError: ids of another form or range, or a step past the model's last position.
         """
-        tokens = generate.token_ids(ids, self.signature)
-        if tokens.shape != (self.batch,) and not (tokens.shape == () and self.batch == 1):
-            raise UserError(f"ids of the shape ({self.batch},)", f"{tokens.shape}", "give one token a sequence")
-        self._room_for(1)
-        (logits,) = self._states.step(tokens.reshape(self.batch))
-        self._position += 1
+        (logits,) = self._read(token_ids(ids, self.signature, self.batch, "(B,)"), LOGITS_ALONE)
         return logits.copy()
 
-    def prefill(self, ids: ArrayLike) -> NDArray[np.float32]:
-        """Read a prompt: many tokens at once where there is a graph for it, else one step a token.
+    def prefill(self, ids: Ids) -> NDArray[np.float32]:
+        """Read a prompt: many tokens at once where there is a prefill graph, else one step per token.
+
+        However a text is cut into prompts, the states after it are the same but for rounding.
 
         Args:
-            ids: whole numbers (B, T), or (T,) if B is 1, with T of at least 1.
+            ids: integers (B, T), or (T,) if B is 1, with T of at least 1.
 
         Returns:
             The logits after the last token, float32 (B, vocabulary): the caller's own copy.
 
         Raises:
             UserError: as for `step`, and for an empty prompt. Nothing has been read then.
-
-        However a text is cut into prompts, the states after it are the same but for rounding.
         """
-        (logits,) = self._read(ids, LOGITS_ALONE)
+        (logits,) = self._read(token_ids(ids, self.signature, self.batch), LOGITS_ALONE)
         return logits.copy()
 
-    def top(self, ids: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Read as `prefill` does, and fetch no more than the largest logits: the graph itself chose them.
 
         Args:
@@ -157,7 +149,7 @@ class Decoder:
         """
         if self.signature.top_k is None:
             raise UserError("a graph that chooses the largest logits", "one without", "export with --top-k")
-        logits, tokens = self._read(ids, TOP_ALONE)
+        logits, tokens = self._read(token_ids(ids, self.signature, self.batch), TOP_ALONE)
         return logits.copy(), tokens.copy()
 
     def fork(self) -> Decoder:
@@ -167,10 +159,40 @@ class Decoder:
             UserError: under CUDA graphs, which replay the addresses of one decoder's states.
         """
         if self._graph.captured:
-            raise UserError("one decoder a graph under CUDA graphs", "another", "leave enable_cuda_graph out")
+            raise UserError("one decoder per graph under CUDA graphs", "another", "leave enable_cuda_graph out")
         other = copy.copy(self)
-        other._states, other._position = States(self._graph, self.signature.batch or 1), 0
+        other._start(self.signature.batch or 1)
         return other
+
+    def reorder(self, rows: ArrayLike) -> None:
+        """Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number.
+
+        The states are copied where they live, not by way of the host (but on WebGPU: see t2r_runtime.gather).
+
+        Args:
+            rows: integers (N,) in 0 … batch - 1, N of at least 1.
+
+        Raises:
+            UserError: other rows, or another number of them than the graph was exported for. All is as before then.
+        """
+        self.take([(self, rows)])
+
+    def take(self, parts: Sequence[tuple[Decoder, ArrayLike]]) -> None:
+        """Go on with rows of decoders of the same opened graph (see `fork`), one below the other, as in `reorder`.
+
+        Raises:
+            UserError: as for `reorder`, and for caches of different lengths.
+        """
+        chosen = [(decoder, row_numbers(rows, decoder.batch)) for decoder, rows in parts]
+        assert all(decoder._graph is self._graph for decoder, _ in chosen)
+        batch = sum(len(rows) for _, rows in chosen)
+        self.signature.require_batch(batch)
+        if len(chosen) > 1:
+            self.signature.require_constant("for sequences of several decoders")
+        states = self._states if batch == self.batch else States(self._graph, batch)
+        states.take([(decoder._states, rows) for decoder, rows in chosen])
+        self._positions = np.concatenate([decoder._positions[rows] for decoder, rows in chosen])
+        self._states = states
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of all states, name → array of the shape and dtype in `signature.states`."""
@@ -189,11 +211,11 @@ class Decoder:
         arrays = {name: np.asarray(value) for name, value in states.items()}
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
-        read = tokens_read(arrays, length, position)
+        positions = tokens_read(arrays, batch, length, position)
         if batch != self.batch:
             self._states = States(self._graph, batch)
         self._states.write(arrays)
-        self._position = read
+        self._positions = positions
 
     def save_state(self, path: str | Path) -> None:
         """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot."""
@@ -229,7 +251,7 @@ class Decoder:
             max_tokens: at least 1.
             sampling: how they are chosen, and which of them end the text.
             callback: called with each token as it is chosen. Returning False (and nothing else) ends the text there.
-                Without one, a graph that writes by itself does all in one run; the tokens are the same.
+                Without one, a generation graph does all in one run; the tokens are the same.
 
         Returns:
             The new tokens; one that ended the text is the last of them. The decoder has read all but the last, so
@@ -238,63 +260,43 @@ class Decoder:
         Raises:
             UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
         """
-        if callback is None:
-            written = generate.at_once(self, ids, max_tokens, sampling)
-            if written is not None:
-                return written
+        request = generate.checked(self, ids, max_tokens, sampling)
+        if callback is None and self.has_generation_graph:
+            if request.all_but_last is not None:
+                self.prefill(request.all_but_last)
+            return self._generate_in_graph(request.last, request.sampler, max_tokens, request.stop)
         tokens = []
-        for token in self.stream(ids, max_tokens, sampling):
+        for token in generate.tokens(self, request):
             tokens.append(token)
             if callback is not None and callback(token) is False:
                 break
         return tokens
 
-    def writes(self) -> bool:
-        """Whether there is a graph that writes by itself."""
-        return self._graph.loop is not None
+    def _start(self, batch: int) -> None:
+        """New states of so many sequences, at the start of a text."""
+        self._states = States(self._graph, batch)
+        self._positions = np.zeros(batch, np.int64)
 
-    def write_text(self, token: int, sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> list[int]:
-        """Read `token` and write in one run of the graph that does so, as `generate` does in many.
-
-        Args:
-            token, max_tokens, stop_tokens: checked by the caller, who has asked `writes`.
-
-        Returns:
-            The new tokens, all but the last of which have been read.
+    def _generate_in_graph(self, token: int, sampler: Sampler, max_tokens: int, stop: Collection[int]) -> list[int]:
+        """Read the token and generate in one run, as the generator of `generate` does in many.
 
         Raises:
             UserError: logits that are not finite.
         """
-        assert self._graph.loop is not None
-        feeds = generation_feeds(sampler, max_tokens, stop_tokens)
-        written = self._states.write_text(self._graph.loop(), token, feeds).tolist()
-        self._position += len(written)
+        written = self._states.generate(token, generation_feeds(sampler, max_tokens, stop)).tolist()
+        self._positions += len(written)
         sampler.draws += len(written)
         if written and written[-1] < 0:
-            raise UserError("finite logits", f"others after {self._position} tokens", "check the graph with t2r verify")
+            raise UserError("finite logits", f"others after {self.position} tokens", "check the graph with t2r verify")
         return list(written)
 
-    def _read(self, ids: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
+    def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """Read a prompt; the outputs `wanted` after its last token, as views."""
-        tokens = generate.token_ids(ids, self.signature)
-        if tokens.ndim == 1 and self.batch == 1:
-            tokens = tokens[np.newaxis]
-        if tokens.ndim != 2 or tokens.shape[0] != self.batch:
-            form = f"({self.batch}, T)" + (" or (T,)" if self.batch == 1 else "")
-            raise UserError(f"ids of the shape {form}", f"{tokens.shape}", "give one row of tokens a sequence")
-        self._room_for(tokens.shape[1])
+        tokens = ids.array
+        require_room(self, tokens.shape[1])
         many = max(ROWS // self.batch, 1)
         for start in range(0, tokens.shape[1], many):
             part = tokens[:, start : start + many]
             results = self._states.prefill(part, wanted)
-            self._position += part.shape[1]
+            self._positions += part.shape[1]
         return results
-
-    def _room_for(self, tokens: int) -> None:
-        limit = self.signature.max_positions
-        if limit is not None and self.signature.past_end == "refuse" and self._position + tokens > limit:
-            raise UserError(
-                f"at most {limit} tokens, where this model's positions end",
-                f"{tokens} more after {self._position}",
-                "reset, read less, or export with --past-end clamp",
-            )

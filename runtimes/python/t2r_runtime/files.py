@@ -1,4 +1,4 @@
-"""Output files that are whole or not there: written beside their final name, flushed, then renamed."""
+"""Files: inputs that are there, and outputs that are whole or not there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t2r_runtime.errors import UserError
+
+
+def existing_file(path: str | Path, what: str) -> Path:
+    """`path` as a Path, if it is a regular file: a pipe or a device would be read for ever."""
+    if not os.path.isfile(path):
+        why = "is not a file" if os.path.exists(path) else "does not exist"
+        raise UserError(what, f"{path}, which {why}", "check the path")
+    return Path(path)
 
 
 @contextlib.contextmanager

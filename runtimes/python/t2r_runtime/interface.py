@@ -13,8 +13,10 @@ from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import (
     BATCH,
     GENERATE,
+    GROWING,
     INPUT_IDS,
     LOGITS,
+    POSITION,
     PREFILL,
     STEP,
     TOKENS,
@@ -95,6 +97,52 @@ def generation_feeds(sampler: Sampler, max_tokens: int, stop_tokens: Iterable[in
     }
 
 
+def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
+    """Check the names, dtypes and shapes of states for a graph.
+
+    Args:
+        found: name → (dtype, shape).
+
+    Returns:
+        The batch size and the length of the caches that grow (0 if there are none).
+
+    Raises:
+        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+    """
+    specs = {spec.name: spec for spec in signature.states}
+    problems = [
+        f"{label} {', '.join(sorted(names))}"
+        for label, names in (("missing", specs.keys() - found.keys()), ("unexpected", found.keys() - specs.keys()))
+        if names
+    ]
+    letters: dict[str, int] = {} if signature.batch is None else {BATCH: signature.batch}
+    if not problems:
+        problems = [
+            f"{name} {found[name][0]} {found[name][1]} for {spec.dtype} {spec.shape}"
+            for name, spec in specs.items()
+            if not _fits(spec, *found[name], letters)
+        ]
+    if problems:
+        raise UserError(
+            "the states of this graph, one batch size and one cache length in all of them",
+            printable("; ".join(problems)),
+            "take them from the same model",
+        )
+    return letters.get(BATCH, 1), letters.get(GROWING, 0)
+
+
+def tokens_read(states: Mapping[str, Array], batch: int, length: int, otherwise: int) -> NDArray[np.int64]:
+    """How many tokens each sequence has read (B,): its position state, else its cache's length, else `otherwise`.
+
+    Raises:
+        UserError: a negative position.
+    """
+    positions = states[POSITION].astype(np.int64) if POSITION in states else np.full(batch, length or otherwise)
+    if positions.min() < 0:
+        raise UserError("positions of at least 0", "a negative one", "take the states from a decoder or a snapshot")
+    return positions
+
+
 def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of a step or prefill graph: name → (dtype, dimensions)."""
     wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.role == STEP else (BATCH, TOKENS))}
@@ -129,6 +177,18 @@ def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:
         return have == want if isinstance(want, int) else not isinstance(have, int)
 
     return wanted[0] == got[0] and len(wanted[1]) == len(got[1]) and all(map(fits, wanted[1], got[1]))
+
+
+def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str, int]) -> bool:
+    """Whether a state has its form; fills in `letters` from the first state that shows them."""
+    if dtype != spec.dtype or len(shape) != len(spec.shape):
+        return False
+    for want, have in zip(spec.shape, shape, strict=True):
+        if isinstance(want, str) and have < (1 if want == BATCH else 0):
+            return False
+        if have != (letters.setdefault(want, have) if isinstance(want, str) else want):
+            return False
+    return True
 
 
 def _show(form: Form) -> str:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from t2r_runtime import providers
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
-from t2r_runtime.signature import GENERATE, PREFILL, ROLES, STEP, Signature, StateSpec
+from t2r_runtime.signature import COMPANIONS, GENERATE, PREFILL, ROLES, STEP, Signature
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -43,9 +42,8 @@ class Graph:
     device: str
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
-    # opened when they are first used:
-    prefill: Callable[[], ort.InferenceSession] | None = None  # reads many tokens at once, with the same states
-    loop: Callable[[], ort.InferenceSession] | None = None  # writes by itself
+    # by role, what opens another graph of the same states when it is first used
+    companions: Mapping[str, Callable[[], ort.InferenceSession]] = field(default_factory=dict)
 
 
 def open_graph(
@@ -55,12 +53,11 @@ def open_graph(
     provider_options: Mapping[str, str] | None = None,
     allow_fallback: bool = False,
     config: Mapping[str, str] | None = None,
-    prefill: bool = True,
-    loop: bool = True,
+    companions: Collection[str] = COMPANIONS,
 ) -> Graph:
     """Open `path` and check that it is a step graph of this contract.
 
-    The graphs beside it that it names must be there; each is opened, and checked, when it is first used.
+    The companions that it names must lie beside it; each is opened, and checked, when it is first used.
 
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
@@ -70,8 +67,9 @@ def open_graph(
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
-        prefill: have the prefill graph too. On WebGPU it is left out, where the memory of states is one session's.
-        loop: have the graph that writes too, on the CPU; others leave its choice of a token to the CPU.
+        companions: roles of the companions to have too. On WebGPU the prefill graph is left out, where the memory of
+            states is one session's; and the generation graph is for the CPU, to which others leave its choice of a
+            token.
 
     Raises:
         UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
@@ -86,49 +84,40 @@ def open_graph(
     )
     if signature.role != STEP:
         raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it")
-    many = None
-    if prefill and PREFILL in signature.graphs and chosen.device != "webgpu":
-        options = _options(threads, config or {})
-        if signature.quantization == "none":
-            # for many rows, products of weights as they lie in the file are as fast: no second copy of them in memory
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        options.add_session_config_entry("session.force_spinning_stop", "1")  # its threads are not in the steps' way
-        free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}  # prompts differ in length
-        place = _beside(Path(path), signature, PREFILL, "prefill")
-        many = _when_used(place, Path(path), signature.companion(PREFILL), provider, options, free, allow_fallback)
-    writer = None
-    if loop and GENERATE in signature.graphs and provider == "cpu":
-        place = _beside(Path(path), signature, GENERATE, "loop")
-        options = _options(threads, config or {})
-        writer = _when_used(place, Path(path), signature.companion(GENERATE), provider, options, extra, allow_fallback)
-    return Graph(session, signature, chosen.device, providers.counted(taken), captured, many, writer)
-
-
-def _beside(step: Path, signature: Signature, role: str, option: str) -> Path:
-    """The path of the companion of that role, which the step graph at `step` names."""
-    path = step.with_name(signature.graphs[role])
-    if not path.is_file():
-        raise UserError(
-            f"the {ROLES[role]} {path.name} beside {step.name}", "none", f"put it there, or use {option}=False"
-        )
-    return path
+    others = {}
+    for role in signature.graphs:
+        if role in companions and (provider == "cpu" if role == GENERATE else chosen.device != "webgpu"):
+            options = _options(threads, config or {})
+            if role == PREFILL:
+                # for many rows, products of weights as they lie in the file are as fast: no second copy of them
+                if signature.quantization == "none":
+                    options.add_session_config_entry("session.disable_prepacking", "1")
+                options.add_session_config_entry("session.force_spinning_stop", "1")  # not in the way of the steps
+            # prompts differ in length: no captured graphs
+            free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}
+            others[role] = _when_used(Path(path), signature, role, provider, options, free, allow_fallback)
+    return Graph(session, signature, chosen.device, providers.counted(taken), captured, others)
 
 
 def _when_used(
-    path: Path,
     step: Path,
-    expected: Signature,
+    signature: Signature,
+    role: str,
     provider: str,
     options: ort.SessionOptions,
     extra: Mapping[str, str],
     allow_fallback: bool,
 ) -> Callable[[], ort.InferenceSession]:
-    """What opens the graph at `path`, which the step graph at `step` names, once: it takes as long as that one."""
+    """What opens the companion that the step graph at `step` names, once: it takes as long as that one."""
+    path = step.with_name(signature.graphs[role])
+    if not path.is_file():
+        do = "put it there, or leave its role out of companions"
+        raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do)
 
     @functools.cache
     def opened() -> ort.InferenceSession:
         session, other, _ = _open(path, provider, options, extra, allow_fallback)
-        if other != expected:
+        if other != signature.companion(role):
             raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
         return session
 
@@ -157,7 +146,7 @@ def _open(
         raise UserError(
             f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export"
         ) from error
-    signature = read_signature(metadata)
+    signature = Signature.from_metadata(metadata)
     check_interface(
         signature,
         {node.name: _form(node) for node in session.get_inputs()},
@@ -187,14 +176,6 @@ def _captured(provider: providers.Provider, extra: Mapping[str, str]) -> bool:
     return extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and provider.device == "cuda"
 
 
-def existing_file(path: str | Path, what: str) -> Path:
-    """`path` as a Path, if it is a regular file: a pipe or a device would be read for ever."""
-    if not os.path.isfile(path):
-        why = "is not a file" if os.path.exists(path) else "does not exist"
-        raise UserError(what, f"{path}, which {why}", "check the path")
-    return Path(path)
-
-
 def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptions:
     import onnxruntime as ort
 
@@ -210,74 +191,6 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
     for key, value in config.items():
         options.add_session_config_entry(key, value)
     return options
-
-
-def read_signature(metadata: Mapping[str, str]) -> Signature:
-    """The signature in a graph's metadata, with every value checked.
-
-    Raises:
-        UserError: no metadata of ours, or of another version, or without a key, or with a malformed value.
-    """
-    try:
-        signature = Signature.from_metadata(metadata)
-        problems = _malformed(signature)
-    except UserError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        problems = [printable(error)]
-        raise _bad_metadata(problems) from error
-    if problems:
-        raise _bad_metadata(problems)
-    return signature
-
-
-def _bad_metadata(problems: list[str]) -> UserError:
-    return UserError("metadata of the contract's form", printable("; ".join(problems)), "export the model again")
-
-
-def _malformed(signature: Signature) -> list[str]:
-    """What is wrong with the values of metadata that has all its keys; JSON from a stranger can hold anything."""
-
-    def count(value: Any) -> bool:
-        return type(value) is int and value > 0
-
-    def token(value: Any) -> bool:
-        return type(value) is int and 0 <= value < signature.vocab_size
-
-    def initial(spec: StateSpec) -> bool:
-        kind = np.dtype(spec.dtype)
-        most = float((np.finfo if kind.kind == "f" else np.iinfo)(kind).max)
-        return type(spec.initial) in (int, float) and abs(spec.initial) <= most
-
-    names = [spec.name for spec in signature.states]
-    strings = (signature.checkpoint_sha256, signature.producer, signature.target, signature.quantization)
-    checks = {
-        "vocab_size": count(signature.vocab_size),
-        "batch": signature.batch is None or count(signature.batch),
-        "max_positions": signature.max_positions is None or count(signature.max_positions),
-        "past_end": signature.past_end in ("refuse", "clamp"),
-        "states": all(isinstance(name, str) for name in names)
-        and len(set(names)) == len(names)
-        and all(initial(spec) and type(spec.constant) is bool for spec in signature.states)
-        and all(type(d) in (int, str) for spec in signature.states for d in spec.shape),
-        "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
-        "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
-        "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
-        "role": isinstance(signature.role, str) and signature.role in ROLES,
-        "graphs": isinstance(signature.graphs, Mapping)
-        and all(map(_is_file_name, signature.graphs.values()))
-        and (signature.role == STEP or not signature.graphs),
-        "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
-    }
-    problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
-    if not problems and not all(token(t) for t in (*signature.eos_tokens, signature.bos_token or 0)):
-        problems = ["a bad value of bos_token or eos_tokens"]
-    return problems
-
-
-def _is_file_name(name: Any) -> bool:
-    """Whether this names a file in a graph's own folder: a stranger's graph must not lead anywhere else."""
-    return isinstance(name, str) and name.isprintable() and name not in ("", ".", "..") and not set(name) & set("/\\:")
 
 
 def _form(node: ort.NodeArg) -> Form:

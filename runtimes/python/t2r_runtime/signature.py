@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from t2r_runtime.errors import UserError
+import numpy as np
+
+from t2r_runtime.errors import UserError, printable
 
 CONTRACT_VERSION = 1
 STEP = "step"  # the role of a graph that reads one token of each sequence
 PREFILL = "prefill"  # of one that reads many at once
 GENERATE = "generate"  # of one that chooses tokens and reads them by itself
+COMPANIONS = (PREFILL, GENERATE)
 ROLES = {STEP: "step graph", PREFILL: "prefill graph", GENERATE: "generation graph"}  # as messages call them
 INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefill graph
 LOGITS = "logits"  # float32 (B, vocabulary)
@@ -126,6 +129,20 @@ class Signature:
         """
         return replace(self, role=role, graphs={}, tokenizer=None, top_k=None if role == GENERATE else self.top_k)
 
+    def require_batch(self, batch: int) -> None:
+        """Refuse a number of sequences that is less than 1, or another than the graph was exported for.
+
+        Raises:
+            UserError: it is.
+        """
+        if type(batch) is not int or batch < 1 or batch != (self.batch or batch):
+            any_size = self.batch is None
+            raise UserError(
+                "a batch of at least 1" if any_size else f"a batch of {self.batch}, for which the graph was exported",
+                repr(batch),
+                "choose another" if any_size else "export the model without a fixed batch",
+            )
+
     def require_constant(self, purpose: str) -> None:
         """Refuse states that grow.
 
@@ -179,11 +196,15 @@ class Signature:
             values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in values["states"])
             values["eos_tokens"] = tuple(int(t) for t in values["eos_tokens"])
             values["layers"] = tuple(values["layers"])
-        except (TypeError, KeyError, ValueError) as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError("metadata of the contract's form", str(error), "export the model again") from error
-        return cls(**values)
+            signature = cls(**values)
+            problems = _malformed(signature)
+        except UserError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise _bad_metadata(printable(error)) from error
+        if problems:
+            raise _bad_metadata(printable("; ".join(problems)))
+        return signature
 
 
 def _read(metadata: Mapping[str, str], key: str) -> Any:
@@ -192,5 +213,54 @@ def _read(metadata: Mapping[str, str], key: str) -> Any:
         raise UserError(f"the metadata key {name}", "a graph without it", "export the model again with t2r-export")
     try:
         return json.loads(metadata[name])
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"JSON in the metadata key {name}", str(error), "export the model again") from error
+
+
+def _bad_metadata(problem: str) -> UserError:
+    return UserError("metadata of the contract's form", problem, "export the model again")
+
+
+def _malformed(signature: Signature) -> list[str]:
+    """What is wrong with the values of metadata that has all its keys; JSON from a stranger can hold anything."""
+
+    def count(value: Any) -> bool:
+        return type(value) is int and value > 0
+
+    def token(value: Any) -> bool:
+        return type(value) is int and 0 <= value < signature.vocab_size
+
+    def initial(spec: StateSpec) -> bool:
+        kind = np.dtype(spec.dtype)
+        most = float((np.finfo if kind.kind == "f" else np.iinfo)(kind).max)
+        return type(spec.initial) in (int, float) and abs(spec.initial) <= most
+
+    names = [spec.name for spec in signature.states]
+    strings = (signature.checkpoint_sha256, signature.producer, signature.target, signature.quantization)
+    checks = {
+        "vocab_size": count(signature.vocab_size),
+        "batch": signature.batch is None or count(signature.batch),
+        "max_positions": signature.max_positions is None or count(signature.max_positions),
+        "past_end": signature.past_end in ("refuse", "clamp"),
+        "states": all(isinstance(name, str) for name in names)
+        and len(set(names)) == len(names)
+        and all(initial(spec) and type(spec.constant) is bool for spec in signature.states)
+        and all(type(d) in (int, str) for spec in signature.states for d in spec.shape),
+        "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
+        "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
+        "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
+        "role": isinstance(signature.role, str) and signature.role in ROLES,
+        "graphs": isinstance(signature.graphs, Mapping)
+        and all(map(_is_file_name, signature.graphs.values()))
+        and (signature.role == STEP or not signature.graphs),
+        "layers": all(isinstance(layer, Mapping) for layer in signature.layers),
+    }
+    problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
+    if not problems and not all(token(t) for t in (*signature.eos_tokens, signature.bos_token or 0)):
+        problems = ["a bad value of bos_token or eos_tokens"]
+    return problems
+
+
+def _is_file_name(name: Any) -> bool:
+    """Whether this names a file in a graph's own folder: a stranger's graph must not lead anywhere else."""
+    return isinstance(name, str) and name.isprintable() and name not in ("", ".", "..") and not set(name) & set("/\\:")

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import replacing
-from t2r_runtime.session import existing_file
+from t2r_runtime.files import existing_file, replacing
+from t2r_runtime.interface import check_states
 from t2r_runtime.signature import Signature
-from t2r_runtime.states import check_states
 
 VERSION = 1
 HEAD = "t2r.json"

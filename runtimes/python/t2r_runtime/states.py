@@ -17,26 +17,25 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.gather import Rows, gather_rows
 from t2r_runtime.interface import GENERATED
 from t2r_runtime.session import Graph
 from t2r_runtime.signature import (
-    BATCH,
+    GENERATE,
     GROWING,
     INPUT_IDS,
     LOGITS,
     MAX_STATE_BYTES,
-    POSITION,
+    PREFILL,
     TOP_LOGITS,
     TOP_TOKENS,
-    Signature,
-    StateSpec,
 )
 
 if TYPE_CHECKING:
@@ -61,23 +60,23 @@ class States:
         if size > MAX_STATE_BYTES:
             raise UserError(f"states of at most {MAX_STATE_BYTES} bytes", f"{size} bytes", "choose a smaller batch")
         self.batch = batch
-        self._names = [spec.name for spec in specs]
-        self._session, self._prefill, self._device = graph.session, graph.prefill, graph.device
+        self._graph, self._session, self._device = graph, graph.session, graph.device
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._captured = graph.captured
         self._graph_ids: defaultdict[tuple[int, tuple[str, ...]], int] = defaultdict(_captures.__next__)
-        self._sources = [spec for spec in specs if spec.constant]
-        self._fixed = [spec for spec in specs if not spec.constant and not spec.grows]
+        self._fixed = [spec for spec in specs if not spec.grows]
         self._growing = [spec for spec in specs if spec.grows]
         self._ids = self._empty((batch,), "int64")
         self._results = {LOGITS: self._empty((batch, graph.signature.vocab_size), "float32")}
         if graph.signature.top_k is not None:
             few = (batch, graph.signature.top_k)
             self._results |= {TOP_LOGITS: self._empty(few, "float32"), TOP_TOKENS: self._empty(few, "int64")}
-        self._buffers = [
-            {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._fixed} for _ in range(2)
-        ]
-        self._source = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._sources}
+        first = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._fixed}
+        second = {
+            spec.name: first[spec.name] if spec.constant else self._empty(spec.dims(batch), spec.dtype)
+            for spec in self._fixed
+        }
+        self._buffers = [first, second]
         self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
         self._turn = 0  # the buffer, and the binding, that the next step reads from
@@ -90,25 +89,41 @@ class States:
         for spec in self._fixed:
             initial = np.full(spec.dims(self.batch), spec.initial, spec.dtype)
             self._buffers[0][spec.name].update_inplace(initial)
-        for spec in self._sources:
-            self._source[spec.name].update_inplace(np.full(spec.dims(self.batch), spec.initial, spec.dtype))
         self._caches = dict(self._nothing)
 
     def read(self) -> dict[str, Array]:
         """Copies of all states, name → array."""
-        values = self._buffers[self._turn] | self._source | self._caches
-        return {name: np.array(values[name].numpy()) for name in self._names}
+        return {name: np.array(value.numpy()) for name, value in self._values().items()}
 
     def write(self, states: Mapping[str, Array]) -> None:
         """Copy in states that `check_states` has accepted for this batch."""
         for spec in self._fixed:
             self._buffers[self._turn][spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
-        for spec in self._sources:
-            self._source[spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
         for spec in self._growing:
             cache = self._empty(states[spec.name].shape, spec.dtype)
             cache.update_inplace(np.ascontiguousarray(states[spec.name]))
             self._caches[spec.name] = cache
+
+    def take(self, parts: Sequence[tuple[States, Rows]]) -> None:
+        """Become rows of states of the same graph, one below the other: as many as `batch`.
+
+        Caches have one length in all parts. Self may be one of them: what is written is never what is read.
+        """
+        past, there = self._turn, 1 - self._turn
+        values = [(states._values(), rows) for states, rows in parts]
+        for spec in (*self._fixed, *self._growing):
+            found = [(value[spec.name], rows) for value, rows in values]
+            if spec.constant or spec.grows:
+                out = self._empty((self.batch, *found[0][0].shape()[1:]), spec.dtype)
+            else:
+                out = self._buffers[there][spec.name]
+            gather_rows(found, out, spec.dtype, self._device)
+            if spec.grows:
+                self._caches[spec.name] = out
+            elif spec.constant:
+                self._buffers[past][spec.name] = self._buffers[there][spec.name] = out
+                self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)  # those of another tensor
+        self._turn = there
 
     def step(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """Read one token of each sequence, ids (B,) → the outputs `wanted`, as views that the next step overwrites.
@@ -125,28 +140,31 @@ class States:
         return self._run(self._session, binding, 1, wanted)
 
     def prefill(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
-        """`step` for many tokens of each sequence, ids (B, T): in one run where there is a graph for it."""
-        if self._prefill is None or ids.shape[1] == 1:
+        """`step` for many tokens of each sequence, ids (B, T): in one run of the prefill graph, where there is one."""
+        if PREFILL not in self._graph.companions or ids.shape[1] == 1:
             for column in ids.T:
                 results = self.step(column, wanted)
             return results
-        many, fed = self._prefill(), self._empty(ids.shape, "int64")
+        many, fed = self._graph.companions[PREFILL](), self._empty(ids.shape, "int64")
         fed.update_inplace(np.ascontiguousarray(ids))
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
 
-    def write_text(self, session: ort.InferenceSession, token: int, feeds: Mapping[str, Array]) -> NDArray[np.int64]:
-        """Let the loop `session` read the token and go on from the states of one sequence → what it wrote (N,)."""
+    def generate(self, token: int, feeds: Mapping[str, Array]) -> NDArray[np.int64]:
+        """Let the generation graph read the token and go on from the states of one sequence → new tokens (N,)."""
+        session = self._graph.companions[GENERATE]()
         self._ids.update_inplace(np.array([token]))
         binding = session.io_binding()
         self._bind_inputs(binding, self._turn, self._ids)
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
         binding.bind_output(GENERATED)
-        for spec in self._fixed:
-            binding.bind_ortvalue_output(spec.present, self._buffers[1 - self._turn][spec.name])
+        self._bind_outputs(binding, self._turn)
         self._call(session, binding)
         self._turn = 1 - self._turn
         return np.array(binding.get_outputs()[0].numpy())
+
+    def _values(self) -> dict[str, ort.OrtValue]:
+        return self._buffers[self._turn] | self._caches
 
     def _run(
         self, session: ort.InferenceSession, binding: ort.IOBinding, tokens: int, wanted: tuple[str, ...]
@@ -185,8 +203,7 @@ class States:
         self._bind_inputs(binding, past, ids or self._ids)
         for name in wanted:
             binding.bind_ortvalue_output(name, self._results[name])
-        for spec in self._fixed:
-            binding.bind_ortvalue_output(spec.present, self._buffers[1 - past][spec.name])
+        self._bind_outputs(binding, past)
         self._let_go(binding)
         return binding
 
@@ -194,8 +211,11 @@ class States:
         binding.bind_ortvalue_input(INPUT_IDS, ids)
         for spec in self._fixed:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
-        for spec in self._sources:
-            binding.bind_ortvalue_input(spec.past, self._source[spec.name])
+
+    def _bind_outputs(self, binding: ort.IOBinding, past: int) -> None:
+        for spec in self._fixed:
+            if not spec.constant:
+                binding.bind_ortvalue_output(spec.present, self._buffers[1 - past][spec.name])
 
     def _run_options(self, wanted: tuple[str, ...]) -> ort.RunOptions | None:
         """A CUDA graph replays the addresses it was captured with: each binding needs a graph of its own.
@@ -223,61 +243,3 @@ class States:
         if self._device == "webgpu":  # its memory belongs to a session
             return self._session.create_ortvalue_from_shape_and_type(shape, kind, self._device)
         return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self._device, 0)
-
-
-def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
-    """Check the names, dtypes and shapes of states for a graph.
-
-    Args:
-        found: name → (dtype, shape).
-
-    Returns:
-        The batch size and the length of the caches that grow (0 if there are none).
-
-    Raises:
-        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
-    """
-    specs = {spec.name: spec for spec in signature.states}
-    problems = [
-        f"{label} {', '.join(sorted(names))}"
-        for label, names in (("missing", specs.keys() - found.keys()), ("unexpected", found.keys() - specs.keys()))
-        if names
-    ]
-    letters: dict[str, int] = {} if signature.batch is None else {BATCH: signature.batch}
-    if not problems:
-        problems = [
-            f"{name} {found[name][0]} {found[name][1]} for {spec.dtype} {spec.shape}"
-            for name, spec in specs.items()
-            if not _fits(spec, *found[name], letters)
-        ]
-    if problems:
-        raise UserError(
-            "the states of this graph, one batch size and one cache length in all of them",
-            printable("; ".join(problems)),
-            "take them from the same model",
-        )
-    return letters.get(BATCH, 1), letters.get(GROWING, 0)
-
-
-def tokens_read(states: Mapping[str, Array], length: int, otherwise: int) -> int:
-    """How many tokens the furthest sequence has read: its position state, else its cache's length, else `otherwise`.
-
-    Raises:
-        UserError: a negative position.
-    """
-    position = int(states[POSITION].max()) if POSITION in states else length or otherwise
-    if position < 0 or (POSITION in states and int(states[POSITION].min()) < 0):
-        raise UserError("positions of at least 0", "a negative one", "take the states from a decoder or a snapshot")
-    return position
-
-
-def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str, int]) -> bool:
-    """Whether a state has its form; fills in `letters` from the first state that shows them."""
-    if dtype != spec.dtype or len(shape) != len(spec.shape):
-        return False
-    for want, have in zip(spec.shape, shape, strict=True):
-        if isinstance(want, str) and have < (1 if want == BATCH else 0):
-            return False
-        if have != (letters.setdefault(want, have) if isinstance(want, str) else want):
-            return False
-    return True

@@ -10,29 +10,31 @@ import onnxruntime as ort
 import pytest
 
 from runtime import graphs
-from t2r_export.providers.subprocess import RemoteDecoder, Worker, remote_versions
+from t2r_export.providers.subprocess import SubprocessDecoder, Worker, remote_versions
 from t2r_runtime import Decoder, UserError
 
 
-def test_a_remote_decoder_is_the_decoder(tmp_path: Path) -> None:
+def test_it_is_the_decoder(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
-    here, there = Decoder(path, threads=1), RemoteDecoder(sys.executable, path, threads=1)
+    here, there = Decoder(path, threads=1), SubprocessDecoder(sys.executable, path, threads=1)
     for ids in (3, 5, 1):
         np.testing.assert_array_equal(there.step(ids), here.step(ids))
     assert there.position == 3 and there.signature == here.signature and there.placement == here.placement
     assert there.state().keys() == here.state().keys()
     there.set_state(here.state(), position=3)
     np.testing.assert_array_equal(there.prefill([4, 2]), here.prefill([4, 2]))
+    there.reset(batch=2)
+    assert there.batch == 2
+    with pytest.raises(UserError, match="expected a graph that chooses the largest logits"):
+        there.top_k([[1], [2]])
     there.close()
 
 
 def test_its_errors_arrive_whole(tmp_path: Path) -> None:
-    there = RemoteDecoder(sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
+    there = SubprocessDecoder(sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
     with pytest.raises(UserError, match="expected ids in 0 … 10; received 99 … 99; use the tokenizer") as caught:
         there.step(99)
     assert caught.value.received == "99 … 99"
-    with pytest.raises(AttributeError):
-        there._private  # noqa: B018
     there.close()
 
 
