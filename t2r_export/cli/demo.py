@@ -57,10 +57,10 @@ def command(model: Path, prompt: str, as_json: bool) -> None:
 
 def _written(graph: Path, prompt: str) -> tuple[str, int, float]:
     """The prompt as the graph continues it, how many tokens are new, and tokens per second, those of the prompt too."""
-    from t2r_runtime import Decoder, Sampling, Text
+    from t2r_runtime import Decoder, Sampling, Tokenizer
 
     decoder = Decoder(graph)
-    tokenizer = Text.of(decoder.signature)
+    tokenizer = Tokenizer.of(decoder.signature)
     ids = tokenizer.encode(prompt)
     start = time.perf_counter()
     new = decoder.generate(ids, TOKENS, Sampling(temperature=0.4, top_p=0.95, seed=3))  # the same text every time

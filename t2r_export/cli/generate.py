@@ -20,7 +20,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.signature import GENERATE
 
 if TYPE_CHECKING:
-    from t2r_runtime import Decoder, Text
+    from t2r_runtime import Decoder, Tokenizer
 
 
 @click.command("generate")
@@ -69,15 +69,15 @@ def command(
     as_json: bool,
 ) -> None:
     """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
-    from t2r_runtime import Sampling, Text
+    from t2r_runtime import Sampling, Tokenizer
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
     if load_state is not None:
         decoder.load_state(load_state)
-    text = None if ids is not None else Text.of(decoder.signature)
-    read = _numbers(ids) if ids is not None else _encode(text, prompt, decoder)
-    printer = _Printer(text, read, prompt, silent=as_json)
+    tokenizer = None if ids is not None else Tokenizer.of(decoder.signature)
+    read = _numbers(ids) if ids is not None else _encode(tokenizer, prompt, decoder)
+    printer = _Printer(tokenizer, read, prompt, silent=as_json)
     started = time.perf_counter()
     written: list[int] = []
     if max_tokens:
@@ -96,7 +96,8 @@ def command(
         decoder.save_state(save_state)
     count = len(read) + len(written)
     if as_json:
-        result = {"prompt": read, "tokens": written, "text": text.decode(written) if text else None, "seconds": seconds}
+        text = tokenizer.decode(written) if tokenizer else None
+        result = {"prompt": read, "tokens": written, "text": text, "seconds": seconds}
         show(True, {**result, "position": decoder.position, "placement": decoder.placement}, "")
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
@@ -110,9 +111,9 @@ def _numbers(ids: str) -> list[int]:
         raise UserError("token numbers as 1,2,3", repr(ids), "correct --ids") from None
 
 
-def _encode(text: Text | None, prompt: str, decoder: Decoder) -> list[int]:
-    assert text is not None
-    read = text.encode(prompt)
+def _encode(tokenizer: Tokenizer | None, prompt: str, decoder: Decoder) -> list[int]:
+    assert tokenizer is not None
+    read = tokenizer.encode(prompt)
     if decoder.position == 0:
         return read
     if read[:1] == [decoder.signature.bos_token]:
@@ -126,8 +127,8 @@ class _Printer:
     """Writes tokens to stdout as they come, as text, or as numbers where there is no tokenizer; before the first one,
     the prompt to stderr."""
 
-    def __init__(self, text: Text | None, read: Sequence[int], prompt: str, silent: bool) -> None:
-        self._stream = text.stream(read) if text else None
+    def __init__(self, tokenizer: Tokenizer | None, read: Sequence[int], prompt: str, silent: bool) -> None:
+        self._stream = tokenizer.stream(read) if tokenizer else None
         self._prompt, self._silent = prompt, silent
 
     def token(self, token: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from t2r_export.training.data import held_out_windows, parallel_sequences, read_documents, read_ids, spread
-from t2r_runtime import Decoder, Text
+from t2r_runtime import Decoder, Tokenizer
 from t2r_runtime.errors import CheckFailed
 from t2r_runtime.signature import Signature
 
@@ -98,7 +98,7 @@ def read_tokens(path: Path, signature: Signature) -> Tokens:
     """
     if path.suffix == ".npy":
         return read_ids(path, signature.vocab_size).ravel().astype(np.int64)
-    text, bos = Text.of(signature), signature.bos_token
+    text, bos = Tokenizer.of(signature), signature.bos_token
     start, end = ([bos], []) if bos is not None else ([], list(signature.eos_tokens[:1]))
     tokens: list[int] = []
     for document in read_documents(path):

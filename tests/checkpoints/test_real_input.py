@@ -14,7 +14,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
-from t2r_runtime import Decoder, Sampling, Text
+from t2r_runtime import Decoder, Sampling, Tokenizer
 from t2r_runtime.errors import UserError
 
 DIGITS, LENGTH = 3, 6
@@ -54,7 +54,7 @@ def test_stories_teacher_continues_as_expected(stories: Path, teller: Path) -> N
 
 def test_stories_teacher_tells_its_text(stories: Path, teller: Path) -> None:
     decoder = Decoder(teller, threads=1)
-    text = Text.of(decoder.signature)
+    text = Tokenizer.of(decoder.signature)
     ids = decoder.generate(text.encode(""), 200, GREEDY)
     expected = (stories / "expected_greedy_200.txt").read_text().strip()
     assert text.decode(ids).strip() == expected

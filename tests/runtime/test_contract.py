@@ -13,7 +13,7 @@ import pytest
 
 from runtime import graphs
 from runtime.conftest import Open
-from runtime.test_text import pieces
+from runtime.test_tokenizer import pieces
 from t2r_runtime import CONTRACT_VERSION
 
 PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
@@ -52,6 +52,6 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.chdir(tmp_path)
 
     graphs.save(tmp_path / "model.onnx", tokenizer=pieces())
-    program[0] = program[0].replace('text.encode("Once upon a time")', "[3, 4]")  # the tiny model knows 11 tokens
+    program[0] = program[0].replace('tokenizer.encode("Once upon a time")', "[3, 4]")  # the tiny model knows 11 tokens
     exec(program[0], {})
     assert capsys.readouterr().out

@@ -1,9 +1,9 @@
 """Run a T2R step graph with ONNX Runtime: numpy and onnxruntime, and tokenizers for text; never torch.
 
     decoder = Decoder("model.onnx")
-    text = Text.of(decoder.signature)
-    ids = decoder.generate(text.encode("Once upon a time"), max_tokens=100, sampling=Sampling(temperature=0))
-    print(text.decode(ids))
+    tokenizer = Tokenizer.of(decoder.signature)
+    ids = decoder.generate(tokenizer.encode("Once upon a time"), max_tokens=100, sampling=Sampling(temperature=0))
+    print(tokenizer.decode(ids))
 
 onnxruntime and tokenizers are imported when the first graph or tokenizer is opened, so that a program that needs only
 the contract's names (the exporter, `--help`) does not pay for them.
@@ -15,7 +15,8 @@ from t2r_runtime.errors import CheckFailed, T2RError, UserError
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
-from t2r_runtime.text import Text, TextStream
+from t2r_runtime.stepper import Stepper
+from t2r_runtime.tokenizer import StreamingDetokenizer, Tokenizer
 
 __version__ = "0.1.0"
 
@@ -29,8 +30,9 @@ __all__ = [
     "Sampling",
     "Signature",
     "StateSpec",
+    "Stepper",
+    "StreamingDetokenizer",
     "T2RError",
-    "Text",
-    "TextStream",
+    "Tokenizer",
     "UserError",
 ]

@@ -2,7 +2,7 @@
 
     batch = Batch(Decoder("model.onnx"))
     for prompt in prompts:
-        batch.add(text.encode(prompt), max_tokens=100)
+        batch.add(tokenizer.encode(prompt), max_tokens=100)
     while batch.sequences:
         for handle, token in batch.step().items():
             ...

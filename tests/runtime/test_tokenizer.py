@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from runtime import graphs
-from t2r_runtime import Text, TextStream, UserError
+from t2r_runtime import StreamingDetokenizer, Tokenizer, UserError
 
 WORDS = ["▁once", "▁upon", "▁", "a", "b", "▁a", "日"]
 
@@ -25,7 +26,7 @@ def pieces() -> str:
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     vocabulary = {piece: number for number, piece in enumerate(["<unk>", "<s>", "</s>", *bytes_, *WORDS])}
     merges = [("▁", "a")]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer = Library(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     tokenizer.decoder = decoders.Sequence(steps)
@@ -44,21 +45,21 @@ def byte_level() -> str:
         for one, two in zip(word[1::2], word[2::2], strict=False):  # the last byte of one with the first of the next
             letters.setdefault(one + two, len(letters))
             merges.append((one, two))
-    tokenizer = Tokenizer(models.BPE(letters, list(dict.fromkeys(merges))))
+    tokenizer = Library(models.BPE(letters, list(dict.fromkeys(merges))))
     tokenizer.pre_tokenizer = spell
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<end>"])
     return str(tokenizer.to_str())
 
 
-PIECES, BYTES = Text(pieces(), bos_token=1), Text(byte_level())
+PIECES, BYTES = Tokenizer(pieces(), bos_token=1), Tokenizer(byte_level())
 both = pytest.mark.parametrize("text", [PIECES, BYTES], ids=["pieces", "bytes"])
 writings = st.text(
     alphabet=st.sampled_from(" abé€日本語😀\u0301onceupth\n") | st.characters(codec="utf-8"), max_size=20
 )
 
 
-def streamed(text: Text, ids: list[int], prompt: list[int] | tuple[()] = ()) -> list[str]:
+def streamed(text: Tokenizer, ids: list[int], prompt: list[int] | tuple[()] = ()) -> list[str]:
     stream = text.stream(prompt)
     return [*(stream.feed(token) for token in ids), stream.end()]
 
@@ -67,7 +68,7 @@ def streamed(text: Text, ids: list[int], prompt: list[int] | tuple[()] = ()) -> 
 @given(written=writings)
 @example(written=" once  upon a 日本 time")
 @example(written="日本語日本語")
-def test_what_was_written_comes_back_piece_by_piece(text: Text, written: str) -> None:
+def test_what_was_written_comes_back_piece_by_piece(text: Tokenizer, written: str) -> None:
     ids = text.encode(written) if written or text is PIECES else []
     parts = streamed(text, ids)
     assert "".join(parts) == text.decode(ids) == written
@@ -80,7 +81,7 @@ def test_what_was_written_comes_back_piece_by_piece(text: Text, written: str) ->
 @example(before="once", after=" upon")  # its space must stay
 @example(before="日", after="本")
 @example(before="語本" * 8, after="語本")  # a row of bytes that is longer than the context
-def test_a_prompt_is_context_and_is_not_repeated(text: Text, before: str, after: str) -> None:
+def test_a_prompt_is_context_and_is_not_repeated(text: Tokenizer, before: str, after: str) -> None:
     ids = text.encode(before + after)
     for cut in range(1, len(ids)):
         head = text.decode(ids[:cut])
@@ -90,7 +91,7 @@ def test_a_prompt_is_context_and_is_not_repeated(text: Text, before: str, after:
 
 @both
 @given(ids=st.lists(st.integers(0, 260), max_size=40))
-def test_any_tokens_give_text(text: Text, ids: list[int]) -> None:
+def test_any_tokens_give_text(text: Tokenizer, ids: list[int]) -> None:
     parts = streamed(text, ids)
     if text is BYTES:  # byte pieces spoil each other only when decoded together, and one cannot take text back
         assert "".join(parts) == text.decode(ids)
@@ -126,7 +127,7 @@ def test_special_tokens_are_not_text() -> None:
 
 def test_an_empty_text_is_bos() -> None:
     assert PIECES.encode("") == [1]
-    assert Text(byte_level(), bos_token=5).encode("") == [5]
+    assert Tokenizer(byte_level(), bos_token=5).encode("") == [5]
     with pytest.raises(UserError, match="expected a text; received an empty one; give some: this model has no BOS"):
         BYTES.encode("")
 
@@ -134,7 +135,7 @@ def test_an_empty_text_is_bos() -> None:
 def test_a_tokenizer_cannot_cut_a_prompt() -> None:
     asked: dict[str, Any] = json.loads(pieces())
     asked["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    assert Text(json.dumps(asked)).encode("aaaa") == PIECES.encode("aaaa")
+    assert Tokenizer(json.dumps(asked)).encode("aaaa") == PIECES.encode("aaaa")
     assert len(PIECES.encode("aaaa")) == 5
 
 
@@ -146,20 +147,20 @@ def test_text_that_is_no_unicode() -> None:
 @pytest.mark.parametrize("tokenizer", ["", "{}", "[" * 1000, '{"version": "1.0", "model": 3}'])
 def test_no_tokenizer(tokenizer: str) -> None:
     with pytest.raises(UserError, match="expected the text of a tokenizer.json; received .*; export the model again"):
-        Text(tokenizer)
+        Tokenizer(tokenizer)
 
 
 def test_a_graph_without_tokenizer() -> None:
     with pytest.raises(
         UserError, match="expected a graph with a tokenizer in it; received one without; give token num"
     ):
-        Text.of(graphs.signature())
-    assert isinstance(Text.of(graphs.signature(tokenizer=pieces())).stream(), TextStream)
+        Tokenizer.of(graphs.signature())
+    assert isinstance(Tokenizer.of(graphs.signature(tokenizer=pieces())).stream(), StreamingDetokenizer)
 
 
 def test_the_public_tokenizer_streams_its_own_story(data: Path) -> None:
     folder = data / "checkpoints" / "stories260K"
-    text = Text((folder / "tokenizer.json").read_text(encoding="utf-8"), bos_token=1)
+    text = Tokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"), bos_token=1)
     ids = json.loads((folder / "expected_greedy_ids.json").read_text())["greedy_ids"]
     assert "".join(streamed(text, ids)) == text.decode(ids)
     assert "".join(streamed(text, ids[9:], ids[:9])) == text.decode(ids)[len(text.decode(ids[:9])) :]
@@ -171,7 +172,7 @@ def test_without_tokenizers_all_but_text_works(tmp_path: Path) -> None:
         "import sys; sys.modules['tokenizers'] = None\n"
         "import t2r_runtime as t\n"
         f"print(t.Decoder({str(graph)!r}, threads=1).generate([3], 2, t.Sampling(seed=0, stop_tokens=())))\n"
-        "try: t.Text('{}')\n"
+        "try: t.Tokenizer('{}')\n"
         "except t.UserError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)

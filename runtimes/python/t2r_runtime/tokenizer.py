@@ -13,7 +13,7 @@ MAX_UNFINISHED = 16  # characters: one has at most 4 bytes, so that a longer row
 CONTEXT = 32  # tokens of a prompt that may matter for the text of the next one
 
 
-class Text:
+class Tokenizer:
     """A tokenizer.
 
     Args:
@@ -26,11 +26,11 @@ class Text:
 
     def __init__(self, tokenizer: str, bos_token: int | None = None) -> None:
         try:
-            from tokenizers import Tokenizer
+            import tokenizers
         except ImportError as error:
             raise UserError("the package tokenizers", "a Python without it", "pip install tokenizers") from error
         try:
-            self._tokenizer: Any = Tokenizer.from_str(tokenizer)
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(tokenizer)
         except Exception as error:  # tokenizers raises Exception itself
             raise UserError(
                 "the text of a tokenizer.json", printable(error), "export the model again with its tokenizer"
@@ -40,7 +40,7 @@ class Text:
         self._bos = bos_token
 
     @classmethod
-    def of(cls, signature: Signature) -> Text:
+    def of(cls, signature: Signature) -> Tokenizer:
         """The tokenizer in a graph's metadata.
 
         Raises:
@@ -73,12 +73,12 @@ class Text:
         """The text of `ids`, without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
-    def stream(self, prompt: Iterable[int] = ()) -> TextStream:
+    def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """Text of the tokens that follow `prompt`, as they come."""
-        return TextStream(self, prompt)
+        return StreamingDetokenizer(self, prompt)
 
 
-class TextStream:
+class StreamingDetokenizer:
     """Turns tokens into text one by one, and never hands out half a character.
 
     A token's text depends on its neighbours: a space before it is dropped at the start of a text only, and a
@@ -87,15 +87,15 @@ class TextStream:
     their last bytes stay inside until the next token shows what they are.
 
     Args:
-        text: the tokenizer.
+        tokenizer: of the model.
         prompt: what comes before; it is not handed out again.
     """
 
-    def __init__(self, text: Text, prompt: Iterable[int] = ()) -> None:
-        self._text = text
+    def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
         self._pending: list[int] = []
         self._given = 0  # characters of the pending tokens' text that are out
-        self._start_from(_tail(text, list(prompt)))
+        self._start_from(_tail(tokenizer, list(prompt)))
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" if it completes none."""
@@ -117,20 +117,20 @@ class TextStream:
         return fresh
 
     def _start_from(self, context: list[int]) -> None:
-        self._context, self._before = context, self._text.decode(context)
+        self._context, self._before = context, self._tokenizer.decode(context)
         self._pending, self._given = [], 0
 
     def _new(self) -> str:
         """The text of the pending tokens."""
-        both = self._text.decode(self._context + self._pending)
+        both = self._tokenizer.decode(self._context + self._pending)
         if both.startswith(self._before):
             return both[len(self._before) :]
         # bytes that continue the context's last bytes and spoil them together: on their own they read right
-        return self._text.decode(self._pending)
+        return self._tokenizer.decode(self._pending)
 
 
-def _tail(text: Text, prompt: list[int]) -> list[int]:
+def _tail(tokenizer: Tokenizer, prompt: list[int]) -> list[int]:
     """The end of a prompt, not beginning inside a character: its stray bytes would spoil those that follow them."""
     tail = prompt[-CONTEXT:]
     cuts = (tail[skipped:] for skipped in range(4))
-    return next((cut for cut in cuts if not text.decode(cut).startswith(UNFINISHED)), tail)
+    return next((cut for cut in cuts if not tokenizer.decode(cut).startswith(UNFINISHED)), tail)
