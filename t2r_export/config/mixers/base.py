@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, number
 
-if TYPE_CHECKING:
-    from t2r_export.config.model import ModelConfig
+
+class Model(Protocol):
+    """What of a ModelConfig, which is made of these configs, decides whether a mixer is possible in it."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_size(self) -> int: ...
+    @property
+    def position(self) -> str: ...
 
 
 def option(help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
@@ -46,7 +56,7 @@ class MixerConfig(Kind):
         """Whether the exported form of the weights has taken the place of the trained one."""
         return False
 
-    def check(self, model: ModelConfig) -> None:
+    def check(self, model: Model) -> None:
         """Refuse with a UserError what a layer of this `model` cannot be."""
 
     def keeps(self, kv_heads: int, head_size: int) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from t2r_export.config.mixers.base import Guard, MixerConfig, option
+from t2r_export.config.mixers.base import Guard, MixerConfig, Model, option
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.validation import amount, choice, size
-
-if TYPE_CHECKING:
-    from t2r_export.config.model import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class HybridConfig(MixerConfig):
             gate=self.gate,
         )
 
-    def check(self, model: ModelConfig) -> None:
+    def check(self, model: Model) -> None:
         self.linear().check(model)
 
     def summary(self) -> str:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from t2r_export.config.mixers.base import Guard, MixerConfig, option
+from t2r_export.config.mixers.base import Guard, MixerConfig, Model, option
 from t2r_export.config.validation import amount, choice, flag, need, number, size
-
-if TYPE_CHECKING:
-    from t2r_export.config.model import ModelConfig
-
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person
 FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
@@ -120,7 +116,7 @@ class LinearConfig(MixerConfig):
         fine = not given or self.feature_map in maps
         need(fine, f"{name} only with the feature map {' or '.join(maps)}", self.feature_map, f"leave {name} out")
 
-    def check(self, model: ModelConfig) -> None:
+    def check(self, model: Model) -> None:
         self._check_feature_size(model.head_size)
         need(
             not self.shared_features or model.kv_heads == model.heads,

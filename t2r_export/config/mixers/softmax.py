@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from t2r_export.config.mixers.base import MixerConfig, option
+from t2r_export.config.mixers.base import MixerConfig, Model, option
 from t2r_export.config.validation import amount, flag, need, number, size
-
-if TYPE_CHECKING:
-    from t2r_export.config.model import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class SpanConfig(MixerConfig):
         for length in self.spans:
             size("spans", length, self.span)
 
-    def check(self, model: ModelConfig) -> None:
+    def check(self, model: Model) -> None:
         wanted = model.kv_heads if self.folded else 0
         need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
 
