@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime import generate
+import t2r_runtime.generate as generate
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.sampling import Sampling

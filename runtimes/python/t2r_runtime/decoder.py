@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime import generate
+import t2r_runtime.generate as generate
 from t2r_runtime.errors import UserError
 from t2r_runtime.gather import row_numbers
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
@@ -219,7 +219,7 @@ class Decoder:
 
     def save_state(self, path: str | Path) -> None:
         """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot."""
-        from t2r_runtime import snapshot
+        import t2r_runtime.snapshot as snapshot
 
         snapshot.save(path, self.signature, self.state(), self.position)
 
@@ -229,7 +229,7 @@ class Decoder:
         Raises:
             UserError: not such a file, a damaged one, or one of another model. The states are as before then.
         """
-        from t2r_runtime import snapshot
+        import t2r_runtime.snapshot as snapshot
 
         self.set_state(*snapshot.load(path, self.signature))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from t2r_runtime import providers
+import t2r_runtime.providers as providers
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
