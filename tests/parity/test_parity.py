@@ -103,23 +103,31 @@ def storyteller() -> checkpoint.Checkpoint:
     return checkpoint.load(Path(__file__).parents[2] / "models" / "storyteller" / "model.pt")
 
 
-def test_the_storyteller(storyteller: checkpoint.Checkpoint, tmp_path: Path) -> None:
-    export(storyteller, tmp_path / "model.onnx", WANTED.config)
-    report = verified(storyteller, tmp_path / "model.onnx")
+@pytest.fixture(scope="session")
+def storyteller_graph(storyteller: checkpoint.Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("storyteller") / "model.onnx"
+    export(storyteller, path, WANTED.config)
+    return path
+
+
+def test_the_storyteller(storyteller: checkpoint.Checkpoint, storyteller_graph: Path) -> None:
+    report = verified(storyteller, storyteller_graph)
     assert report.passed, parity_text(report)
 
 
 if WANTED.schemes:
 
     @pytest.mark.parametrize("scheme", WANTED.schemes)
-    def test_quantized(scheme: str, storyteller: checkpoint.Checkpoint, tmp_path: Path) -> None:
-        export(storyteller, tmp_path / "model.onnx", WANTED.config)
-        np.save(tmp_path / "sampled.npy", calibration_text(storyteller.model))
-        calibrate = tmp_path / "sampled.npy" if SCHEMES[scheme].calibrated else None
-        config = QuantizeConfig(
-            scheme=scheme, calibrate=calibrate, activation_bits=WANTED.activation_bits if calibrate else 8
-        )
-        quantize(tmp_path / "model.onnx", tmp_path / "small.onnx", config)
+    def test_quantized(
+        scheme: str, storyteller: checkpoint.Checkpoint, storyteller_graph: Path, tmp_path: Path
+    ) -> None:
+        if SCHEMES[scheme].calibrated:
+            text = tmp_path / "sampled.npy"
+            np.save(text, calibration_text(storyteller.model))
+            config = QuantizeConfig(scheme=scheme, calibrate=text, activation_bits=WANTED.activation_bits)
+        else:
+            config = QuantizeConfig(scheme=scheme)
+        quantize(storyteller_graph, tmp_path / "small.onnx", config)
         report = verified(storyteller, tmp_path / "small.onnx")
         assert report.quantization == scheme
         assert report.passed, parity_text(report)
