@@ -17,8 +17,8 @@ from pathlib import Path
 
 from comparison import page, plots
 from comparison.plan import Measurement, read_plan
-from comparison.tables import read_result
-from t2r_export.cli.output import plain
+from comparison.tables import read_result, tables
+from t2r_export.cli.output import plain, table
 from t2r_runtime.errors import T2RError, UserError
 from t2r_runtime.files import write_bytes
 
@@ -52,13 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(measurements: Sequence[Measurement], out: Path) -> None:
-    """Measure one after the other; each result is written as soon as it is there."""
+    """Measure one after the other; each result is written, and printed as tables, as soon as it is there."""
     out.mkdir(parents=True, exist_ok=True)
     prepared = [(measurement, measurement.prepare()) for measurement in measurements]
     for measurement, run in prepared:
         note(f"{measurement.file}: {measurement.kind}")
         result = run(note)
         write_bytes(out / measurement.file, json.dumps(plain(result), ensure_ascii=False).encode())
+        for made in tables(result).values():
+            print(f"{made.title}\n{table(made.rows, made.head)}\n", flush=True)
 
 
 def draw(measurements: Sequence[Measurement], out: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from comparison.tables import Table
 
 THREADS = 2
+FILES = {"decode.json", "batch.json", "export.json"}  # that figures are taken from
 Results = Mapping[str, Mapping[str, Any]]  # by the name of the file: decode.json, batch.json, export.json
 GENAI, LLAMA = "genai:int4", "llama.cpp:Q4_0"
 

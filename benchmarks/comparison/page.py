@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from comparison.aims import aims_table
+from comparison.aims import FILES, aims_table
 from comparison.plan import Forms
 from comparison.tables import tables
 from t2r_runtime.files import write_bytes
@@ -25,7 +25,8 @@ VERSIONS = ("python", "onnxruntime", "torch", "onnxruntime-genai", "llama-cpp-py
 def fill(page: Path, results: Mapping[str, Mapping[str, Any]], forms: Forms) -> list[str]:
     """Write the tables of `results`, by the names of their files; returns the places for which there was nothing."""
     found = {name: _texts(result) for name, result in results.items()}
-    found["aims"] = {"aims": aims_table(results, forms).markdown()}
+    if results.keys() >= FILES:
+        found["aims"] = {"aims": aims_table(results, forms).markdown()}
     empty = []
 
     def filled(place: re.Match[str]) -> str:

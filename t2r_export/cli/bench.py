@@ -89,7 +89,8 @@ def _text(found: Bench) -> str:
     if found.bandwidth is None:
         return text
     speed = found.bandwidth
-    return f"{text}\n\nthe limit is from {speed.bytes_per_second / 1e9:.1f} GB/s, read by {speed.form}"
+    rate = f"{speed.bytes_per_second / 1e9:.1f} GB/s, read by {speed.form}"
+    return f"{text}\n\nthe limit is from main memory at {rate}; what fits a cache can be below it"
 
 
 def _row(figures: GraphFigures) -> list[str]:

@@ -80,7 +80,7 @@ def test_measures_draws_and_fills_the_page(place: Path, capsys: pytest.CaptureFi
     assert result["engines"] == ["t2r:w4", "t2r:w4:block=128:K=16", "torch:softmax"]
     assert "| t2r:w4 | 1.00 |" in (place / "page.md").read_text()
     captured = capsys.readouterr()
-    assert captured.out == ""
+    assert "tiny, 2 threads: resident memory, MB\n" in captured.out
     assert "page.md: nothing for export.json export" in captured.err
 
 

@@ -29,7 +29,7 @@ def test_a_table_with_a_line_per_graph(graph: Path, capsys: Output) -> None:
     assert head.split("  ")[0] == "graph"
     assert first.split()[0] == second.split()[0] == str(graph)
     assert first.split()[3] == "1.00"
-    assert limit == "the limit is from 2.0 GB/s, read by a way"
+    assert limit == "the limit is from main memory at 2.0 GB/s, read by a way; what fits a cache can be below it"
     assert "turn 2 of 2" in err
 
 
