@@ -42,10 +42,10 @@ from comparison.timing import machine
 from t2r_export.checkpoints.weights import outline
 from t2r_export.config.mixers import SoftmaxConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
+from t2r_export.files import write_bytes
 from t2r_export.model.initialize import initialize
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import learning_rate
-from t2r_runtime.files import write_bytes
 
 KEYS, VALUES = 16, 8
 IGNORED = -100  # no answer here: cross_entropy's own sign

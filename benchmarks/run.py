@@ -19,8 +19,8 @@ from comparison import page, plots
 from comparison.plan import Measurement, read_plan
 from comparison.tables import read_result, tables
 from t2r_export.cli.output import plain, table
+from t2r_export.files import write_bytes
 from t2r_runtime.errors import T2RError, UserError
-from t2r_runtime.files import write_bytes
 
 HERE = Path(__file__).parent
 

@@ -41,13 +41,13 @@ from t2r_export.config.mixers import LinearConfig, LSTMConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
+from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.curves import draw, read_curves, write_csv
 from t2r_export.training.data import Windows, read_corpus
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
-from t2r_runtime.files import write_bytes
 
 LETTERS = "\n !&',-.3:;?abcdefghijklmnopqrstuvwxyz"
 LENGTH, BATCH, WIDTH, FEATURES = 100, 16, 8, 8

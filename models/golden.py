@@ -26,10 +26,10 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig, RotaryConfig
 from t2r_export.export import export
+from t2r_export.files import write_bytes
 from t2r_export.model.mixers import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.tolerances import tolerance
-from t2r_runtime.files import write_bytes
 
 BATCH, STEPS, CACHED = 2, 24, 3
 PROMPTS = {"tiny": (1, 3, 14), "tiny-hybrid": (1, 7, 0)}  # chosen for many different tokens, and for their margin

@@ -22,11 +22,11 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
+from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.data import read_documents
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import write_bytes
 
 TOP = {"text", "source", "tokenizer", "model", "teacher", "student"}
 STUDENT = {"name", "weights", "convert", "finetune"}

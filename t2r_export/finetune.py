@@ -19,6 +19,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
 from t2r_export.config.finetune import STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
@@ -26,7 +27,7 @@ from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.state import TrainingState, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 
 @dataclass(frozen=True)

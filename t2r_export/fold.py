@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.weights import assemble
+from t2r_export.errors import CheckFailed
 from t2r_export.model.mixers import Mixer
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.errors import CheckFailed
 from t2r_runtime.signature import StateSpec
 
 FOLD_TOLERANCE = 1e-10  # relative, float64; measured 1e-15 to 1e-14

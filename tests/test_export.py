@@ -19,13 +19,14 @@ import small
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.targets import TARGETS
+from t2r_export.errors import CheckFailed
 from t2r_export.export import build, export
 from t2r_export.fold import fold
 from t2r_export.graph import file as graph_file
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.graph.weights import fill
 from t2r_runtime import Decoder
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 from t2r_runtime.signature import Signature
 
 names = pytest.mark.parametrize("name", CONFIGS)

@@ -20,11 +20,12 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.convert import convert, provenance
+from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune, original
 from t2r_export.training import trainer as training
 from t2r_export.training.data import Windows
 from t2r_export.training.state import load_state, save_state
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2
 from t2r_export.config.mixers import Guard, LinearConfig
+from t2r_export.errors import CheckFailed
 from t2r_export.fold import FOLD_TOLERANCE, fold, fold_error
 from t2r_export.model.mixers import Mixer, State
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.transformer import Transformer
-from t2r_runtime.errors import CheckFailed
 
 
 def precise(made: Transformer) -> Transformer:

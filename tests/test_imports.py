@@ -49,6 +49,7 @@ ROOMS = {
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
+SHARED = {"t2r_export", "t2r_export.errors", "t2r_export.files"}  # what every room may import
 ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
 ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
 
@@ -90,7 +91,9 @@ def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
     """Whether a file of that room may import the module `name`."""
     rules, top = ROOMS[room], name.partition(".")[0]
     if top == "t2r_export":
-        if name in ("t2r_export", "t2r_export.__version__") or rules.rooms == {"*"}:
+        if name in SHARED or name.rpartition(".")[0] in SHARED - {"t2r_export"} or name == "t2r_export.__version__":
+            return True
+        if rules.rooms == {"*"}:
             return True
         return room_of(name) in rules.rooms and not (room == "model.mixers" and name in ABOVE_MIXERS)
     if top == "onnx" and room == PIPELINE:

@@ -22,12 +22,13 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.errors import CheckFailed
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.providers.bandwidth import TokenBytes, token_bytes
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 AGAIN = "again"
 

@@ -16,7 +16,7 @@ from typing import Any
 from comparison.aims import FILES, aims_table
 from comparison.plan import Forms
 from comparison.tables import tables
-from t2r_runtime.files import write_bytes
+from t2r_export.files import write_bytes
 
 PLACE = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 VERSIONS = ("python", "onnxruntime", "torch", "onnxruntime-genai", "llama-cpp-python")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from t2r_export.errors import CheckFailed
 from t2r_export.providers import bench
-from t2r_runtime.errors import CheckFailed
 
 PEER_PACKAGES = ("onnxruntime-genai", "llama-cpp-python", "gguf")
 

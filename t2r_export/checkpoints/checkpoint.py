@@ -22,9 +22,10 @@ from torch import Tensor
 from t2r_export.checkpoints.importers import read_folder
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
+from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import replacing, sha256_beside
+from t2r_runtime.files import replacing
 
 FORMAT = "t2r-checkpoint"
 VERSION = 1

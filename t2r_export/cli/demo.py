@@ -10,7 +10,8 @@ import click
 
 from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.reports import export_text, parity_text, state_bytes
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_export.errors import CheckFailed
+from t2r_runtime.errors import UserError
 
 MODEL = Path("models/storyteller/model.pt")
 STEPS = 500

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 
 import click
 
-from t2r_runtime.errors import CheckFailed, T2RError, UserError, printable
+from t2r_export.errors import CheckFailed
+from t2r_runtime.errors import T2RError, UserError, printable
 
 USER = UserError.exit_code
 BUG = 3

@@ -14,7 +14,7 @@ from t2r_export.cli.startup import importing
 from t2r_export.config.export import PAST_ENDS, STATE_LAYOUTS, ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
-from t2r_runtime.files import sha256_beside
+from t2r_export.files import sha256_beside
 
 
 @click.command("export")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from t2r_export.cli.output import json_option, note, show, table
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_export.errors import CheckFailed
+from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from t2r_export.providers.matrix import Cell, Matrix

@@ -10,7 +10,7 @@ from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.progress import progress
 from t2r_export.cli.reports import parity_text
-from t2r_runtime.errors import CheckFailed
+from t2r_export.errors import CheckFailed
 
 
 @click.command("verify")

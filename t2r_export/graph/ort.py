@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing, write_bytes
+from t2r_runtime.files import replacing
 
 MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
 STYLES = ("Fixed", "Runtime")

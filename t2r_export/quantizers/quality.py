@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from t2r_export.errors import CheckFailed
 from t2r_export.training.data import held_out_windows, parallel_sequences, read_documents, read_ids, spread
 from t2r_runtime import Decoder, Tokenizer
-from t2r_runtime.errors import CheckFailed
 from t2r_runtime.signature import Signature
 
 WINDOW = 256  # tokens that a window predicts, from the initial state

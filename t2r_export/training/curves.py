@@ -16,8 +16,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing, write_bytes
+from t2r_runtime.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import MixerConfig
+from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Block, Transformer
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import Transfer
 from t2r_export.training.trainer import learning_rate
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 WARMUP, CLIP = 0.05, 1.0  # of the transfer, as in finetuning
 

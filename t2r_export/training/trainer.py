@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
+from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
@@ -30,7 +31,7 @@ from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, save_state
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

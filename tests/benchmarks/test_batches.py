@@ -10,7 +10,8 @@ import pytest
 from comparison import batches, exports
 from comparison.batches import BatchPlan, bench_batches
 from comparison.exports import ExportFigures, bench_export
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_export.errors import CheckFailed
+from t2r_runtime.errors import UserError
 
 
 class Player:

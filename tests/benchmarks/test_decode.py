@@ -13,8 +13,9 @@ from comparison.decode import CONTEXTS, Plan, bench_decode, limits
 from comparison.engines import Files, parse
 from comparison.worker import DISCARDED
 from t2r_export.config.model import ModelConfig
+from t2r_export.errors import CheckFailed
 from t2r_export.providers.bandwidth import Bandwidth, TokenBytes
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 
 class Player:

@@ -12,8 +12,9 @@ from comparison import engines
 from comparison.engines import Candidate, parse
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.model import ModelConfig
+from t2r_export.errors import CheckFailed
 from t2r_runtime import Decoder
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 
 def test_a_candidate_is_read_as_it_is_written() -> None:

@@ -16,7 +16,7 @@ from comparison.decode import Plan
 from comparison.engines import parse
 from comparison.plan import read_plan
 from t2r_export.config.model import ModelConfig
-from t2r_runtime.errors import CheckFailed
+from t2r_export.errors import CheckFailed
 
 PLAN = """
 [forms]

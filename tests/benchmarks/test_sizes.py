@@ -8,7 +8,8 @@ import small
 from comparison import sizes
 from comparison.engines import as_checkpoint, require_parity
 from t2r_export.config.model import ModelConfig
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_export.errors import CheckFailed
+from t2r_runtime.errors import UserError
 
 
 def test_no_speed_for_a_graph_that_is_another_model(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from comparison import timing
-from t2r_runtime.errors import CheckFailed
+from t2r_export.errors import CheckFailed
 
 
 def test_run_measures_a_process() -> None:

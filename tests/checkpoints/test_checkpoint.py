@@ -17,9 +17,9 @@ import folders
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.files import sha256, sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import sha256, sha256_beside
 
 CONFIG = ModelConfig(
     vocab_size=23,

@@ -14,7 +14,8 @@ import click
 import pytest
 
 from t2r_export.cli import exit as errors
-from t2r_runtime.errors import CheckFailed, T2RError, UserError
+from t2r_export.errors import CheckFailed
+from t2r_runtime.errors import T2RError, UserError
 
 
 def ending(body: Callable[[], None], capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -13,11 +13,12 @@ import small
 import texts
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
+from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.data import Corpus, Windows, held_out_windows
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layer_choice import Choice, Option, Trial, cheapest, choose, transfer
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 TRIAL = Trial(steps=3, batch=2, window=8, held_out=4)
 WIDE, NARROW, LINEAR = WindowConfig(4, 1), WindowConfig(2, 0), LinearConfig(small.K)

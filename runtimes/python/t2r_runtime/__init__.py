@@ -11,7 +11,7 @@ the contract's names (the exporter, `--help`) does not pay for them.
 
 from t2r_runtime.batch import Batch
 from t2r_runtime.decoder import Decoder
-from t2r_runtime.errors import CheckFailed, T2RError, UserError
+from t2r_runtime.errors import T2RError, UserError
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
@@ -24,7 +24,6 @@ __all__ = [
     "CONTRACT_VERSION",
     "PROVIDERS",
     "Batch",
-    "CheckFailed",
     "Decoder",
     "Sampler",
     "Sampling",

@@ -1,12 +1,10 @@
 """What can go wrong, sorted by who can fix it.
 
-Three endings besides success, and an exit code for each (the command line is the only place that ends a process):
+A command of the toolchain ends in one of three ways besides success, each with an exit code:
 
-    1  CheckFailed  the tools worked, the model did not pass (parity out of tolerance)
-    2  UserError    the user can fix it; one line says how
-    3  a bug        any other exception; the traceback goes to a file
-
-They live in the light package because the toolchain imports the runtime and never the other way round.
+    1  a check failed   the tools worked, the model did not pass (t2r_export.errors.CheckFailed)
+    2  UserError        the user can fix it; one line says how
+    3  a bug            any other exception; the traceback goes to a file
 """
 
 from __future__ import annotations
@@ -36,12 +34,6 @@ class UserError(T2RError, ValueError):
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
         """An error reaches another process whole: the default would pass the one line as the first argument."""
         return type(self), (self.expected, self.received, self.do)
-
-
-class CheckFailed(T2RError):
-    """A check ran to its end and the answer is no (exit code 1)."""
-
-    exit_code = 1
 
 
 def printable(text: object, limit: int | None = 300) -> str:

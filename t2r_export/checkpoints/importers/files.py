@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from t2r_export.files import sha256
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import sha256
 
 DOWNLOAD = "download or save the folder again"
 

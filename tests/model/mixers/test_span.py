@@ -21,12 +21,13 @@ from t2r_export.config.mixers import SpanConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe, lines
+from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold, fold_error
 from t2r_export.model import reference
 from t2r_export.model.mixers import build_mixer
 from t2r_export.model.mixers.span import SpanMixer
 from t2r_export.model.positions import build_positions, rotate
-from t2r_runtime.errors import CheckFailed, UserError
+from t2r_runtime.errors import UserError
 
 SPAN, RAMP = 11, 4
 SHARES = [0.0, 0.5, -3.0, 0.2, 1.0, 7.0]  # of the longest, a head each; past the bounds is at the bounds
