@@ -28,6 +28,7 @@ from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.training.data import read_corpus
+from t2r_export.training.drawing import drawing
 from t2r_export.training.evaluate import evaluate_lengths
 
 TRAINED = 256  # tokens of a window in every recipe
@@ -104,25 +105,24 @@ def markdown(lines: list[Line], lengths: list[int], teacher: list[tuple[float, f
 
 
 def draw(lines: list[Line], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for number, line in enumerate(sorted(lines, key=lambda line: line.gap)):
-        right = number % 2 == 1
-        axes.plot(line.bytes / 1e3, line.gap, "o", color="C1" if line.grows else "C0")
-        axes.annotate(
-            line.name,
-            (line.bytes / 1e3, line.gap),
-            xytext=(6 if right else -6, -3),
-            textcoords="offset points",
-            ha="left" if right else "right",
-            fontsize=8,
+    with drawing(path, size=(8, 5)) as figure:
+        axes = figure.subplots()
+        for number, line in enumerate(sorted(lines, key=lambda line: line.gap)):
+            right = number % 2 == 1
+            axes.plot(line.bytes / 1e3, line.gap, "o", color="C1" if line.grows else "C0")
+            axes.annotate(
+                line.name,
+                (line.bytes / 1e3, line.gap),
+                xytext=(6 if right else -6, -3),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                fontsize=8,
+            )
+        axes.set(
+            xscale="log", yscale="log", xlabel="state of a sequence, KB", ylabel="nats per token above the teacher"
         )
-    axes.set(xscale="log", yscale="log", xlabel="state of a sequence, KB", ylabel="nats per token above the teacher")
-    axes.grid(alpha=0.3, which="both")
-    axes.margins(x=0.2)
-    figure.savefig(path, metadata={"Date": None})
+        axes.grid(alpha=0.3, which="both")
+        axes.margins(x=0.2)
 
 
 def main() -> None:

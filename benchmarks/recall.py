@@ -44,6 +44,7 @@ from t2r_export.config.mixers import SoftmaxConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.files import write_bytes
 from t2r_export.model.initialize import initialize
+from t2r_export.training.drawing import drawing
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import learning_rate
 
@@ -247,21 +248,18 @@ def write_table(lines: list[dict[str, Any]], work: Path) -> None:
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
     tasks = list(dict.fromkeys(line["task"] for line in lines))
-    figure = Figure(figsize=(5 * len(tasks), 4.5), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        for number, name in enumerate(ENTRIES):
-            found = [line for line in lines if (line["task"], line["mixer"]) == (task, name)]
-            columns = [[line[key] for line in found] for key in ("bytes", "accuracy", "lowest", "highest")]
-            style = "-" if number < 10 else "--"  # there are ten colours
-            axes.plot(columns[0], columns[1], style, marker="o", markersize=3, color=f"C{number}", label=name)
-            axes.fill_between(columns[0], columns[2], columns[3], color=f"C{number}", alpha=0.15)
-        axes.set(xscale="log", xlabel="bytes of state", ylabel="right answers", title=task, ylim=(0, 1.02))
-        axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.savefig(path, metadata={"Date": None})
+    with drawing(path, size=(5 * len(tasks), 4.5)) as figure:
+        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+            for number, name in enumerate(ENTRIES):
+                found = [line for line in lines if (line["task"], line["mixer"]) == (task, name)]
+                columns = [[line[key] for line in found] for key in ("bytes", "accuracy", "lowest", "highest")]
+                style = "-" if number < 10 else "--"  # there are ten colours
+                axes.plot(columns[0], columns[1], style, marker="o", markersize=3, color=f"C{number}", label=name)
+                axes.fill_between(columns[0], columns[2], columns[3], color=f"C{number}", alpha=0.15)
+            axes.set(xscale="log", xlabel="bytes of state", ylabel="right answers", title=task, ylim=(0, 1.02))
+            axes.grid(alpha=0.3)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
 
 
 def main() -> None:

@@ -46,6 +46,7 @@ from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.curves import draw, read_curves, write_csv
 from t2r_export.training.data import Windows, read_corpus
+from t2r_export.training.drawing import drawing
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
 
@@ -207,18 +208,17 @@ def write_times(rows: list[dict[str, Any]], work: Path) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_bytes(work / "times.csv", table.getvalue().encode())
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for axis, key, label in zip(axes, ("seconds", "milliseconds_a_token"), ("s in all", "ms a token"), strict=True):
-        for name in dict.fromkeys(row["form"] for row in rows):
-            points = [(row["length"], row[key]) for row in rows if row["form"] == name]
-            axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
-        axis.set(xscale="log", yscale="log", xlabel="tokens written", ylabel=label)
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.savefig(work / "times.svg", metadata={"Date": None})
+    with drawing(work / "times.svg", size=(9, 4)) as figure:
+        axes = figure.subplots(1, 2)
+        for axis, key, label in zip(
+            axes, ("seconds", "milliseconds_a_token"), ("s in all", "ms per token"), strict=True
+        ):
+            for name in dict.fromkeys(row["form"] for row in rows):
+                points = [(row["length"], row[key]) for row in rows if row["form"] == name]
+                axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+            axis.set(xscale="log", yscale="log", xlabel="tokens written", ylabel=label)
+            axis.grid(alpha=0.3)
+        axes[0].legend()
 
 
 def main() -> None:

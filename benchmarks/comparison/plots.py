@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t2r_export.training.drawing import FORMATS, drawing
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
 
 KINDS = {
     "time": ("median", 1.0, "milliseconds per token"),
     "memory": ("resident", 1e-6, "resident memory, MB"),
 }
-ENDINGS = ("svg", "png")
 STYLES = {"t2r": "-", "genai": "--", "llama.cpp": "-.", "torch": ":"}
 
 
@@ -60,28 +59,17 @@ def draw(result: Mapping[str, Any], folder: Path, names: Sequence[str] = ()) -> 
 def _figure(
     result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str], stem: Path
 ) -> list[Path]:
-    import matplotlib
-    from matplotlib.figure import Figure
-
     key, scale, label = KINDS[kind]
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for name in names:
-        points = [(row["context"], scale * row[key]) for row in rows if row["name"] == name and key in row]
-        if points:
-            axes.plot(*zip(*points, strict=True), STYLES.get(name.split(":")[0], "-"), marker="o", label=name)
-    axes.set(xscale="log", yscale="log", xlabel="tokens read before", ylabel=label)
-    axes.set_title(f"{result['size']}, {rows[0]['threads']} threads, {result['machine']['cpu']}", fontsize=10)
-    axes.grid(True, which="both", alpha=0.25)
-    if axes.lines:
-        axes.legend(fontsize=8)
-    written = []
-    # text as text, and the same bytes for the same numbers
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "t2r"}):
-        for ending in ENDINGS:
-            path = stem.with_name(f"{stem.name}.{ending}")
-            metadata = {"Date": None} if ending == "svg" else {"Software": None}
-            with replacing(path) as part:
-                figure.savefig(part, format=ending, dpi=150, metadata=metadata)
-            written.append(path)
-    return written
+    paths = [stem.with_name(stem.name + ending) for ending in FORMATS]
+    with drawing(*paths, size=(7.5, 4.5), dpi=150) as figure:
+        axes = figure.add_subplot()
+        for name in names:
+            points = [(row["context"], scale * row[key]) for row in rows if row["name"] == name and key in row]
+            if points:
+                axes.plot(*zip(*points, strict=True), STYLES.get(name.split(":")[0], "-"), marker="o", label=name)
+        axes.set(xscale="log", yscale="log", xlabel="tokens read before", ylabel=label)
+        axes.set_title(f"{result['size']}, {rows[0]['threads']} threads, {result['machine']['cpu']}", fontsize=10)
+        axes.grid(True, which="both", alpha=0.25)
+        if axes.lines:
+            axes.legend(fontsize=8)
+    return paths

@@ -10,20 +10,17 @@ import csv
 import io
 import itertools
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t2r_export.files import write_bytes
+from t2r_export.training.drawing import drawing
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-FORMATS = (".svg", ".png")
 
 
 @dataclass(frozen=True)
@@ -120,23 +117,12 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     Raises:
         UserError: matplotlib is missing, or `path` is neither .svg nor .png.
     """
-    if path.suffix not in FORMATS:
-        raise UserError(f"a file that ends in {' or '.join(FORMATS)}", str(path), "choose one of the two")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure  # no pyplot: nothing opens a window, nothing is global
-    except ImportError as error:
-        raise UserError("matplotlib, to draw with", str(error), "pip install 't2r-export[plot]'") from error
-    with matplotlib.rc_context({"svg.hashsalt": "t2r", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 7.5), layout="constrained")
+    with drawing(path, size=(9, 7.5)) as figure:
         above, below = figure.subplots(2, 1, sharex=True)
         _draw_nats(above, curves)
         _draw_losses(below, curves)
         # below the axes, where it covers no curve
         figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(curves), 3))
-        with replacing(path) as part:
-            metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-            figure.savefig(os.fspath(part), format=path.suffix[1:], dpi=120, metadata=metadata)
 
 
 def _draw_nats(axes: Axes, curves: Sequence[Curve]) -> None:

@@ -1,0 +1,41 @@
+"""Drawings as files that are the same bytes for the same numbers. Needs the extra `plot` (matplotlib)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = {".svg": "Date", ".png": "Software"}  # and what of its metadata would differ between two runs
+
+
+@contextlib.contextmanager
+def drawing(*paths: Path, size: tuple[float, float], dpi: int = 120) -> Iterator[Figure]:
+    """A figure of `size` inches, written to every path, .svg or .png, at the end of the context.
+
+    Raises:
+        UserError: matplotlib is missing, or a path is neither .svg nor .png.
+    """
+    for path in paths:
+        if path.suffix not in FORMATS:
+            raise UserError(f"a file that ends in {' or '.join(FORMATS)}", str(path), "choose one of the two")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure  # no pyplot: nothing opens a window, nothing is global
+    except ImportError as error:
+        raise UserError("matplotlib, to draw with", str(error), "pip install 't2r-export[plot]'") from error
+    with matplotlib.rc_context({"svg.hashsalt": "t2r", "svg.fonttype": "none"}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        for path in paths:
+            with replacing(path) as part:
+                ending = path.suffix
+                figure.savefig(os.fspath(part), format=ending[1:], dpi=dpi, metadata={FORMATS[ending]: None})
