@@ -81,7 +81,7 @@ def quantize(
         QualityCheckFailed: the check was not passed; nothing is written.
     """
     source = existing_file(source, "a graph")
-    return _written(read(source), source, Path(out), config, check, external_bytes)
+    return _written(read(source), source, Path(out), config, check, external_bytes)[0]
 
 
 def export_quantized(
@@ -100,8 +100,8 @@ def export_quantized(
         if scheme(config.scheme).calibrated or check is not None:
             float32 = folder / "float32.onnx"
             write(replace(bundle, companions={}), float32)
-        quantized = _written(bundle, float32, out, config, check)
-    return replace(exported, files=quantized.files), quantized
+        report, signature = _written(bundle, float32, out, config, check)
+    return replace(exported, files=report.files, signature=signature), report
 
 
 def _written(
@@ -111,7 +111,8 @@ def _written(
     config: QuantizeConfig,
     check: Path | None,
     external_bytes: int = EXTERNAL_BYTES,
-) -> QuantizeReport:
+) -> tuple[QuantizeReport, Signature]:
+    """Quantize a bundle and write it; the report, and the step's signature."""
     refuse_companions(out, list(bundle.companions))
     before, had_prefill, quality = _weight_bytes(bundle.step), PREFILL in bundle.companions, None
     made = quantized(bundle, config, float32)
@@ -124,14 +125,15 @@ def _written(
             if not quality.passed:
                 raise QualityCheckFailed(out, quality)
 
-    files, _ = write(made, out, external_bytes, measured)
+    files, signature = write(made, out, external_bytes, measured)
     no_prefill = None
     if had_prefill and PREFILL not in made.companions:
         no_prefill = (
             f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a prompt "
             "is cut"
         )
-    return QuantizeReport(files, config.scheme, before, _weight_bytes(made.step), quality, no_prefill)
+    report = QuantizeReport(files, config.scheme, before, _weight_bytes(made.step), quality, no_prefill)
+    return report, signature
 
 
 def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> Bundle:

@@ -127,7 +127,7 @@ def text(report: QuantizeReport, with_files: bool = True) -> str:
         f"{report.scheme}: weights of {size(report.bytes_before)} are {size(report.bytes_after)} now, {ratio:.0%}"
     )
     if report.no_prefill is not None:
-        lines.append(f"prompts: one token at a time: {report.no_prefill}")
+        lines.append(f"no prefill graph: {report.no_prefill}")
     return "\n".join(lines if report.quality is None else [*lines, quality_text(report.quality)])
 
 

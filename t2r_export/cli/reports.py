@@ -29,11 +29,11 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         f"state: {size(state_bytes(report))} per sequence, {'growing with every token' if grows else 'constant'}",
     ]
     if PREFILL in report.signature.graphs:
-        lines.append("prompts: many tokens at once, by a graph of its own")
+        lines.append("prefill graph: reads many tokens of a prompt at once")
     elif report.no_prefill is not None:
-        lines.append(f"prompts: one token at a time: {report.no_prefill}")
+        lines.append(f"no prefill graph: {report.no_prefill}")
     if GENERATE in report.signature.graphs:
-        lines.append("writing: a whole text in one run, by a graph of its own")
+        lines.append("generation graph: generates a whole text in one run")
     for status in dict.fromkeys(fold.status for fold in report.folds):
         lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
     return "\n".join(lines)

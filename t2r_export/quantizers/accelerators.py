@@ -1,7 +1,7 @@
 """The same quantized nodes as accelerators spell them, for graphs of the target `npu`.
 
 Facts of onnxruntime-qnn 2.7.0, in its own words where it refuses: MatMulNBits wants "input A rank, expecting 3D shape",
-and a table of whole numbers is taken between a DequantizeLinear and a QuantizeLinear only, as a Gather of real numbers.
+and a table of integers is taken between a DequantizeLinear and a QuantizeLinear only, as a Gather of real numbers.
 """
 
 from __future__ import annotations

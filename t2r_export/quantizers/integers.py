@@ -1,4 +1,4 @@
-"""int8 and int8-static: products of whole numbers.
+"""int8 and int8-static: products of integers.
 
 int8 finds each activation's range while it runs, one range a call; int8-static has it measured beforehand, on text.
 Only the projections are quantized: S, z, the position and the division by the guarded denominator stay float32.
@@ -55,7 +55,7 @@ def static(
     assert calibration is not None
     table = untie_embedding(model)
     # eight bits for the logits or for what S sums up cost too much, as measured; sixteen cost next to nothing, and an
-    # accelerator of whole numbers wants every result quantized.
+    # accelerator of integers wants every result quantized.
     # CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31 it forgets what it has seen so far
     options: dict[str, Any] = {
         "OpTypesToExcludeOutputQuantization": ["Gemm"] if config.activation_bits == 8 else [],

@@ -194,8 +194,8 @@ def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
 @pytest.mark.parametrize(
     "mixer, said, count",
     [
-        (["--feature-size", 3], "many tokens at once, by a graph of its own", 3),
-        (["--mixer", "lstm"], "one token at a time: layer 0: lstm has no form for many tokens in a graph", 1),
+        (["--feature-size", 3], "prefill graph: reads many tokens of a prompt at once", 3),
+        (["--mixer", "lstm"], "no prefill graph: layer 0: lstm has no form for many tokens in a graph", 1),
     ],
 )
 def test_export_for_prompts(
@@ -210,11 +210,11 @@ def test_export_for_prompts(
     source = tmp_path_factory.mktemp("converted") / "model.pt"
     run(capsys, "convert", folder / "model.pt", source, *mixer)
     out, _ = run(capsys, "export", source, tmp_path / "g.onnx", "--prefill", "--top-k", 2)
-    assert f"prompts: {said}\n" in out
+    assert f"{said}\n" in out
     assert len(list(tmp_path.iterdir())) == count
     assert Decoder(tmp_path / "g.onnx").signature.top_k == 2
     out, _ = run(capsys, "quantize", tmp_path / "g.onnx", tmp_path / "q.onnx", "--scheme", "int8")
-    assert ("prompts: one token at a time: int8 rounds" in out) == (count == 3)
+    assert ("no prefill graph: int8 rounds" in out) == (count == 3)
 
 
 def test_export_and_generate_with_a_loop(
@@ -222,7 +222,7 @@ def test_export_and_generate_with_a_loop(
 ) -> None:
     graph = tmp_path / "g.onnx"
     out, _ = run(capsys, "export", folder / "t2r.pt", graph, "--generate", "--quantize", "w8")
-    assert "writing: a whole text in one run, by a graph of its own\n" in out
+    assert "generation graph: generates a whole text in one run\n" in out
     assert len(list(tmp_path.iterdir())) == 3
     arguments = ["generate", graph, "--prompt", "one day", "--max-tokens", 9, "--seed", 4]
     runs: list[int] = []

@@ -115,7 +115,7 @@ def test_other_forms_of_the_step(options: dict[str, Any], tmp_path: Path, monkey
 @pytest.mark.parametrize("scheme", ["fp16", "int8", "w8", "w4"])
 @pytest.mark.parametrize("target", ["portable", "fused"])
 def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made from the quantized step, with which it shares one file of weights; beside a graph for prompts or not."""
+    """Made from the quantized step, with which it shares one file of weights; beside a prefill graph or not."""
     prefill = target == "fused"
     small.graph(tmp_path / "g.onnx", "rotary_keep", target=target, generate=True, prefill=prefill)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))

@@ -1,4 +1,4 @@
-"""The graph for prompts is the step graph, token after token: logits and every state, wherever a prompt is cut."""
+"""The prefill graph is the step graph, token after token: logits and every state, wherever a prompt is cut."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_every_feature_map(feature_map: str, normalizer: str, target: str, tmp_p
 @settings(max_examples=25)
 @given(data=st.data())
 def test_any_split(made: dict[str, Path], data: st.DataObject) -> None:
-    """Pieces of one token are single steps, all others runs of the graph for prompts."""
+    """Pieces of one token are single steps, all others runs of the prefill graph."""
     name = data.draw(st.sampled_from(sorted(made)))
     size = data.draw(st.sampled_from(SIZES) | st.integers(2, max(SIZES)))
     cuts = sorted(data.draw(st.sets(st.integers(1, size - 1), max_size=4)))
@@ -303,8 +303,8 @@ def test_no_prompts_of_any_length_on_npu() -> None:
     with pytest.raises(UserError) as caught:
         ExportConfig(target="npu", prefill=True)
     assert str(caught.value) == (
-        "expected one token at a time with target npu: every dimension is a number there; received a graph for prompts "
-        "of any length; leave out --prefill, or choose another --target"
+        "expected one token at a time with target npu: every dimension is a number there; received a prefill "
+        "graph, for prompts of any length; leave out --prefill, or choose another --target"
     )
 
 
@@ -325,7 +325,7 @@ class TestOpening:
         other = export(small.checkpoint(seed=1), tmp_path / "h.onnx", ExportConfig(prefill=True))
         other.files[2].replace(report.files[2])
         decoder = Decoder(tmp_path / "g.onnx")
-        decoder.step(1)  # needs no graph for prompts
+        decoder.step(1)  # needs no prefill graph
         with pytest.raises(UserError) as caught:
             decoder.prefill([1, 2])
         assert decoder.position == 1
