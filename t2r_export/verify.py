@@ -57,7 +57,7 @@ def verify(
         on_progress: called with the number of steps done.
         decoder: the graph at `path`, where it takes more than its path and provider to open.
         rounding: measure the model's own rounding for every check, not only where the fixed bound does not hold. It
-            takes the memory of the model three times more, and some twenty times the time of the eager steps.
+            takes a copy of the model in float64 and a few times the time of the eager steps.
 
     Raises:
         UserError: the graph is of a model of another shape, or nobody has measured a tolerance for the provider.

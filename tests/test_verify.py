@@ -14,6 +14,7 @@ import faults
 import small
 from small import CONFIGS, GPT2, LINEAR, H, K
 from t2r_export import fold
+from t2r_export.export import export
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS
 from t2r_runtime.errors import UserError
@@ -127,6 +128,20 @@ def test_another_checkpoint(tmp_path: Path) -> None:
     assert not proof.same_checkpoint
     assert not proof.passed
     assert proof.first_greedy_mismatch is not None
+
+
+@pytest.mark.parametrize("apart, passed", [(1e-6, True), (1e-2, False)])
+def test_a_tie_is_no_greedy_mismatch(apart: float, passed: bool, tmp_path: Path) -> None:
+    """Two tokens that are often the greedy ones and nearly the same, and a graph in which they changed places."""
+    checkpoint, other = small.checkpoint("rotary_keep"), small.checkpoint("rotary_keep")
+    for made, (first, second) in ((checkpoint.model, (3, 4)), (other.model, (4, 3))):
+        row = 3 * made.head.weight.data[0].abs()
+        made.head.weight.data[first], made.head.weight.data[second] = row, row * (1 + apart)
+    export(other, tmp_path / "g.onnx")
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
+    assert proof.greedy_agreement < 1
+    assert proof.passed is passed
+    assert (proof.first_greedy_mismatch is None) is passed
 
 
 @pytest.mark.parametrize("past_end", ["refuse", "clamp"])
