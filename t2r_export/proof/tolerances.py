@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from t2r_export.config.quantize import SCHEMES
 from t2r_runtime.errors import UserError
 
 ROUNDING = 4.0  # a graph may be off this many times what the model's own float32 is
@@ -34,7 +35,7 @@ def widened(fixed: float, rounding: float) -> float:
 # is the business of t2r_export.quantizers.quality. A scheme rounds far more than a provider's arithmetic, so all
 # share its bounds; the parity suite holds every provider to them in the schemes that it takes, but cuda, which
 # nobody has run.
-SCHEMES = {
+QUANTIZED = {
     "fp16": Tolerance(logits=1.0, states=0.03, greedy=0.98),
     "int8": Tolerance(logits=7.0, states=0.7, greedy=0.85),
     "int8-static": Tolerance(logits=9.0, states=0.9, greedy=0.7),
@@ -51,9 +52,9 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("xnnpack", "none"): Tolerance(logits=1e-4, states=1e-5),
     ("dnnl", "none"): Tolerance(logits=1e-4, states=1e-5),
     **{
-        (provider, scheme): bounds
+        (provider, scheme): QUANTIZED[scheme]
         for provider in ("cpu", "cuda", "openvino", "webgpu", "qnn", "xnnpack", "dnnl")
-        for scheme, bounds in SCHEMES.items()
+        for scheme in SCHEMES
     },
 }
 
