@@ -91,7 +91,7 @@ def test_the_graph_reads_the_top_keys_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefill", [False, True])
 def test_a_graph_of_memories_is_the_model(prefill: bool, tmp_path: Path) -> None:
-    """Product keys behind one layer, and a persistent memory in the other; also in the graph for prompts."""
+    """Product keys behind one layer, and a persistent memory in the other; also in the prefill graph."""
     layers = (small.LINEAR, dataclasses.replace(small.LINEAR, memory=3))
     config = dataclasses.replace(GPT2, layers=layers, feed_forwards=(MEMORY, NO_FFN))
     made, report = small.graph(tmp_path / "g.onnx", config, prefill=prefill)

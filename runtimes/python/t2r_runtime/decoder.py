@@ -135,10 +135,7 @@ class Decoder:
         return logits.copy()
 
     def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Read as `prefill` does, and fetch no more than the largest logits: the graph itself chose them.
-
-        Args:
-            ids: as for `prefill`.
+        """Read ids as `prefill` does, and fetch no more than the largest logits: the graph itself chose them.
 
         Returns:
             The `signature.top_k` largest logits, float32 (B, top_k), largest first, of equals the lowest token; and
