@@ -20,8 +20,7 @@ from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
-from t2r_export.model.mixers.feature_maps import Relu
-from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.mixers.feature_maps import FeatureMaps, Relu
 from t2r_export.model.transformer import Transformer
 
 
@@ -30,12 +29,12 @@ def initialise(model: Transformer, copied: bool, seed: int) -> None:
     """φ of q as a copy of φ of k, or drawn on its own."""
     torch.manual_seed(seed)
     for block in model.blocks:
-        mixer = block.mixer
-        assert isinstance(mixer, LinearMixer) and isinstance(mixer.phi_q, Relu)
+        maps = next(module for module in block.modules() if isinstance(module, FeatureMaps))
+        assert isinstance(maps.q, Relu)
         if copied:
-            mixer.phi_q.imitate(mixer.phi_k)
+            maps.q.copy_from_keys(maps.k)
         else:
-            mixer.phi_q.reset_parameters()
+            maps.q.reset_parameters()
 
 
 def gap(folder: Path, feature_size: int, steps: str, seed: int, copied: bool) -> float:

@@ -22,24 +22,29 @@ import torch
 from torch import Tensor
 
 from t2r_export.config.mixers import Guard
-from t2r_export.model.mixers.recurrences import chunk_size, chunked, guarded
+from t2r_export.model.recurrences import chunk_size
+from t2r_export.model.torch_ops import TorchOps
 
 GUARD = Guard()
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def naive_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """φ(q) (B, T, H, K), φ(k) (B, T, G, K), v (B, T, G, V) -> o (B, T, H, V), from the empty state."""
-    R = q.shape[2] // k.shape[2]
-    k, v = k.repeat_interleave(R, dim=2), v.repeat_interleave(R, dim=2)
-    weights = torch.einsum("bthk,bshk->bhts", q, k).tril()
-    weights = weights / guarded(weights.sum(-1, keepdim=True), GUARD)
-    return torch.einsum("bhts,bshv->bthv", weights, v)
+    """φ(q) (B, H, T, K), φ(k) (B, G, T, K), v (B, G, T, V) -> o (B, H, T, V), from the empty state."""
+    R = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(R, dim=1), v.repeat_interleave(R, dim=1)
+    weights = (q @ k.mT).tril()
+    weights = TorchOps().divide(weights, weights.sum(-1, keepdim=True), GUARD)
+    return weights @ v
 
 
 def chunked_form(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    B, _, G, K = k.shape
-    return chunked(q, k, v, q.new_zeros(B, G, K, v.shape[-1]), q.new_zeros(B, G, K), GUARD)[0]
+    B, G, _, K = k.shape
+    S, z = q.new_zeros(B, G, K, v.shape[-1]), q.new_zeros(B, G, K)
+    ops = TorchOps(q.shape[2])
+    numerator, denominator, _, _ = ops.linear_attention(q, k, v, S, z)
+    assert denominator is not None
+    return ops.divide(numerator, denominator, GUARD)
 
 
 FORMS: dict[str, Form] = {"chunked": chunked_form, "naive": naive_form}
@@ -48,7 +53,7 @@ FORMS: dict[str, Form] = {"chunked": chunked_form, "naive": naive_form}
 def inputs(batch: int, length: int, sizes: list[int]) -> list[Tensor]:
     H, G, K, V = sizes
     generator = torch.Generator().manual_seed(0)
-    shapes = (batch, length, H, K), (batch, length, G, K), (batch, length, G, V)
+    shapes = (batch, H, length, K), (batch, G, length, K), (batch, G, length, V)
     return [torch.rand(shape, generator=generator).requires_grad_() for shape in shapes]
 
 

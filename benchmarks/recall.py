@@ -40,6 +40,7 @@ from torch import Tensor
 from comparison.tables import Table
 from comparison.timing import machine
 from t2r_export.checkpoints.weights import outline
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers import SoftmaxConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.files import write_bytes
@@ -55,13 +56,11 @@ LARGEST = 1_500_000  # parameters; what needs more for its state is left out
 MODEL = ModelConfig(
     vocab_size=KEYS + KEYS * VALUES,
     width=64,
-    heads=2,
-    kv_heads=2,
-    head_size=32,
     ffn_size=128,
     layers=(SoftmaxConfig(),) * 2,
     position="none",
     tied_head=False,
+    attention=AttentionConfig(heads=2, kv_heads=2, head_size=32),
 )
 
 

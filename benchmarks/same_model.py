@@ -48,7 +48,7 @@ def main() -> None:
     with torch.no_grad():
         ours = model(torch.from_numpy(ids)[None])[0, -1].numpy()
     names = ["llama.cpp:F32", "llama.cpp:Q8_0", "llama.cpp:Q4_0"]
-    if model.config.position == "rotary":  # of the family that genai's builder knows
+    if model.config.rotates:  # of the family that genai's builder knows
         names += ["genai:fp32", "genai:int4"]
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

@@ -35,6 +35,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from comparison.timing import machine
 from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.feed_forward import NoneConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig, LSTMConfig, SoftmaxConfig
@@ -57,20 +58,15 @@ LENGTHS = [32 << i for i in range(9)]  # to 8,192
 TRANSFORMER = ModelConfig(
     vocab_size=len(LETTERS),
     width=WIDTH,
-    heads=2,
-    kv_heads=2,
-    head_size=WIDTH // 2,
     ffn_size=4 * WIDTH,
     layers=(SoftmaxConfig(),) * 2,
     position="sinusoidal",
     tied_head=False,
+    attention=AttentionConfig(heads=2, kv_heads=2, head_size=WIDTH // 2),
 )
 LSTM = ModelConfig(
     vocab_size=len(LETTERS),
     width=WIDTH,
-    heads=1,
-    kv_heads=1,
-    head_size=1,
     ffn_size=1,
     layers=(LSTMConfig(),) * 4,
     feed_forwards=(NoneConfig(),) * 4,

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.export import export
 from t2r_export.files import write_bytes
-from t2r_export.model.mixers import State
+from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.tolerances import tolerance
 
@@ -40,9 +41,6 @@ GRID = 256
 _TINY = ModelConfig(
     vocab_size=17,
     width=8,
-    heads=6,
-    kv_heads=3,
-    head_size=4,
     ffn_size=11,
     layers=(
         LinearConfig(feature_size=5, guard=Guard("clamp", 1e-2)),
@@ -52,26 +50,24 @@ _TINY = ModelConfig(
     position="sinusoidal",
     bos_token=1,
     eos_tokens=(2,),
+    attention=AttentionConfig(heads=6, kv_heads=3, head_size=4),
 )
 MODELS = {
     # states of constant size alone: three folded layers and the position
     "tiny": _TINY,
     # one layer unfolded for its rotary positions, one with a cache that grows, one folded
     "tiny-hybrid": dataclasses.replace(
-        _TINY,
+        _TINY.with_attention(qkv_bias=False, output_bias=False, rotary=RotaryConfig()),
         layers=(
             LinearConfig(feature_size=5, guard=Guard("clamp", 1e-2)),
             SoftmaxConfig(),
             LinearConfig(feature_size=5, positions="drop", guard=Guard("add", 2**-8)),
         ),
-        position="rotary",
-        rotary=RotaryConfig(),
+        position="none",
         norm="rms",
         activation="silu",
         gated_ffn=True,
         tied_head=False,
-        qkv_bias=False,
-        output_bias=False,
         ffn_bias=False,
     ),
 }
@@ -84,7 +80,7 @@ def checkpoint(name: str) -> Checkpoint:
     random = np.random.default_rng(list(name.encode()))
     digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode())
     for key, weight in model.named_parameters():
-        scale = key.split(".")[-2].startswith("norm") and key.endswith("weight")
+        scale = "norm" in key and key.endswith("weight")
         values = scale + random.integers(-GRID // 2, GRID // 2 + 1, tuple(weight.shape)) / GRID
         weight.data = torch.from_numpy(values.astype(np.float32))
         digest.update(weight.data.numpy().tobytes())
@@ -125,9 +121,9 @@ def _in_float64(model: Transformer) -> Transformer:
     return wide
 
 
-def _start(model: Transformer, random: np.random.Generator) -> State:
+def _start(model: Transformer, random: np.random.Generator) -> State[Tensor]:
     """Random states, none of them zero: z between 1 and 2, positions that differ, caches of `CACHED` tokens."""
-    states: State = {}
+    states: State[Tensor] = {}
     for spec in model.state_spec():
         shape = spec.dims(BATCH, CACHED)
         if spec.dtype == "int32":

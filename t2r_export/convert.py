@@ -1,8 +1,8 @@
 """Swap softmax attention for another mixer, layer by layer (Kasai et al. 2021, section 3: "swap, then finetune").
 
-Requires a model with softmax layers. Ensures a model with the same weights everywhere, new mixers with new parameters
-of their own in the chosen layers, and nothing else changed. What comes out has not been finetuned:
-it is a starting point.
+Requires a model with softmax layers, over all tokens or over a window. Ensures a model with the same weights
+everywhere, new mixers with new parameters of their own in the chosen layers, and nothing else changed. What comes out
+has not been finetuned: it is a starting point.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.layers import choose_layers
-from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
+from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -31,21 +31,23 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
         seed: of the new parameters' random weights.
 
     Raises:
-        UserError: a mixer or layer that cannot be, or a chosen layer that is not softmax.
+        UserError: a mixer or layer that cannot be, or a chosen layer that is neither softmax nor a softmax window.
     """
     config = model.config
     chosen = choose_layers(layers, len(config.layers))
     for layer in chosen:
-        if not isinstance(config.layers[layer], SoftmaxConfig):
+        if not isinstance(config.layers[layer], SoftmaxConfig | WindowConfig):
             raise UserError(
-                f"layer {layer} to be softmax", f"a {config.layers[layer].kind} layer", "convert the original model"
+                f"layer {layer} to be softmax or a window",
+                f"a {config.layers[layer].kind} layer",
+                "convert the original model",
             )
     mixers = tuple(mixer if layer in chosen else kept for layer, kept in enumerate(config.layers))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         converted = Transformer(dataclasses.replace(config, layers=mixers))
     missing, unexpected = converted.load_state_dict(model.state_dict(), strict=False)
-    new = tuple(f"blocks.{layer}.mixer." for layer in chosen)
+    new = tuple(f"blocks.{layer}.mixers.0." for layer in chosen)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
 

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.config.layers import ranges
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.graph.file import load, metadata
-from t2r_export.model.mixers import Mixer
+from t2r_export.model.mixers.base import Mixer
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import PREFIX, Signature, StateSpec
 
 GRAPH_SUFFIXES = (".onnx", ".ort")
-# what a layer's entry holds beside its mixer's config
-BESIDE = {"heads", "kv_heads", "head_size", "fold", "feed_forward"}
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
 
@@ -35,7 +34,7 @@ class Description:
     file: str
     kind: str  # checkpoint | graph
     parameters: int
-    layers: list[dict[str, Any]]  # the mixer's config, and `fold`: what became of the layer, or can
+    layers: list[dict[str, Any]]  # of each its mixer, attention and feed_forward, and `fold`: what became of it, or can
     states: list[StateSpec]
     state_bytes: int  # a sequence, at the start
     growth_bytes: int  # a token
@@ -57,7 +56,7 @@ class Description:
         kept: dict[tuple[str, str], list[int]] = {}
         for number, layer in sorted(enumerate(self.layers), key=lambda entry: not _mixer(entry[1]).grows):
             config = _mixer(layer)
-            kept.setdefault((config.kind, config.keeps(layer["kv_heads"], layer["head_size"])), []).append(number)
+            kept.setdefault((config.kind, config.state_summary(_attention(layer))), []).append(number)
         if len(kept) == 1:
             return f"each layer keeps {next(iter(kept))[1]}"
         return "; ".join(
@@ -95,7 +94,7 @@ def _checkpoint(path: Path) -> Description:
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
     layers = [
-        {**layer, "fold": _fold(block.mixer)}
+        {**layer, "fold": _fold(block.mixers[0])}
         for layer, block in zip(config.describe_layers(), model.blocks, strict=True)
     ]
     states = model.state_spec()
@@ -193,33 +192,35 @@ def _ort(path: Path) -> _Content:
 
 def _checked(layer: dict[str, Any]) -> dict[str, Any]:
     """A layer of a graph's metadata, if it holds what is shown of it: a stranger's can hold anything."""
-    wanted = {"fold": str, "kv_heads": int, "head_size": int}
-    fine = all(isinstance(layer.get(key), kind) for key, kind in wanted.items())
-    if not fine or min(layer["kv_heads"], layer["head_size"]) < 1:
+    wanted = {"fold", "mixer", "attention", "feed_forward"}
+    if not isinstance(layer, dict) or not wanted <= layer.keys() or not isinstance(layer["fold"], str):
         raise UserError(
-            f"layers with {', '.join(wanted)} in the metadata key {PREFIX}layers",
+            f"layers with {', '.join(sorted(wanted))} in the metadata key {PREFIX}layers",
             ascii(layer)[:200],
             "export the model again",
         )
-    _mixer(layer)
+    _mixer(layer).check(_attention(layer))
     _feed_forward(layer)
     return layer
 
 
 def _mixer(layer: dict[str, Any]) -> MixerConfig:
-    """The mixer's own part of a layer."""
-    return mixer_from_dict({key: value for key, value in layer.items() if key not in BESIDE})
+    return mixer_from_dict(layer["mixer"])
+
+
+def _attention(layer: dict[str, Any]) -> AttentionConfig | None:
+    attends = _mixer(layer).attends
+    return AttentionConfig.from_dict(layer["attention"]) if attends else None
 
 
 def _feed_forward(layer: dict[str, Any]) -> FeedForwardConfig:
-    """The feed-forward of a layer: dense where nothing is said."""
-    return feed_forward_from_dict(layer["feed_forward"]) if "feed_forward" in layer else DENSE
+    return feed_forward_from_dict(layer["feed_forward"])
 
 
 def _fold(mixer: Mixer) -> str:
     if mixer.config.folded:
         return "folded"
-    obstacle = mixer.fold_obstacle()
+    obstacle = mixer.why_not_foldable()
     return f"not folded: {obstacle}" if obstacle else "not folded yet: export folds it"
 
 
@@ -230,12 +231,12 @@ def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> di
     """
     start = sum(s.bytes() for s in states)
     growth = sum(s.bytes(length=1) - s.bytes() for s in states)
-    converted = [layer for layer in layers if layer["kind"] != "softmax"]
-    cache = sum(2 * layer["kv_heads"] * layer["head_size"] * CACHE_BYTES for layer in converted)
+    attentions = [_attention(layer) for layer in layers if layer["mixer"]["kind"] != "softmax"]
+    cache = sum(2 * a.kv_heads * a.head_size * CACHE_BYTES for a in attentions if a is not None)
     return {
         "state_bytes": start,
         "growth_bytes": growth,
-        "break_even": math.floor(start / cache) + 1 if converted else None,
+        "break_even": math.floor(start / cache) + 1 if cache else None,
     }
 
 

@@ -34,7 +34,6 @@ class ExportReport:
     nodes: int
     signature: Signature
     folds: list[LayerFold]
-    no_prefill: str | None = None  # why there is no prefill graph, where one was asked for
 
 
 def export(
@@ -79,19 +78,17 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     step, ops = build_graph(model, states, batch, target, config.top_k, float16_safe=config.float16_safe)
     if config.float16_safe:
         signature = replace(signature, states=tuple(with_low(states, ops.low_after)))
-    weights, companions, no_prefill = dict(ops.weights), {}, None
+    weights, companions = dict(ops.weights), {}
     if config.generate:
         companions[GENERATE] = generation_graph(step, signature)
     if config.prefill:
-        no_prefill = model.parallel_obstacle()
-        if no_prefill is None:
-            companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
-            weights |= ops.weights
+        companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
+        weights |= ops.weights
     bundle = Bundle(step, signature, weights, companions)
     if config.state_layout == "packed":
         bundle = packed(bundle)
     parameters = sum(p.numel() for p in model.parameters())
-    return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds, no_prefill)
+    return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds)
 
 
 def _signature(

@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.weights import assemble
 from t2r_export.errors import CheckFailed
-from t2r_export.model.mixers import Mixer
+from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.positions import Rope
+from t2r_export.model.step import Step
+from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.signature import StateSpec
 
@@ -54,12 +59,12 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
     layers, report = list(model.config.layers), []
     weights = model.state_dict()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = pool.map(_fold_layer, range(len(layers)), [block.mixer for block in model.blocks])
+        made = pool.map(_fold_layer, range(len(layers)), [b.mixers[0] for b in model.blocks], repeat(model.ropes))
         for layer, (found, folded) in enumerate(made):
             report.append(found)
             if folded is not None:
                 layers[layer] = folded.config
-                prefix = f"blocks.{layer}.mixer."
+                prefix = f"blocks.{layer}.mixers.0."
                 before = {name: weights.pop(name) for name in list(weights) if name.startswith(prefix)}
                 after = {prefix + name: tensor for name, tensor in folded.state_dict().items()}
                 weights |= {name: _kept(before.get(name), tensor) for name, tensor in after.items()}
@@ -67,28 +72,29 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
     return assemble(config, weights), report
 
 
-def _fold_layer(layer: int, mixer: Mixer) -> tuple[LayerFold, Mixer | None]:
+def _fold_layer(layer: int, mixer: Mixer, ropes: Sequence[Rope]) -> tuple[LayerFold, Mixer | None]:
     """What becomes of a layer, and its folded form where it is folded now."""
     kind, folded = mixer.config.kind, mixer.config.folded
-    obstacle = None if folded else mixer.fold_obstacle()
+    obstacle = None if folded else mixer.why_not_foldable()
     if folded or obstacle is not None:
         return LayerFold(layer, kind, folded, obstacle, None), None
-    error = fold_error(mixer)
+    error = fold_error(mixer, ropes)
     if not error <= FOLD_TOLERANCE:
         raise CheckFailed(f"layer {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
     return LayerFold(layer, kind, True, None, error), mixer.fold()
 
 
 @torch.no_grad()
-def fold_error(mixer: Mixer) -> float:
+def fold_error(mixer: Mixer, ropes: Sequence[Rope] = ()) -> float:
     """Largest difference between a mixer and its folded form in float64, relative to the largest value of each
     output and state, over 11 tokens of 3 sequences from a random state."""
     wide = copy.deepcopy(mixer).double()
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 11, wide.width, generator=generator)
+    x = torch.randn(3 * 11, wide.width, generator=generator).double()
     state = {s.name: _random(s, generator) for s in wide.state_spec()}
-    y, after = wide(x.double(), state, None)
-    y_folded, after_folded = wide.fold()(x.double(), wide.fold_state(state), None)
+    step = Step(TorchOps(11, x), torch.randint(0, 100, (3,), generator=generator, dtype=torch.int32), ropes)
+    y, after = wide.sequence(x, state, step)
+    y_folded, after_folded = wide.fold().sequence(x, wide.fold_state(state), step)
     after = wide.fold_state(after)
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
     tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
@@ -103,7 +109,5 @@ def _kept(before: Tensor | None, after: Tensor) -> Tensor:
 
 
 def _random(spec: StateSpec, generator: torch.Generator) -> torch.Tensor:
-    """A state of three sequences: numbers from 0 to 1, or counts of tokens."""
-    if spec.dtype == "int32":
-        return torch.randint(0, 100, spec.dims(3), generator=generator, dtype=torch.int32)
+    """A state of three sequences: numbers from 0 to 1."""
     return torch.rand(spec.dims(3), generator=generator).double()

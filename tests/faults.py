@@ -103,8 +103,9 @@ def regroup(name: str, shape: tuple[int, ...]) -> Callable[[Graph], None]:
 
 
 def swap_parts(graph: Graph) -> None:
-    """The first Split, which parts cosines from sines, hands them out the wrong way round."""
-    node = next(n for n in graph.node if n.op_type == "Split")
+    """The Split that parts cosines from sines, of what was looked up, hands them out the wrong way round."""
+    rows = next(n.output[0] for n in graph.node if n.op_type == "Gather" and n.input[0].endswith(".table"))
+    node = next(n for n in graph.node if n.op_type == "Split" and n.input[0] == rows)
     first, second = node.output
     node.output[0], node.output[1] = second, first
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import margins
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
 from t2r_export.config.mixers import (
@@ -25,9 +27,9 @@ from t2r_export.config.mixers import (
     SpanConfig,
     WindowConfig,
 )
-from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.export import ExportReport, export
-from t2r_export.model.mixers import State
+from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.verify import verify
@@ -62,33 +64,35 @@ DELTA = (
 GPT2 = ModelConfig(
     vocab_size=VOCABULARY,
     width=WIDTH,
-    heads=H,
-    kv_heads=G,
-    head_size=V,
     ffn_size=FFN,
     layers=(LINEAR, LINEAR),
     max_positions=POSITIONS,
     bos_token=1,
     eos_tokens=(2,),
+    attention=AttentionConfig(heads=H, kv_heads=G, head_size=V),
 )
 LLAMA = dataclasses.replace(
-    GPT2,
+    GPT2.with_attention(qkv_bias=False, output_bias=False, rotary=RotaryConfig()),
     norm="rms",
     activation="silu",
     gated_ffn=True,
-    position="rotary",
+    position="none",
     max_positions=None,
-    rotary=RotaryConfig(),
     tied_head=False,
-    qkv_bias=False,
-    output_bias=False,
     ffn_bias=False,
 )
 # OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
-WIDE = dataclasses.replace(GPT2, head_size=16)
+WIDE = GPT2.with_attention(head_size=16)
 # a plain recurrent language model: nothing but its layers between the embedding and the head
 RECURRENT = dataclasses.replace(
-    GPT2, heads=1, kv_heads=1, head_size=1, ffn_size=1, norm="none", residual=False, position="none", max_positions=None
+    GPT2,
+    layers=(LSTMConfig(),),
+    attention=None,
+    ffn_size=1,
+    norm="none",
+    residual=False,
+    position="none",
+    max_positions=None,
 )
 
 
@@ -103,7 +107,7 @@ CONFIGS = {
     "none": dataclasses.replace(GPT2, position="none", max_positions=None, activation="gelu"),
     "rotary_keep": LLAMA,
     "rotary_drop": with_layers(LLAMA, DROPPED, DROPPED),
-    "shared": with_layers(GPT2, linear(shared_features=True), kv_heads=H),
+    "shared": with_layers(GPT2.with_attention(kv_heads=H), linear(shared_features=True)),
     "hybrid": with_layers(LLAMA, LINEAR, SOFTMAX, DROPPED),
     "softmax": with_layers(GPT2, SOFTMAX, SOFTMAX),
     "gated": with_layers(GPT2, *GATED),
@@ -138,7 +142,7 @@ FORMS = {
     "no_z": with_layers(GPT2, linear(normalizer="none")),
     "head_norms": with_layers(WIDE, linear(normalizer="group_norm"), linear(normalizer="rms_norm")),
     "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
-    "llama3_scaling": dataclasses.replace(LLAMA, rotary=RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 32)),
+    "llama3_scaling": LLAMA.with_attention(rotary=RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 32)),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3)),
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(DENSE, MEMORY)),
 }
@@ -148,9 +152,10 @@ MODELS = CONFIGS | FORMS
 def model(config: ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
     """A model of random weights, biases and scales too: what is zero or one cannot show that it was forgotten."""
     made = Transformer(MODELS[config] if isinstance(config, str) else config).eval()
-    generator = torch.Generator().manual_seed(seed)
     for name, weight in made.named_parameters():
-        centre = 1.0 if ".norm" in f".{name}" and name.endswith("weight") else 0.0
+        # by its name: a weight is the same wherever it stands among the others
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
+        centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         weight.data = centre + 0.4 * torch.randn(weight.shape, generator=generator)
     return made
 

@@ -25,9 +25,7 @@ vocab_size = 270
 [model]
 vocab_size = 270
 width = 12
-heads = 2
-kv_heads = 2
-head_size = 6
+attention = { heads = 2, kv_heads = 2, head_size = 6 }
 ffn_size = 20
 layers = [{ kind = "softmax" }, { kind = "softmax" }]
 position = "sinusoidal"

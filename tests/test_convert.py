@@ -28,7 +28,10 @@ def test_nothing_else_changes(rotary: bool) -> None:
     made = convert(source, LinearConfig(K), "0,2")
     after = made.state_dict()
     assert set(after) - set(before) == {
-        f"blocks.{layer}.mixer.phi_{side}.{part}" for layer in (0, 2) for side in "qk" for part in ("weight", "bias")
+        f"blocks.{layer}.mixers.0.inner.maps.{side}.{part}"
+        for layer in (0, 2)
+        for side in "qk"
+        for part in ("weight", "bias")
     }
     for name, weight in before.items():
         assert torch.equal(after[name], weight), name
@@ -43,8 +46,8 @@ def test_what_comes_out_is_its_own() -> None:
     source = teacher()
     made = convert(source, LinearConfig(K))
     with torch.no_grad():
-        made.blocks[0].mixer.q.weight.zero_()  # type: ignore[operator, union-attr]
-    assert source.blocks[0].mixer.q.weight.abs().sum() > 0  # type: ignore[operator, union-attr]
+        made.blocks[0].mixers[0].q.weight.zero_()  # type: ignore[operator, union-attr]
+    assert source.blocks[0].mixers[0].q.weight.abs().sum() > 0  # type: ignore[operator, union-attr]
     assert made.head.weight is made.embedding.weight
 
 
@@ -56,13 +59,13 @@ def test_none_is_the_teacher() -> None:
 
 
 def test_options() -> None:
-    source = small.model(dataclasses.replace(LLAMA, kv_heads=small.H, layers=(SOFTMAX,)))
+    source = small.model(dataclasses.replace(LLAMA.with_attention(kv_heads=small.H), layers=(SOFTMAX,)))
     made = convert(source, LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)))
     assert made.config.layers == (LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)),)
 
 
 def test_seed() -> None:
-    phi = "blocks.0.mixer.phi_q.weight"
+    phi = "blocks.0.mixers.0.inner.maps.q.weight"
     source, state = teacher(), torch.random.get_rng_state()
     first, again, other = (convert(source, LinearConfig(K), seed=seed).state_dict()[phi] for seed in (1, 1, 2))
     assert torch.equal(first, again)
@@ -90,7 +93,10 @@ def test_only_softmax_is_converted() -> None:
     assert convert(hybrid, LinearConfig(K), "1").config.layers[1] == LinearConfig(K)
     with pytest.raises(UserError) as caught:
         convert(hybrid, LinearConfig(K), "0,1")
-    assert str(caught.value) == "expected layer 0 to be softmax; received a linear layer; convert the original model"
+    assert (
+        str(caught.value)
+        == "expected layer 0 to be softmax or a window; received a linear layer; convert the original model"
+    )
 
 
 def test_shared_features_need_as_many_kv_heads() -> None:

@@ -42,7 +42,7 @@ def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> No
     ):
         assert getattr(made, field) == getattr(graph, field), field
     assert made.special_tokens == graph.special_tokens == {"bos": 1, "eos": [2]}
-    assert [layer["kind"] for layer in made.layers] == [layer["kind"] for layer in graph.layers]
+    assert [layer["mixer"]["kind"] for layer in made.layers] == [layer["mixer"]["kind"] for layer in graph.layers]
     for description in (made, graph):
         said = json.loads(json.dumps(description.to_dict()))
         assert (said["memory"], said["memory_reason"]) == (description.memory, description.memory_reason)
@@ -102,7 +102,7 @@ def test_the_spans_that_export_leaves_are_said(tmp_path: Path) -> None:
     config = SpanConfig(9, ramp=2)
     made, graph = both(tmp_path, dataclasses.replace(GPT2, layers=(config, config)))
     assert made.memory_reason == "each layer keeps k and v of the last 9 tokens"
-    spans = graph.layers[0]["spans"]
+    spans = graph.layers[0]["mixer"]["spans"]
     assert len(spans) == G
     assert graph.memory_reason.startswith(f"layer 0 (span) keeps k and v of the last {', '.join(map(str, spans))} tok")
 
@@ -183,7 +183,13 @@ def claiming(path: Path, **values: Any) -> Path:
 
 
 FORM = "expected metadata of the contract's form; received "
-LAYER = {"kind": "softmax", "fold": "not folded", "kv_heads": 3, "head_size": 4}
+ATTENTION = {"heads": 6, "kv_heads": 3, "head_size": 4}
+LAYER = {
+    "mixer": {"kind": "softmax"},
+    "attention": ATTENTION,
+    "feed_forward": {"kind": "dense"},
+    "fold": "not folded",
+}
 
 
 @pytest.mark.parametrize(
@@ -204,19 +210,27 @@ LAYER = {"kind": "softmax", "fold": "not folded", "kv_heads": 3, "head_size": 4}
         ({"eos_tokens": [None]}, FORM),
         (
             {"layers": [{}]},
-            "expected layers with fold, kv_heads, head_size in the metadata key t2r.layers; recei",
-        ),
-        ({"layers": [LAYER | {"kv_heads": "3"}]}, "expected layers with fold, kv_heads, head_size in the metad"),
-        (
-            {"layers": [LAYER | {"head_size": 0}]},
-            "expected layers with fold, kv_heads, head_size in the metadata",
+            "expected layers with attention, feed_forward, fold, mixer in the meta",
         ),
         (
-            {"layers": [LAYER | {"kind": "other"}]},
-            "expected mixer kind to be one of softmax, ",
+            {"layers": [LAYER | {"fold": 3}]},
+            "expected layers with attention, feed_forward, fold, mixer in the metadata",
         ),
         (
-            {"layers": [LAYER | {"kind": "linear", "feature_size": 5, "guard": {"kind": "clamp", "eps": "1"}}]},
+            {"layers": [LAYER | {"attention": ATTENTION | {"kv_heads": "3"}}]},
+            "expected kv_heads to be an integer from 1 to 1048576; received '3'; correct kv_heads",
+        ),
+        (
+            {"layers": [LAYER | {"attention": None}]},
+            "expected the attention's config to be a JSON object; received NoneType; correct the attention's config",
+        ),
+        ({"layers": [LAYER | {"mixer": {"kind": "other"}}]}, "expected mixer kind to be one of softmax, "),
+        (
+            {
+                "layers": [
+                    LAYER | {"mixer": {"kind": "linear", "feature_size": 5, "guard": {"kind": "clamp", "eps": "1"}}}
+                ]
+            },
             "expected guard eps to be a finite positive number; received '1'; correct guard eps",
         ),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,13 @@ def test_metadata(name: str, tmp_path: Path) -> None:
     assert signature.checkpoint_sha256 == checkpoint.sha256
     assert signature.producer.startswith("t2r-export ")
     assert signature.tokenizer is None
-    for layer, mixer, folded in zip(signature.layers, config.layers, report.folds, strict=True):
-        assert (layer["kind"], layer["fold"]) == (mixer.kind, folded.status)
-        assert (layer["heads"], layer["kv_heads"], layer["head_size"]) == (
-            config.heads,
-            config.kv_heads,
-            config.head_size,
-        )
+    for n, (layer, mixer, folded) in enumerate(zip(signature.layers, config.layers, report.folds, strict=True)):
+        assert (layer["mixer"]["kind"], layer["fold"]) == (mixer.kind, folded.status)
+        attention = config.attention_of(n)
+        assert layer["attention"] == (None if attention is None else attention.to_dict())
         if mixer.kind == "linear":
             expected = mixer.to_dict() | {"folded": folded.folded}
-            assert {key: layer[key] for key in expected} == expected
+            assert layer["mixer"] == expected
 
 
 def test_options_are_in_the_metadata(tmp_path: Path) -> None:
@@ -174,13 +172,15 @@ def test_weights_keep_their_names(tmp_path: Path) -> None:
     model = onnx.load(tmp_path / "g.onnx")
     weights = {t.name for t in model.graph.initializer if not t.name.startswith("const_")}
     folded, _ = fold(small.model("hybrid"))
-    joined = {"q": "q_k_v", "k": "q_k_v", "v": "q_k_v", "gate": "gate_up", "up": "gate_up"}
-    names = {".".join(joined.get(part, part) for part in n.split(".")) for n, _ in folded.named_parameters()}
-    assert weights - {"positions.turns"} == names
+    # a layer's projections and a feed-forward's; a map of q is none
+    joined = (r"(mixers\.0\.)[qkv]\.", r"\1q_k_v."), (r"(ffn\.)(gate|up)\.", r"\1gate_up.")
+    names = {name for name, _ in folded.named_parameters()}
+    for pattern, together in joined:
+        names = {re.sub(pattern, together, name) for name in names}
+    assert weights - {"ropes.0.table"} == names
     nodes = {n.name: n.op_type for n in model.graph.node}
-    assert {nodes[f"blocks.{name}"] for name in ("0.mixer.q_k_v", "1.mixer.q_k_v", "2.mixer.qkv", "2.ffn.gate_up")} == {
-        "Gemm"
-    }
+    products = ("0.mixers.0.q_k_v", "1.mixers.0.q_k_v", "2.mixers.0.qkv", "2.ffn.gate_up")
+    assert {nodes[f"blocks.{name}"] for name in products} == {"Gemm"}
     assert {"embedding", "head"} <= nodes.keys()
     assert list(nodes.values()).count("Gemm") == 3 * 4 + 1, "qkv, o, gate with up, down; and the head"
 
@@ -231,7 +231,7 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
 
 
 def test_a_wrong_fold_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t2r_export.fold.fold_error", lambda _: 1e-9)
+    monkeypatch.setattr("t2r_export.fold.fold_error", lambda *_: 1e-9)
     with pytest.raises(CheckFailed, match="layer 0 folded differs by 1.0e-09 relative, tolerance 1e-10"):
         small.graph(tmp_path / "g.onnx")
     assert list(tmp_path.iterdir()) == []

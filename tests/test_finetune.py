@@ -95,7 +95,7 @@ def changed(before: Path, after: Path) -> set[str]:
 
 
 def test_all_stages_learn_something(config: FinetuneConfig) -> None:
-    plan = parse_plan("transfer,align,distill", "40,40,80", "0.03,0.01,0.01")
+    plan = parse_plan("transfer,align,distill", "40,40,80", "0.01,0.01,0.01")
     config = dataclasses.replace(config, plan=plan)
     report = finetune(config)
     lines = [json.loads(line) for line in config.log_path.read_text().splitlines()]
@@ -119,8 +119,8 @@ def test_task_teaches_a_model_the_text(config: FinetuneConfig) -> None:
 
 def test_transfer_leaves_every_other_weight_as_it_was(config: FinetuneConfig) -> None:
     finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3")))
-    maps = ("phi_q.weight", "phi_q.bias", "phi_k.weight", "phi_k.bias")
-    assert changed(config.model, config.output) == {f"blocks.{i}.mixer.{name}" for i in range(3) for name in maps}
+    maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
+    assert changed(config.model, config.output) == {f"blocks.{i}.mixers.0.{name}" for i in range(3) for name in maps}
 
 
 def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
@@ -130,9 +130,9 @@ def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
 
 def test_lora_changes_projections_and_feature_maps_and_nothing_else(config: FinetuneConfig) -> None:
     finetune(dataclasses.replace(config, plan=parse_plan("distill", "3"), lora=True, lora_rank=2))
-    maps = ("phi_q.weight", "phi_q.bias", "phi_k.weight", "phi_k.bias")
+    maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
     names = [*(f"{name}.weight" for name in "qkvo"), *maps]
-    assert changed(config.model, config.output) == {f"blocks.{i}.mixer.{name}" for i in range(3) for name in names}
+    assert changed(config.model, config.output) == {f"blocks.{i}.mixers.0.{name}" for i in range(3) for name in names}
     entry = checkpoint.load(config.output).provenance["finetune"][0]
     assert (entry["lora_rank"], entry["lora_alpha"]) == (2, 16.0)
 
@@ -242,7 +242,7 @@ def test_random_directions_are_a_part_of_the_state(
     config = dataclasses.replace(config, plan=plan)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
-    assert "blocks.0.mixer.phi.weight" in changed(config.model, whole.output)
+    assert "blocks.0.mixers.0.inner.maps.joint.weight" in changed(config.model, whole.output)
     stop_at(monkeypatch, config, 4)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
@@ -309,12 +309,12 @@ def test_weights_stay_as_they_were_before_a_step_without_numbers(
         kept.append({name: w.detach().clone() for name, w in self.student.state_dict().items()})
         return step_of(self, *arguments)
 
-    def overflow(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        return output * (torch.inf if len(kept) >= 3 and torch.is_grad_enabled() else 1.0)
+    def overflow(module: torch.nn.Module, inputs: Any, output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
+        return output[0] * (torch.inf if len(kept) >= 3 and torch.is_grad_enabled() else 1.0), output[1]
 
     def start(self: training.Trainer, *arguments: Any) -> None:
         student.append(self.student)
-        self.student.blocks[1].mixer.v.register_forward_hook(overflow)
+        self.student.blocks[1].mixers[0].inner.register_forward_hook(overflow)
         stage_of(self, *arguments)
 
     student: list[Any] = []
@@ -322,12 +322,15 @@ def test_weights_stay_as_they_were_before_a_step_without_numbers(
     monkeypatch.setattr(training.Trainer, "_step", step)
     monkeypatch.setattr(training.Trainer, "_stage", start)
     config = dataclasses.replace(config, plan=parse_plan("transfer", "10"), checkpoint_every=10, validate_every=10)
-    with pytest.raises(CheckFailed, match="at step 3 of transfer, first in the output of student.blocks.1.mixer.v;"):
+    with pytest.raises(
+        CheckFailed, match="at step 3 of transfer, first in the output of student.blocks.1.mixers.0.inner;"
+    ):
         finetune(config)
     assert len(kept) == 10
     for name, weight in student[0].state_dict().items():
         assert torch.equal(weight, kept[2][name])
-    assert not torch.equal(kept[2]["blocks.1.mixer.phi_k.weight"], kept[0]["blocks.1.mixer.phi_k.weight"])
+    maps = "blocks.1.mixers.0.inner.maps.k.weight"
+    assert not torch.equal(kept[2][maps], kept[0][maps])
 
 
 def test_two_processes_see_the_batches_of_one(config: FinetuneConfig, tmp_path: Path) -> None:

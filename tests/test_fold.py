@@ -15,8 +15,9 @@ from small import CONFIGS, GPT2
 from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import FOLD_TOLERANCE, fold, fold_error
-from t2r_export.model.mixers import Mixer, State
+from t2r_export.model.attention import Attention
 from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 
 
@@ -46,7 +47,7 @@ def test_folded_is_unfolded(name: str, tolerance: float) -> None:
 @given(st.integers(1, 6), st.floats(0.01, 100), st.sampled_from(Guard.KINDS), st.booleans())
 def test_folded_is_unfolded_at_any_size(K: int, scale: float, guard: str, bias: bool) -> None:
     layer = LinearConfig(K, query_scale=scale, guard=Guard(guard, 0.1))
-    made = small.model(dataclasses.replace(GPT2, layers=(layer,), qkv_bias=bias))
+    made = small.model(dataclasses.replace(GPT2.with_attention(qkv_bias=bias), layers=(layer,)))
     _, (report,) = fold(made)
     assert report.error is not None
     assert report.error < 1e-12
@@ -72,7 +73,7 @@ def test_the_model_itself_stays() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in made.state_dict().items())
     assert folded.head.weight is folded.embedding.weight, "a tied head stays tied"
     shared = {weight.data_ptr() for weight in made.parameters()} & {weight.data_ptr() for weight in folded.parameters()}
-    kept = {"embedding.weight", "blocks.0.mixer.o.weight"}
+    kept = {"embedding.weight", "blocks.0.mixers.0.o.weight"}
     assert {made.get_parameter(name).data_ptr() for name in kept} <= shared, "what a fold leaves needs no second memory"
 
 
@@ -85,8 +86,8 @@ def test_folding_twice_is_folding_once() -> None:
 
 def test_nothing_to_look_at_is_no_error() -> None:
     """A layer whose output is all zero, as training often starts from: exact, and no 0/0."""
-    made = small.model(dataclasses.replace(GPT2, layers=(small.LINEAR,), output_bias=False))
-    made.blocks[0].mixer.o.weight.data.zero_()  # type: ignore[operator, union-attr]
+    made = small.model(dataclasses.replace(GPT2.with_attention(output_bias=False), layers=(small.LINEAR,)))
+    made.blocks[0].mixers[0].o.weight.data.zero_()  # type: ignore[operator, union-attr]
     _, (report,) = fold(made)
     assert report.error is not None
     assert report.error < 1e-12
@@ -97,13 +98,13 @@ FAULTS = ["qkv.weight", "qkv.bias", "o.weight", "guard", "scale", "nan"]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = LinearMixer.fold
+    right = Attention.fold
 
     @torch.no_grad()
-    def wrong(self: LinearMixer) -> Mixer:
+    def wrong(self: Attention) -> Attention:
         folded = right(self)
         if fault == "guard":
-            folded.config = dataclasses.replace(folded.config, guard=Guard("add", 1e-2))  # type: ignore[arg-type]
+            folded.inner.config = dataclasses.replace(folded.inner.config, guard=Guard("add", 1e-2))  # type: ignore[call-arg]
         elif fault == "scale":
             folded.qkv.weight[: small.H * small.K] /= 0.5  # type: ignore[operator, index, union-attr]
         elif fault == "nan":
@@ -113,9 +114,9 @@ def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
         return folded
 
     made = small.model(dataclasses.replace(GPT2, layers=(small.SOFTMAX, small.LINEAR)))
-    assert fold_error(made.blocks[1].mixer) <= FOLD_TOLERANCE
-    monkeypatch.setattr(LinearMixer, "fold", wrong)
-    assert not fold_error(made.blocks[1].mixer) <= FOLD_TOLERANCE
+    assert fold_error(made.blocks[1].mixers[0]) <= FOLD_TOLERANCE
+    monkeypatch.setattr(Attention, "fold", wrong)
+    assert not fold_error(made.blocks[1].mixers[0]) <= FOLD_TOLERANCE
     with pytest.raises(CheckFailed, match=r"^layer 1 folded differs by (\d\.\de-\d\d|nan) relative, tolerance 1e-10$"):
         fold(made)
 
@@ -125,7 +126,7 @@ def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_fault_in_a_state_alone_is_seen(state: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     right = LinearMixer.forward
 
-    def wrong(self: LinearMixer, *args: Any) -> tuple[torch.Tensor, State]:
+    def wrong(self: LinearMixer, *args: Any) -> tuple[torch.Tensor, State[torch.Tensor]]:
         y, after = right(self, *args)
         return y, after | {state: after[state] * (factor if self.config.folded else 1)}
 

@@ -32,7 +32,8 @@ def write_folder(model: Transformer, folder: Path) -> Path:
         UserError: the model is of another family.
     """
     c = model.config
-    if c.position != "rotary" or c.norm != "rms" or not c.gated_ffn or c.rotary is None or c.rotary.scaling != "none":
+    a = c.attention
+    if c.norm != "rms" or not c.gated_ffn or a is None or a.rotary is None or a.rotary.scaling != "none":
         raise UserError("a model of the Llama family for a Hugging Face folder", c.position, "leave that engine out")
     folder.mkdir(parents=True)
     weights = model.state_dict()
@@ -51,23 +52,24 @@ def write_folder(model: Transformer, folder: Path) -> Path:
 
 
 def _llama_config(c: ModelConfig) -> dict[str, Any]:
-    assert c.rotary is not None
+    a = c.attention
+    assert a is not None and a.rotary is not None
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": c.vocab_size,
         "hidden_size": c.width,
         "num_hidden_layers": len(c.layers),
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_size,
+        "num_attention_heads": a.heads,
+        "num_key_value_heads": a.kv_heads,
+        "head_dim": a.head_size,
         "intermediate_size": c.ffn_size,
         "hidden_act": "silu",
         "rms_norm_eps": c.norm_eps,
-        "rope_theta": c.rotary.theta,
+        "rope_theta": a.rotary.theta,
         "tie_word_embeddings": c.tied_head,
         "max_position_embeddings": LONGEST,
-        "attention_bias": c.qkv_bias,
+        "attention_bias": a.qkv_bias,
         "mlp_bias": c.ffn_bias,
         "bos_token_id": 1,
         "eos_token_id": 2,
@@ -84,7 +86,9 @@ def write_gguf(model: Transformer, path: Path, form: str) -> Path:
     import gguf
 
     c = model.config
-    llama = c.position == "rotary"
+    a = c.attention
+    assert a is not None
+    llama = a.rotary is not None
     if not llama and c.position != "learned":
         raise UserError("a model of the Llama or GPT-2 family for GGUF", c.position, "leave that engine out")
     kind = gguf.GGMLQuantizationType[form]
@@ -93,15 +97,15 @@ def write_gguf(model: Transformer, path: Path, form: str) -> Path:
     writer.add_embedding_length(c.width)
     writer.add_block_count(len(c.layers))
     writer.add_feed_forward_length(c.ffn_size)
-    writer.add_head_count(c.heads)
+    writer.add_head_count(a.heads)
     writer.add_vocab_size(c.vocab_size)
     writer.add_tokenizer_model("no_vocab")
     if llama:
-        assert c.rotary is not None
-        writer.add_head_count_kv(c.kv_heads)
+        assert a.rotary is not None
+        writer.add_head_count_kv(a.kv_heads)
         writer.add_layer_norm_rms_eps(c.norm_eps)
-        writer.add_rope_freq_base(c.rotary.theta)
-        writer.add_rope_dimension_count(c.head_size)
+        writer.add_rope_freq_base(a.rotary.theta)
+        writer.add_rope_dimension_count(a.head_size)
     else:
         writer.add_layer_norm_eps(c.norm_eps)
     for name, array in _llama_tensors(model) if llama else _gpt2_tensors(model):
@@ -126,14 +130,16 @@ def _llama_tensors(model: Transformer) -> Named:
     yield "output_norm.weight", w["norm.weight"]
     if not c.tied_head:
         yield "output.weight", w["head.weight"]
+    assert c.attention is not None
+    heads, kv_heads = c.attention.heads, c.attention.kv_heads
     for layer in range(len(c.layers)):
         ours, theirs = f"blocks.{layer}", f"blk.{layer}"
-        yield f"{theirs}.attn_norm.weight", w[f"{ours}.norm1.weight"]
-        yield f"{theirs}.attn_q.weight", _neighbours(w[f"{ours}.mixer.q.weight"], c.heads)
-        yield f"{theirs}.attn_k.weight", _neighbours(w[f"{ours}.mixer.k.weight"], c.kv_heads)
-        yield f"{theirs}.attn_v.weight", w[f"{ours}.mixer.v.weight"]
-        yield f"{theirs}.attn_output.weight", w[f"{ours}.mixer.o.weight"]
-        yield f"{theirs}.ffn_norm.weight", w[f"{ours}.norm2.weight"]
+        yield f"{theirs}.attn_norm.weight", w[f"{ours}.norms.0.weight"]
+        yield f"{theirs}.attn_q.weight", _neighbours(w[f"{ours}.mixers.0.q.weight"], heads)
+        yield f"{theirs}.attn_k.weight", _neighbours(w[f"{ours}.mixers.0.k.weight"], kv_heads)
+        yield f"{theirs}.attn_v.weight", w[f"{ours}.mixers.0.v.weight"]
+        yield f"{theirs}.attn_output.weight", w[f"{ours}.mixers.0.o.weight"]
+        yield f"{theirs}.ffn_norm.weight", w[f"{ours}.ffn_norm.weight"]
         for part in ("gate", "up", "down"):
             yield f"{theirs}.ffn_{part}.weight", w[f"{ours}.ffn.{part}.weight"]
 
@@ -151,9 +157,9 @@ def _gpt2_tensors(model: Transformer) -> Named:
         yield f"output_norm.{kind}", w[f"norm.{kind}"]
         for layer in range(len(model.config.layers)):
             ours, theirs = f"blocks.{layer}", f"blk.{layer}"
-            yield f"{theirs}.attn_norm.{kind}", w[f"{ours}.norm1.{kind}"]
-            yield f"{theirs}.attn_qkv.{kind}", np.concatenate([w[f"{ours}.mixer.{x}.{kind}"] for x in "qkv"])
-            yield f"{theirs}.attn_output.{kind}", w[f"{ours}.mixer.o.{kind}"]
-            yield f"{theirs}.ffn_norm.{kind}", w[f"{ours}.norm2.{kind}"]
+            yield f"{theirs}.attn_norm.{kind}", w[f"{ours}.norms.0.{kind}"]
+            yield f"{theirs}.attn_qkv.{kind}", np.concatenate([w[f"{ours}.mixers.0.{x}.{kind}"] for x in "qkv"])
+            yield f"{theirs}.attn_output.{kind}", w[f"{ours}.mixers.0.o.{kind}"]
+            yield f"{theirs}.ffn_norm.{kind}", w[f"{ours}.ffn_norm.{kind}"]
             yield f"{theirs}.ffn_up.{kind}", w[f"{ours}.ffn.up.{kind}"]
             yield f"{theirs}.ffn_down.{kind}", w[f"{ours}.ffn.down.{kind}"]

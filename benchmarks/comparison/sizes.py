@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.model.initialize import initialize
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -19,30 +20,25 @@ SIZES: dict[str, ModelConfig] = {
     "gpt2-small": ModelConfig(
         vocab_size=50257,
         width=768,
-        heads=12,
-        kv_heads=12,
-        head_size=64,
         ffn_size=3072,
         layers=(LinearConfig(32),) * 12,
         position="learned",
         max_positions=1024,
+        attention=AttentionConfig(heads=12, kv_heads=12, head_size=64),
     ),
     "smollm-135m": ModelConfig(
         vocab_size=49152,
         width=576,
-        heads=9,
-        kv_heads=3,
-        head_size=64,
         ffn_size=1536,
         layers=(LinearConfig(32, positions="drop"),) * 30,
         norm="rms",
         activation="silu",
         gated_ffn=True,
-        position="rotary",
-        rotary=RotaryConfig(),
-        qkv_bias=False,
-        output_bias=False,
+        position="none",
         ffn_bias=False,
+        attention=AttentionConfig(
+            heads=9, kv_heads=3, head_size=64, qkv_bias=False, output_bias=False, rotary=RotaryConfig()
+        ),
     ),
 }
 
@@ -68,7 +64,7 @@ def random_model(size: str, mixer: MixerConfig | None = None, seed: int = 0) -> 
     """
     model = initialize(config_of(size, mixer), seed).eval()
     for name, parameter in model.named_parameters():
-        if ".phi_" in name and name.endswith("bias"):
+        if ".maps." in name and name.endswith("bias"):
             nn.init.constant_(parameter, FEATURE_BIAS)
     nn.init.normal_(model.embedding.weight, std=TOKEN_STD, generator=torch.Generator().manual_seed(seed))
     return model

@@ -11,10 +11,10 @@ import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.output import json_option, show, size
-from t2r_export.config.mixers import MIXER_CONFIGS, Guard, LinearConfig, mixer_from_dict
+from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
-KINDS = list(MIXER_CONFIGS)  # mixers that softmax layers can be converted to; softmax itself can gain a memory
+KINDS = list(MIXERS)  # mixers that softmax layers can be converted to; softmax itself can gain a memory
 TYPES = {"int": int, "float": float, "str": str}
 
 
@@ -22,7 +22,7 @@ def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for every field that a mixer's config calls one. What is not given stays None."""
     fields: dict[str, dict[str, dataclasses.Field[Any]]] = {}  # by the option's name and the mixer's kind
     for kind in KINDS:
-        for field in dataclasses.fields(MIXER_CONFIGS[kind]):
+        for field in dataclasses.fields(MIXERS[kind].config):
             if "help" in field.metadata:
                 fields.setdefault(field.name, {})[kind] = field
     for name, kinds in reversed(fields.items()):
@@ -47,7 +47,7 @@ def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
 
 def _check_options(mixer: str, given: Mapping[str, Any]) -> None:
     """Refuse options that this mixer does not have, and name those that it needs."""
-    fields = {field.name: field for field in dataclasses.fields(MIXER_CONFIGS[mixer])}
+    fields = {field.name: field for field in dataclasses.fields(MIXERS[mixer].config)}
     stray = [name for name in given if name not in fields]
     needed = [name for name, f in fields.items() if "help" in f.metadata and f.default is dataclasses.MISSING]
     missing = [name for name in needed if name not in given]
@@ -129,7 +129,7 @@ def command(
     _check_options(mixer, given)
     config = mixer_from_dict({"kind": mixer, **given})
     loaded = checkpoint.load(source)
-    if "positions" in given and loaded.config.position != "rotary":
+    if "positions" in given and not loaded.config.rotates:
         raise UserError(
             "positions only for a rotary model",
             f"{given['positions']!r} for {loaded.config.position} positions",

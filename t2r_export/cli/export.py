@@ -122,7 +122,6 @@ def command(
         "nodes": report.nodes,
         "state_bytes": state_bytes(report),
         "folds": report.folds,
-        "no_prefill": report.no_prefill,
     }
     lines = [export_text(report, files)]
     if quantized is not None:

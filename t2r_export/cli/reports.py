@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def export_text(report: ExportReport, files: dict[str, int]) -> str:
     """What was exported; `files` are names and bytes."""
     states = report.signature.states
-    kinds = [str(layer["kind"]) for layer in report.signature.layers]
+    kinds = [str(layer["mixer"]["kind"]) for layer in report.signature.layers]
     grows = any(state.grows for state in states)
     lines = [
         *(f"{name}: {size(count)}" for name, count in files.items()),
@@ -30,8 +30,6 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
     ]
     if PREFILL in report.signature.graphs:
         lines.append("prefill graph: reads many tokens of a prompt at once")
-    elif report.no_prefill is not None:
-        lines.append(f"no prefill graph: {report.no_prefill}")
     if GENERATE in report.signature.graphs:
         lines.append("generation graph: generates a whole text in one run")
     for status in dict.fromkeys(fold.status for fold in report.folds):

@@ -1,7 +1,7 @@
-"""What each kind of feed-forward can be asked for, as plain data: a config a kind, in one table.
+"""What each kind of feed-forward can be asked for, as plain data: one config per kind, in one table.
 
-Imports without torch. A new kind is a config here, with a line in `FEED_FORWARD_CONFIGS`, and a class in
-`t2r_export.model.feed_forward`, with a line in its `FEED_FORWARDS` under the same kind.
+Imports without torch. A new kind is a config here, a class in t2r_export.model.feed_forward, and a line in
+`FEED_FORWARDS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from t2r_export.config.tagged import Kind, of_kind
+from t2r_export.config.tagged import Entry, Kind, of_kind
 from t2r_export.config.validation import need, size
 
 MAX_KEYS = 1024  # of a half query: the largest memory of the paper has 1024² values
@@ -58,12 +58,17 @@ class ProductKeyConfig(FeedForwardConfig):
 
 
 DENSE = DenseConfig()
-FEED_FORWARD_CONFIGS: dict[str, type[FeedForwardConfig]] = {
-    c.kind: c for c in (DenseConfig, NoneConfig, ProductKeyConfig)
+FEED_FORWARDS: dict[str, Entry[FeedForwardConfig]] = {
+    entry.config.kind: entry
+    for entry in (
+        Entry(DenseConfig, "t2r_export.model.feed_forward:Dense"),
+        Entry(NoneConfig, None),
+        Entry(ProductKeyConfig, "t2r_export.model.feed_forward:ProductKey"),
+    )
 }
 
 
 def feed_forward_from_dict(data: Mapping[str, Any]) -> FeedForwardConfig:
     """A config from plain data with its `kind`. Raises UserError for a missing, unknown or impossible value."""
-    cls, values = of_kind(FEED_FORWARD_CONFIGS, data, "feed-forward")
+    cls, values = of_kind(FEED_FORWARDS, data, "feed-forward")
     return cls(**values)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from t2r_export.config.validation import choice, fields, need
 
@@ -26,9 +27,24 @@ class Kind:
 
 
 K = TypeVar("K", bound=Kind)
+K_co = TypeVar("K_co", bound=Kind, covariant=True)
 
 
-def of_kind(table: Mapping[str, type[K]], data: Mapping[str, Any], what: str) -> tuple[type[K], dict[str, Any]]:
+@dataclass(frozen=True)
+class Entry(Generic[K_co]):
+    """A line of a table of kinds: the config, and `module:Class` of what is built from it, resolved on use."""
+
+    config: type[K_co]
+    model: str | None
+
+
+def resolve(path: str | None) -> Any:
+    """The class at "module:Class". It is imported here, so that a table of plain data can name what needs torch."""
+    assert path is not None
+    return pkgutil.resolve_name(path)
+
+
+def of_kind(table: Mapping[str, Entry[K]], data: Mapping[str, Any], what: str) -> tuple[type[K], dict[str, Any]]:
     """The config that `data` is of, by its `kind`, and the values for its fields.
 
     Args:
@@ -41,4 +57,5 @@ def of_kind(table: Mapping[str, type[K]], data: Mapping[str, Any], what: str) ->
     values = dict(data)
     kind = values.pop("kind", None)
     choice(f"{what} kind", kind, tuple(table))
-    return table[str(kind)], fields(table[str(kind)], values, f"a {kind} {what}'s config")
+    cls = table[str(kind)].config
+    return cls, fields(cls, values, f"a {kind} {what}'s config")

@@ -35,7 +35,7 @@ class Target:
 
 
 TARGETS = {
-    "portable": Target("t2r_export.graph.recorder:GraphOps", {"": OPSET}),
+    "portable": Target("t2r_export.graph.portable:GraphOps", {"": OPSET}),
     "fused": Target("t2r_export.graph.targets:FusedOps", {"": OPSET, "com.microsoft": 1}, ordinary=False),
     # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
     "standard": Target("t2r_export.graph.targets:StandardOps", {"": 27}, 13, ordinary=False),

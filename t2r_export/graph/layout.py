@@ -135,6 +135,8 @@ def _pack_graph(graph: onnx.GraphProto, kinds: Kinds) -> None:
             parts = [f"{name}.packed" for name in present]
             after += [_node("Unsqueeze", name, axis, part) for part, name in zip(parts, present, strict=True)]
             after.append(helper.make_node("Concat", parts, together[1:], together[1], axis=1))
+            apart = [*([inputs[name] for name in past] if past[1:] else []), *(outputs[name] for name in present)]
+            graph.value_info.extend(_stacked(value, f"{value.name}.packed", 1) for value in apart)
         for values, name, names in zip((inputs, outputs), together, (past, present), strict=True):
             whole = values[names[0]] if name == names[0] else _stacked(values[names[0]], name, len(names))
             inside = [values.pop(n) for n in names]  # in the order of the kinds behind what is no state

@@ -14,7 +14,8 @@ from onnx import helper
 from t2r_export import __version__
 from t2r_export.config.targets import TARGETS, Target
 from t2r_export.graph.layout import low_name
-from t2r_export.graph.recorder import GraphOps, Value, value_info
+from t2r_export.graph.portable import GraphOps
+from t2r_export.graph.recorder import Value, value_info
 from t2r_export.graph.weights import refer, shape
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, StateSpec
@@ -40,7 +41,7 @@ def build_graph(
             tensors (the recorder's `low_after` has the second), since one would stop growing, and φ(q)·z is kept below
             65,504 by a smaller φ(q).
     """
-    ops = target.ops(model, batch)
+    ops = target.ops(model, batch, tokens)
     if float16_safe:
         ops.damping = DAMPING
     ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
@@ -51,7 +52,7 @@ def build_graph(
         inputs.append(past[spec.name])
         if float16_safe and spec.dtype == "float32":
             ops.low[spec.past] = Value(PAST + low_name(spec.name), "float32", dims)
-    logits, present = model.step(ids, past, ops)
+    logits, present = model.run(ids, past, ops)
     results = {LOGITS: logits}
     if top_k is not None:
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
@@ -59,6 +60,7 @@ def build_graph(
     for name, after in ops.low_after.items():
         inputs.append(ops.low[name])
         results[PRESENT + ops.low[name].name.removeprefix(PAST)] = after
+    results = {name: ops.settled(value) for name, value in results.items()}
     outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
     ops.rename({value.name: name for name, value in results.items()})
     ops.prune([value.name for value in outputs])

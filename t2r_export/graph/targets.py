@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from t2r_export.graph.recorder import Dim, GraphOps, Value
-from t2r_export.model.ops import row_size, update_rule
+from t2r_export.graph.portable import GraphOps
+from t2r_export.graph.recorder import Dim, Value, product
+from t2r_export.model.ops import update_rule
 
 
 class AttentionOps(GraphOps):
@@ -25,49 +26,50 @@ class AttentionOps(GraphOps):
 
     domain: str
 
-    def sequences(self, x: Value) -> Value:
-        if self.prompt is not None:
-            return x
-        return self.reshape(x, (-1, 1, row_size(x)))  # (B, T=1, numbers)
+    def pack_for_fused(self, x: Value) -> Value:
+        # one change of shape for q, k and v together, before they are split
+        return x if self.many else self.settled(self._packed(x)).viewed(x.shape)
+
+    def _packed(self, x: Value) -> Value:
+        """What belongs to one token of each sequence, as (B, T=1, numbers)."""
+        return x.viewed((x.shape[0], 1, product(x.shape[1:])))
 
     def linear_attention(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
         beta: Value | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
-        if self.prompt is not None:
+        if self.many:
             return super().linear_attention(q, k, v, S, z, log_gate, beta)
-        _, G, K, V = S.shape
-        assert isinstance(G, int) and isinstance(K, int) and isinstance(V, int)
-        heads = row_size(q) // K
-        packed = [x if x.shape[1:-1] == (1,) else self.sequences(x) for x in (q, k, v)]  # (B, T=1, heads · size)
+        H, (_, G, _, V) = q.shape[1], S.shape
+        assert isinstance(H, int) and isinstance(G, int) and isinstance(V, int)
         optional = [Value("", "float32", ()) if x is None else self._row(x, S) for x in (log_gate, beta)]
         while optional and not optional[-1].name:
             optional.pop()
         numerator, after = self.emit_many(
             "LinearAttention",
-            [*packed, S, *optional],
-            [(self.batch, 1, heads * V), S.shape],
+            [*map(self._packed, (q, k, v)), S, *optional],
+            [(self.batch, 1, H * V), S.shape],
             domain=self.domain,
             update_rule=update_rule(log_gate, beta),
             scale=1.0,  # left out or 0 it would be K^-0.5
-            q_num_heads=heads,
+            q_num_heads=H,
             kv_num_heads=G,
         )
-        numerator = self.reshape(numerator, (-1, G, heads // G, V))
+        numerator = self.reshape(numerator, (0, H, 1, V))
         if z is None:
             return numerator, None, after, None
         if log_gate is not None:
             z = self.mul(z, self.squeeze(self.exp(log_gate), -1))
-        z = self.add(z, self.reshape(k, (-1, G, K)))
-        denominator = self.matmul(self.reshape(q, (-1, G, heads // G, K)), self.reshape(z, (-1, G, K, 1)))
-        return numerator, denominator, after, z
+        z = self.add(z, self.squeeze(k, 2))
+        denominator = self.matmul(self.group_queries(q, G), self.unsqueeze(z, -1))
+        return numerator, self.ungroup_queries(denominator, H), after, z
 
     def _row(self, x: Value, state: Value) -> Value:
         """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""
+        x = self._packed(x)
         if x.shape[0] == self.batch:
-            return self.sequences(x)
-        shape = (self.batch, 1, row_size(x))
-        x = self.reshape(x, (1, *shape[1:]))
+            return x
+        shape = (self.batch, 1, x.shape[2])
         if isinstance(self.batch, int):
             sizes = self.constant(shape, "int64")
         else:
@@ -117,8 +119,8 @@ class NpuOps(GraphOps):
     first node, so that the rest is one partition; and for NNAPI the exact Gelu.
     """
 
-    def __init__(self, model: nn.Module, batch: Dim) -> None:
-        super().__init__(model, batch)
+    def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
+        super().__init__(model, batch, tokens)
         self._logits: dict[str, Value] = {}  # by the name of their log_sigmoid
 
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
@@ -158,8 +160,4 @@ class NpuOps(GraphOps):
             return super().split(x, sizes, axis)
         axis %= len(x.shape)
         ends = list(itertools.accumulate(sizes))
-        return [self._slice(x, end - size, end, axis) for size, end in zip(sizes, ends, strict=True)]
-
-    def _slice(self, x: Value, start: int, end: int, axis: int) -> Value:
-        bounds = [self.constant([n], "int64") for n in (start, end, axis)]
-        return self.emit("Slice", [x, *bounds], (*x.shape[:axis], end - start, *x.shape[axis + 1 :]))
+        return [self._slice(x, end - size, end, axis, size) for size, end in zip(sizes, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""The feed-forwards: what a block does to each token by itself, by kind, in one table.
+"""The feed-forwards: what a block does to each token by itself.
 
 Each is one `forward` in the operators of a step, so that a sequence, a step and a graph compute the same. What they
 need of the model stands in its config (`dense`) or in their own.
@@ -6,14 +6,13 @@ need of the model stands in its config (`dense`) or in their own.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from t2r_export.config.feed_forward import FeedForwardConfig, ProductKeyConfig
+from t2r_export.config.feed_forward import FEED_FORWARDS, FeedForwardConfig, ProductKeyConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.model.ops import TORCH, TorchOps
+from t2r_export.config.tagged import resolve
+from t2r_export.model.ops import Ops, T
 
 QUERY_EPS = 1e-5
 
@@ -24,8 +23,8 @@ class FeedForward(nn.Module):
     def __init__(self, model: ModelConfig, config: FeedForwardConfig) -> None:
         super().__init__()
 
-    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
-        """x (…, D) -> (…, D). Tokens do not see each other."""
+    def forward(self, x: T, ops: Ops[T]) -> T:
+        """Rows (N, D) -> (N, D). Tokens do not see each other."""
         raise NotImplementedError
 
 
@@ -39,7 +38,7 @@ class Dense(FeedForward):
         self.up = nn.Linear(model.width, model.ffn_size, bias=model.ffn_bias)
         self.down = nn.Linear(model.ffn_size, model.width, bias=model.ffn_bias)
 
-    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
+    def forward(self, x: T, ops: Ops[T]) -> T:
         if self.gate is None:
             hidden = activate(ops.linear(x, self.up.weight, self.up.bias), self.activation, ops)
         else:
@@ -79,17 +78,14 @@ class ProductKey(FeedForward):
         nn.init.uniform_(self.keys, -bound, bound)
         nn.init.normal_(self.values, std=self.values.shape[1] ** -0.5)
 
-    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
-        if len(x.shape) > 2:
-            rows: Tensor = self.forward(x.flatten(0, -2), ops)
-            return rows.view_as(x)
+    def forward(self, x: T, ops: Ops[T]) -> T:
         heads, top = self.config.heads, self.config.top
         scores, places = self._nearest(x, ops)
         weights = ops.reshape(ops.softmax(scores), (-1, 1, heads * top))
         values = ops.embedding(ops.reshape(places, (-1, heads * top)), self.values)  # (B, heads · top, D)
         return ops.reshape(ops.matmul(weights, values), (-1, self.values.shape[1]))
 
-    def _nearest(self, x: Any, ops: TorchOps) -> tuple[Any, Any]:
+    def _nearest(self, x: T, ops: Ops[T]) -> tuple[T, T]:
         """x (B, D) -> the scores of the top keys and the numbers of their values, (B, heads, top) each."""
         heads, size, keys, top = self.config.heads, self.config.query_size, self.config.keys, self.config.top
         query = ops.reshape(ops.linear(x, self.query.weight, self.query.bias), (-1, heads, size))
@@ -98,9 +94,9 @@ class ProductKey(FeedForward):
         scores = ops.reshape(ops.matmul(halves, ops.parameter(self.keys)), (-1, heads, 2, keys))
         scores, found = ops.top_k(scores, top)
         best, chosen = ops.top_k(self._pairs(scores, 1, ops), top)
-        return best, ops.take_along(self._pairs(found, keys, ops), chosen)
+        return best, ops.gather(self._pairs(found, keys, ops), chosen)
 
-    def _pairs(self, halves: Any, stride: int, ops: TorchOps) -> Any:
+    def _pairs(self, halves: T, stride: int, ops: Ops[T]) -> T:
         """What the first half found times `stride`, plus what the second found: (B, heads, 2, top) -> all pairs,
         (B, heads, top²)."""
         heads, top = self.config.heads, self.config.top
@@ -110,22 +106,13 @@ class ProductKey(FeedForward):
         return ops.reshape(pairs, (-1, heads, top * top))
 
 
-# `kind` of the config -> class, None for no feed-forward at all; the configs stand in
-# t2r_export.config.feed_forward.FEED_FORWARD_CONFIGS under the same names
-FEED_FORWARDS: dict[str, type[FeedForward] | None] = {
-    "dense": Dense,
-    "none": None,
-    "product_key": ProductKey,
-}
-
-
 def build_feed_forward(model: ModelConfig, config: FeedForwardConfig) -> FeedForward | None:
     """The feed-forward that `config` describes, with fresh weights, or None where a block has none."""
-    cls = FEED_FORWARDS[config.kind]
-    return None if cls is None else cls(model, config)
+    name = FEED_FORWARDS[config.kind].model
+    return None if name is None else resolve(name)(model, config)
 
 
-def activate(x: Any, name: str, ops: TorchOps = TORCH) -> Any:
+def activate(x: T, name: str, ops: Ops[T]) -> T:
     """The dense feed-forward's activation, by the name that the config gives it."""
     if name == "relu":
         return ops.relu(x)

@@ -1,286 +1,343 @@
-"""The small set of operators that a step is written in, and their eager form.
+"""The small set of operators that a model is written in.
 
-A model's `step` takes its operators as an argument. With `TORCH` it computes; with GraphOps of
-`t2r_export.graph.recorder`, which has the same methods, the same code writes the ONNX graph. So there is one definition
-of a step, the exporter needs to know no mixer, and writing a graph of 30 layers takes about as long as storing its
-weights. A test compares the two classes method by method, in name and in value.
+A model takes its operators as an argument. With `TorchOps` it computes; with `GraphOps` of t2r_export.graph, the same
+code writes the ONNX graph. So there is one definition of a step and one of a sequence, the exporter needs to know no
+mixer, and writing a graph of 30 layers takes about as long as storing its weights. A test compares the two classes
+method by method, in value.
 
-Tensors are (B, …). `axis` may be negative. Parameters are passed as the `torch.Tensor` that the module holds.
+The operators also know how many tokens are read: one of each sequence (a step), or T of each. Two kinds of tensors:
+
+- rows, (N, D): one per token, N = B in a step, and B·T for T tokens, sequence after sequence. Norms, projections and
+  feed-forwards take rows.
+- heads, (B, heads, T, size), T = 1 in a step: what mixers take and give. `split_heads` and `merge_heads` convert.
+
+Parameters are passed as the `torch.Tensor` that the module holds. `axis` may be negative.
 """
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-FLOAT = torch.float32
-_DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+from t2r_export.config.mixers import Guard
 
 
-class TorchOps:
-    """The operators, computed at once. Shapes are those of NumPy's broadcasting unless said otherwise."""
+class Shaped(Protocol):
+    """What mixers may ask of a tensor: numbers, or in a graph letters, where a number is not known."""
 
-    damping = 1.0  # what linear attention multiplies φ(q) by, a power of two: its quotient is the same for any
+    @property
+    def shape(self) -> Any: ...
 
-    def parameter(self, tensor: Tensor) -> Any:
+
+T = TypeVar("T", bound=Shaped)
+State = dict[str, T]  # states by name, batch first
+
+
+class Ops(ABC, Generic[T]):
+    """The operators. Shapes are those of NumPy's broadcasting unless said otherwise."""
+
+    @property
+    @abstractmethod
+    def many(self) -> bool:
+        """Whether T tokens of each sequence are read, and not one."""
+
+    # -- weights and constants
+
+    @abstractmethod
+    def parameter(self, tensor: Tensor) -> T:
         """A weight as an operand."""
-        return tensor
 
-    def embedding(self, ids: Any, table: Tensor) -> Any:
+    @abstractmethod
+    def constant(self, array: Any, dtype: str, name: str) -> T:
+        """A constant (a NumPy array), stored once for all of that name."""
+
+    @abstractmethod
+    def embedding(self, ids: T, table: T | Tensor) -> T:
         """Rows of `table` (N, D) at `ids` (…) -> (…, D). An id outside 0..N-1 is an error."""
-        return F.embedding(ids, table)
 
-    def linear(self, x: Any, weight: Tensor, bias: Tensor | None) -> Any:
-        """x (…, I) @ weight (O, I)ᵀ + bias (O) -> (…, O)."""
-        return F.linear(x, weight, bias)
+    @abstractmethod
+    def linear(self, x: T, weight: Tensor, bias: Tensor | None) -> T:
+        """x (N, I) @ weight (O, I)ᵀ + bias (O) -> (N, O)."""
 
-    def linears(self, x: Any, groups: Sequence[Sequence[nn.Linear]]) -> list[Any]:
-        """Several projections of one x (…, I): for each group what its layers give, side by side, (…, sum of their O).
+    @abstractmethod
+    def linears(self, x: T, groups: Sequence[Sequence[nn.Linear]]) -> list[T]:
+        """Several projections of one x (N, I): for each group what its layers give, side by side, (N, sum of their O).
 
         A graph computes them all in one product. All of them have a bias, or none has.
         """
-        return [self.concat([F.linear(x, p.weight, p.bias) for p in group]) for group in groups]
 
-    def layer_norm(self, x: Any, weight: Tensor, bias: Tensor, eps: float) -> Any:
+    # -- arithmetic
+
+    @abstractmethod
+    def layer_norm(self, x: T, weight: Tensor, bias: Tensor, eps: float) -> T:
         """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016)."""
-        return F.layer_norm(x, weight.shape, weight, bias, eps)
 
-    def rms_norm(self, x: Any, weight: Tensor | None, eps: float) -> Any:
+    @abstractmethod
+    def rms_norm(self, x: T, weight: Tensor | None, eps: float) -> T:
         """Divide the last axis by its root mean square, then scale, if given (Zhang and Sennrich 2019)."""
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
 
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
+    @abstractmethod
+    def add(self, a: T | float, b: T | float) -> T: ...
 
-    def accumulate(self, state: Any, increment: Any) -> Any:
-        """state + increment, for a state that does nothing but grow: a graph may keep what the sum rounds off."""
-        return self.add(state, increment)
+    @abstractmethod
+    def sub(self, a: T | float, b: T | float) -> T: ...
 
-    def sub(self, a: Any, b: Any) -> Any:
-        return a - b
+    @abstractmethod
+    def mul(self, a: T | float, b: T | float) -> T: ...
 
-    def mul(self, a: Any, b: Any) -> Any:
-        return a * b
+    @abstractmethod
+    def div(self, a: T | float, b: T | float) -> T: ...
 
-    def div(self, a: Any, b: Any) -> Any:
-        return a / b
+    @abstractmethod
+    def matmul(self, a: T, b: T) -> T: ...
 
-    def maximum(self, x: Any, low: float) -> Any:
+    @abstractmethod
+    def maximum(self, x: T, low: float) -> T:
         """Elementwise max(x, low)."""
-        return torch.clamp(x, min=low)
 
-    def minimum(self, x: Any, high: float) -> Any:
+    @abstractmethod
+    def minimum(self, x: T, high: float) -> T:
         """Elementwise min(x, high)."""
-        return torch.clamp(x, max=high)
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        return torch.matmul(a, b)
+    @abstractmethod
+    def relu(self, x: T) -> T: ...
 
-    def relu(self, x: Any) -> Any:
-        return F.relu(x)
+    @abstractmethod
+    def exp(self, x: T) -> T: ...
 
-    def exp(self, x: Any) -> Any:
-        return torch.exp(x)
+    @abstractmethod
+    def sigmoid(self, x: T) -> T: ...
 
-    def sigmoid(self, x: Any) -> Any:
-        return torch.sigmoid(x)
-
-    def log_sigmoid(self, x: Any) -> Any:
+    @abstractmethod
+    def log_sigmoid(self, x: T) -> T:
         """log(1 / (1 + exp(-x))), exact where the sigmoid is nearly 1."""
-        return F.logsigmoid(x)
 
-    def elu(self, x: Any) -> Any:
+    @abstractmethod
+    def elu(self, x: T) -> T:
         """x where it is positive, exp(x) - 1 elsewhere (Clevert et al. 2016)."""
-        return F.elu(x)
 
-    def mean(self, x: Any) -> Any:
-        """Mean over the last axis, which stays with size 1."""
-        return x.mean(-1, keepdim=True)
+    @abstractmethod
+    def silu(self, x: T) -> T:
+        """x · sigmoid(x) (Hendrycks and Gimpel 2016)."""
 
-    def largest(self, x: Any) -> Any:
-        """Largest number of the last axis, which stays with size 1."""
-        return x.amax(-1, keepdim=True)
+    @abstractmethod
+    def tanh(self, x: T) -> T: ...
 
-    def silu(self, x: Any) -> Any:
-        return F.silu(x)
-
-    def tanh(self, x: Any) -> Any:
-        return torch.tanh(x)
-
-    def gelu(self, x: Any, tanh: bool) -> Any:
+    @abstractmethod
+    def gelu(self, x: T, tanh: bool) -> T:
         """GELU (Hendrycks and Gimpel 2016), exact or with the tanh approximation."""
-        return F.gelu(x, approximate="tanh" if tanh else "none")
 
-    def sin(self, x: Any) -> Any:
-        return torch.sin(x)
+    @abstractmethod
+    def sin(self, x: T) -> T: ...
 
-    def cos(self, x: Any) -> Any:
-        return torch.cos(x)
+    @abstractmethod
+    def cos(self, x: T) -> T: ...
 
-    def softmax(self, x: Any) -> Any:
+    @abstractmethod
+    def softmax(self, x: T) -> T:
         """Softmax over the last axis."""
-        return F.softmax(x, dim=-1)
 
-    def top_k(self, x: Any, count: int) -> tuple[Any, Any]:
-        """The largest `count` numbers of the last axis, falling, and their places, int64: (…, count) each."""
-        found = torch.topk(x, count)
-        return found.values, found.indices
+    @abstractmethod
+    def mean(self, x: T) -> T:
+        """Mean over the last axis, which stays with size 1."""
 
-    def take_along(self, x: Any, places: Any) -> Any:
-        """Elements of x (…, N) at places (…, M) of its last axis -> (…, M). The other axes are the same."""
-        return torch.gather(x, -1, places)
+    @abstractmethod
+    def reduce_max(self, x: T) -> T:
+        """Largest number of the last axis, which stays with size 1."""
 
-    def cast(self, x: Any, dtype: str) -> Any:
+    @abstractmethod
+    def top_k(self, x: T, count: int) -> tuple[T, T]:
+        """The largest `count` numbers of the last axis, falling, and their indices, int64: (…, count) each."""
+
+    @abstractmethod
+    def gather(self, x: T, indices: T) -> T:
+        """Elements of x (…, N) at indices (…, M) of its last axis -> (…, M). The other axes are the same."""
+
+    # -- shapes
+
+    @abstractmethod
+    def cast(self, x: T, dtype: str) -> T:
         """To `float32`, `int32` or `int64`."""
-        return x.to(_DTYPES[dtype])
 
-    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
-        """To `shape`; -1 stands for the batch (or whatever is left)."""
-        return x.reshape(tuple(shape))
+    @abstractmethod
+    def reshape(self, x: T, shape: Sequence[int]) -> T:
+        """To `shape`; 0 keeps the axis at that place, -1, once, stands for what is left."""
 
-    def unsqueeze(self, x: Any, axis: int) -> Any:
-        return x.unsqueeze(axis)
+    @abstractmethod
+    def unsqueeze(self, x: T, axis: int) -> T: ...
 
-    def squeeze(self, x: Any, axis: int) -> Any:
+    @abstractmethod
+    def squeeze(self, x: T, axis: int) -> T:
         """Drop an axis of size 1."""
-        return x.squeeze(axis)
 
-    def digits(self, x: Any, base: int, count: int) -> Any:
-        """The digits of whole numbers 0 <= x (…) < base^count, each as a row of its own table: int32 (…, count).
+    @abstractmethod
+    def transpose(self, x: T, axes: Sequence[int]) -> T:
+        """Permute all axes."""
+
+    @abstractmethod
+    def split(self, x: T, sizes: Sequence[int], axis: int = -1) -> list[T]: ...
+
+    @abstractmethod
+    def concat(self, parts: Sequence[T], axis: int = -1) -> T: ...
+
+    @abstractmethod
+    def slice_from(self, x: T, start: int) -> T:
+        """x (B, heads, n, …) without the first `start` along n."""
+
+    @abstractmethod
+    def slice_last(self, x: T, count: int) -> T:
+        """The last `count` of x (B, heads, n, d) along n."""
+
+    @abstractmethod
+    def drop_last(self, x: T, count: int) -> T:
+        """x (B, heads, n + count, …) without the last `count` along n."""
+
+    @abstractmethod
+    def pad_front(self, x: T, count: int) -> T:
+        """x (B, heads, n, d) with `count` zeros in front along n."""
+
+    @abstractmethod
+    def digits(self, x: T, base: int, count: int) -> T:
+        """The digits of integers 0 <= x (…) < base^count, each as a row of its own table: int32 (…, count).
 
         Entry i is the digit of base^i, plus i · base.
         """
-        place = torch.arange(count, device=x.device)
-        digit = x.long().unsqueeze(-1) // base**place % base
-        return (digit + place * base).int()
 
-    def transpose(self, x: Any, axes: Sequence[int]) -> Any:
-        """Permute all axes."""
-        return x.permute(tuple(axes))
+    # -- what depends on how many tokens are read
 
-    def split(self, x: Any, sizes: Sequence[int], axis: int = -1) -> list[Any]:
-        return list(torch.split(x, list(sizes), dim=axis))
+    @abstractmethod
+    def flatten_tokens(self, x: T) -> T:
+        """Embeddings (B, D) in a step, (B, T, D) otherwise -> rows (N, D)."""
 
-    def concat(self, parts: Sequence[Any], axis: int = -1) -> Any:
-        return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
+    @abstractmethod
+    def last_token(self, x: T) -> T:
+        """Rows (N, D) -> those of each sequence's last token (B, D)."""
 
-    def rows(self, x: Any) -> Any:
-        """x (B, D), or (B, T, D) -> (B·T, D): one row a token, sequence after sequence."""
-        return x.flatten(0, -2)
+    @abstractmethod
+    def split_heads(self, x: T, heads: int) -> T:
+        """Rows (N, heads · size) -> (B, heads, T, size)."""
 
-    def positions(self, start: Any, rows: Any) -> tuple[Any, Any]:
-        """The position `start` (B,) before tokens of `rows` (B·T, …) -> each row's (B·T,), and that after them (B,)."""
-        tokens = len(rows) // len(start)
-        steps = torch.arange(tokens, dtype=start.dtype, device=start.device)
-        return (start[:, None] + steps).flatten(), start + tokens
+    @abstractmethod
+    def merge_heads(self, x: T) -> T:
+        """Inverse of `split_heads`."""
 
-    def by_head(self, x: Any, groups: int, size: int, state: Any) -> Any:
-        """x (B·T, …), groups · R · size numbers a row, and a state (B, …) -> (B, groups, R·T, size): the R heads of a
-        group one after the other, each with all tokens."""
-        x = x.reshape(len(state), -1, groups, row_size(x) // (groups * size), size)
-        return x.permute(0, 2, 3, 1, 4).flatten(2, 3)
+    @abstractmethod
+    def advance(self, start: T) -> tuple[T, T]:
+        """The position `start` (B,) before these tokens -> each token's own (B, T), and that after them (B,)."""
 
-    def by_row(self, y: Any, per_group: int) -> Any:
-        """Inverse of `by_head`: y (B, groups, R·T, size) with R heads a group -> (B·T, groups · R · size)."""
-        return y.unflatten(2, (per_group, -1)).permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)
+    @abstractmethod
+    def blocks(self, x: T, size: int) -> T:
+        """x (B, heads, T, d) -> (B, heads, N, size, d): N chunks of tokens, the last one filled up with zeros."""
 
-    def unseen(self, past: Any, new: Any, window: int | None = None) -> Any:
-        """For past (B, G, P, d) and new (B, G, T, d) one behind the other: float32 (T, P + T), 1 where a new token does
-        not see another, and else 0. It sees itself, those before it, and of a window no more than as many."""
-        tokens, total = new.shape[2], past.shape[2] + new.shape[2]
-        own = torch.arange(total - tokens, total, device=new.device)[:, None]
-        other = torch.arange(total, device=new.device)
-        hidden = other > own if window is None else (other > own) | (other <= own - window)
-        return hidden.float()
+    @abstractmethod
+    def unblock(self, x: T) -> T:
+        """Inverse of `blocks`: (B, heads, N, size, d) -> (B, heads, T, d)."""
 
-    def newest(self, x: Any, count: int) -> Any:
-        """The last `count` of x (B, G, T, d) along T -> (B, G, count, d)."""
-        return x[:, :, -count:]
-
-    def oldest(self, x: Any, count: int) -> Any:
-        """All but the last `count` of x (B, G, T + count, d) along that axis -> (B, G, T, d): a prompt's T tokens."""
-        return x[:, :, :-count]
-
-    def places(self, x: Any) -> Any:
-        """0 … T - 1 for x (B, G, T, d), int32."""
-        return torch.arange(x.shape[2], dtype=torch.int32, device=x.device)
-
-    def last(self, x: Any, ids: Any) -> Any:
-        """x (B·T, D), a row a token of `ids` -> the rows of each sequence's last token (B, D)."""
-        return x.reshape(len(ids), -1, x.shape[-1])[:, -1]
-
-    def sequences(self, x: Any) -> Any:
-        """x (B·T, …) in the form in which this target's `linear_attention` takes a row of numbers: one change of shape
-        for q, k and v together, before they are split."""
-        return x
-
-    def linear_attention(
-        self, q: Any, k: Any, v: Any, S: Any, z: Any | None, log_gate: Any | None = None, beta: Any | None = None
-    ) -> tuple[Any, Any, Any, Any]:
-        """One token of linear attention, up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
-
-        Or T tokens of each sequence, one after the other: then q, k, v and the first two results have B·T rows.
-        What is given of log_gate and beta makes the update rule (t2r_export.model.mixers.recurrences).
+    @abstractmethod
+    def causal_attention(self, q: T, k: T, v: T, scale: float, softcap: float | None = None) -> T:
+        """softmax(scale · q kᵀ) v over the tokens up to each query's own (Vaswani et al. 2017, eq. 1).
 
         Args:
-            q: φ(q), H·K numbers a row, head by head; k: φ(k), G·K numbers; v: G·V. All (B, …), of any such shape.
-            S, z: the state before, (B, G, K, V) and (B, G, K). A layer without the normaliser z has None for it.
-            log_gate: log of the share that is kept of S and z: (B or 1, G, 1 or K, 1).
-            beta: (B, G, 1, 1), the rate of the delta rule, which has no z.
+            q: (B, H, T, d). k: (B, G, P + T, d). v: (B, G, P + T, V). G divides H; the T are the last of the P + T.
+            softcap: of the scores, before the mask: `soft_cap`.
 
         Returns:
-            φ(q)ᵀS (B, G, H/G, V), φ(q)·z (B, G, H/G, 1), and the state after, S and z; None for what is of no z.
+            (B, H, T, V).
         """
-        if q.shape[0] != S.shape[0]:
-            return self._one_by_one(q, k, v, S, z, log_gate, beta)
-        G, K, V = S.shape[1:]
-        q = self.reshape(q, (-1, G, row_size(q) // (G * K), K))
-        column, v = self.reshape(k, (-1, G, K, 1)), self.reshape(v, (-1, G, 1, V))
-        kept = None if log_gate is None else self.exp(log_gate)
+
+    @abstractmethod
+    def causal_mask(self, past: T, new: T) -> T:
+        """For past (B, G, P, d) and new (B, G, T, d) behind it: float32 (T, P + T), 1 where a new token does not see
+        another, and else 0. It sees itself and those before it."""
+
+    @abstractmethod
+    def lstm(self, x: T, h: T, c: T, weights: Sequence[Tensor]) -> tuple[T, T, T]:
+        """A layer of long short-term memory over T tokens: x rows (N, D), h and c (B, D), torch's four weights ->
+        y rows (N, D), h and c after."""
+
+    @abstractmethod
+    def gru(self, x: T, h: T, weights: Sequence[Tensor]) -> tuple[T, T]:
+        """The same of a gated recurrent unit, the reset gate behind the product as in cuDNN."""
+
+    @abstractmethod
+    def linear_attention_chunks(
+        self, q: T, k: T, v: T, S: T, z: T | None, log_gate: T | None, beta: T | None
+    ) -> tuple[T, T | None, T, T | None]:
+        """`linear_attention` of T tokens, as products over chunks of them."""
+
+    # -- composed of the others
+
+    def pack_for_fused(self, x: T) -> T:
+        """A packed projection (N, numbers) in the form in which this target's `linear_attention` takes its parts."""
+        return x
+
+    def damp(self, q: T) -> T:
+        """φ(q) as this target computes with it: `divide` gives the same for any factor."""
+        return q
+
+    def divide(self, numerator: T, denominator: T, guard: Guard) -> T:
+        """numerator / guard(denominator), the denominator kept from zero as the model's config says."""
+        return self.div(numerator, self.guarded(denominator, guard.kind, guard.eps))
+
+    def guarded(self, denominator: T, kind: str, eps: float) -> T:
+        return self.maximum(denominator, eps) if kind == "clamp" else self.add(denominator, eps)
+
+    def soft_cap(self, x: T, cap: float | None) -> T:
+        """cap · tanh(x / cap), or x where there is no cap (Gemma 2, arXiv 2408.00118, section 2)."""
+        return x if cap is None else self.mul(self.tanh(self.mul(x, 1.0 / cap)), cap)
+
+    def accumulate(self, state: T, increment: T) -> T:
+        """state + increment, for a state that does nothing but grow: a graph may keep what the sum rounds off."""
+        return self.add(state, increment)
+
+    def group_queries(self, q: T, kv_heads: int) -> T:
+        """q (B, H, T, d) -> (B, G, R·T, d): the R heads of a group below one another, each with all its tokens."""
+        return q if q.shape[1] == kv_heads else self.reshape(q, (0, kv_heads, -1, q.shape[-1]))
+
+    def ungroup_queries(self, x: T, heads: int) -> T:
+        """Inverse of `group_queries`."""
+        return x if x.shape[1] == heads else self.reshape(x, (0, heads, -1, x.shape[-1]))
+
+    def linear_attention(
+        self, q: T, k: T, v: T, S: T, z: T | None, log_gate: T | None = None, beta: T | None = None
+    ) -> tuple[T, T | None, T, T | None]:
+        """Linear attention up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
+
+        What is given of log_gate and beta makes the update rule (t2r_export.model.recurrences).
+
+        Args:
+            q: φ(q), (B, H, T, K). k: φ(k), (B, G, T, K). v: (B, G, T, V). G divides H.
+            S, z: the state before, (B, G, K, V) and (B, G, K). A layer without the normalizer z has None for it.
+            log_gate: log of the share that is kept of S and z: (B or 1, G, T or 1, 1).
+            beta: (B, G, T, 1), the rate of the delta rule, which has no z.
+
+        Returns:
+            φ(q)ᵀS (B, H, T, V), φ(q)·z (B, H, T, 1), and the state after, S and z; None for what is of no z.
+        """
+        if self.many:
+            return self.linear_attention_chunks(q, k, v, S, z, log_gate, beta)
+        H, G, K = q.shape[1], S.shape[1], S.shape[2]
+        kept = None if log_gate is None else self.exp(log_gate)  # (B or 1, G, 1, 1)
         if kept is not None:
             S = self.mul(S, kept)
         if beta is not None:
-            v = self.mul(self.sub(v, self.matmul(self.reshape(k, (-1, G, 1, K)), S)), beta)
+            v = self.mul(self.sub(v, self.matmul(k, S)), beta)
         # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
-        S = self.accumulate(S, self.matmul(column, v))
+        S = self.accumulate(S, self.matmul(self.reshape(k, (0, 0, K, 1)), v))
+        rows = self.group_queries(q, G)  # (B, G, R, K)
+        numerator = self.ungroup_queries(self.matmul(rows, S), H)
         if z is None:
-            return self.matmul(q, S), None, S, None
+            return numerator, None, S, None
         if kept is not None:
             z = self.mul(z, self.squeeze(kept, -1))
-        z = self.accumulate(z, self.reshape(k, (-1, G, K)))
-        return self.matmul(q, S), self.matmul(q, self.reshape(z, (-1, G, K, 1))), S, z
-
-    def _one_by_one(
-        self, q: Any, k: Any, v: Any, S: Any, z: Any, log_gate: Any, beta: Any
-    ) -> tuple[Any, Any, Any, Any]:
-        """T tokens by their definition; for a text there are faster forms (t2r_export.model.mixers.recurrences)."""
-        T = len(q) // len(S)
-        parts = [
-            [x] * T if x is None or len(x) == 1 else x.unflatten(0, (-1, T)).unbind(1)  # a fixed gate has one row
-            for x in (q, k, v, log_gate, beta)
-        ]
-        results = []
-        for q_t, k_t, v_t, *control in zip(*parts, strict=True):
-            *result, S, z = self.linear_attention(q_t, k_t, v_t, S, z, *control)
-            results.append(result)
-        numerator, denominator = zip(*results, strict=True)
-        joined = (None if x[0] is None else torch.stack(x, 1).flatten(0, 1) for x in (numerator, denominator))
-        return *joined, S, z
-
-
-def row_size(x: Any) -> int:
-    """Numbers in one row of x (B, …)."""
-    return math.prod(x.shape[1:])
+        z = self.accumulate(z, self.squeeze(k, 2))
+        denominator = self.matmul(rows, self.unsqueeze(z, -1))
+        return numerator, self.ungroup_queries(denominator, H), S, z
 
 
 def update_rule(log_gate: Any | None, beta: Any | None) -> str:
     """The name that ONNX's LinearAttention has for the rule which these make."""
     return "_".join(name for name, part in (("gated", log_gate), ("delta", beta)) if part is not None) or "linear"
-
-
-TORCH = TorchOps()

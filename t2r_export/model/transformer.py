@@ -1,22 +1,26 @@
-"""The eager Transformer: `forward` over a sequence, `step` for one token, the same weights and the same numbers.
+"""The Transformer: `sequence` over T tokens, `step` for one, the same weights and the same numbers.
 
-Pre-norm blocks of one token mixer and one feed-forward. The model never asks which of them a layer has: it hands each
-mixer its own states, named `<state>.<layer>` outside ("S.3"), and counts the position where positions are used.
+Blocks of token mixers and a feed-forward. The model never asks which of them a layer has: it hands each mixer its own
+states, named `<state>.<layer>` outside ("S.3"), and counts the position where anything asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 
 from t2r_export.config.model import ModelConfig
+from t2r_export.model.attention import build_mixer, rotations
 from t2r_export.model.feed_forward import build_feed_forward
-from t2r_export.model.mixers import Mixer, State, build_mixer
-from t2r_export.model.ops import TORCH, TorchOps
-from t2r_export.model.positions import Positions, Rotary, build_positions
+from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.positions import Rope, build_positions
+from t2r_export.model.step import Step
+from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.signature import BATCH, POSITION, StateSpec
 
 
@@ -29,7 +33,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(config.width)) if config.norm != "none" else None
         self.bias = nn.Parameter(torch.zeros(config.width)) if config.norm == "layer" else None
 
-    def forward(self, x: Any, ops: TorchOps = TORCH) -> Any:
+    def forward(self, x: T, ops: Ops[T]) -> T:
         if self.weight is None:
             return x
         if self.bias is None:
@@ -38,110 +42,178 @@ class Norm(nn.Module):
 
 
 class Block(nn.Module):
-    """x + mixer(norm1(x)), then x + ffn(norm2(x)); a sum is its second term where the config has no residual."""
+    """x + mixer(norm(x)) for each of its mixers, then x + ffn(norm(x)); a sum is its second term where the config has
+    no residual. Norms may also stand behind a sum (`norm_position` post), or on both sides of a part (both), and all
+    parts may see the same x (`parallel`)."""
 
-    mixer: Mixer
+    mixers: Sequence[Mixer]  # an nn.ModuleList, as is
+    norms: Sequence[Norm]
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.residual = config.residual
-        self.norm1 = Norm(config)
-        self.mixer = build_mixer(config, config.layers[layer])
+        self.residual, self.norm_position, self.parallel = config.residual, config.norm_position, config.parallel
+        mixers = [build_mixer(config, layer)]
+        self.norms = nn.ModuleList(Norm(config) for _ in mixers)  # type: ignore[assignment]
+        self.mixers = nn.ModuleList(mixers)  # type: ignore[assignment]
         ffn = build_feed_forward(config, config.feed_forward(layer))
-        if ffn is not None:
-            self.norm2 = Norm(config)
+        self.ffn_norm = None if ffn is None else Norm(config)
         self.ffn = ffn
+        if config.norm_position == "both":
+            self.norms_after: Sequence[Norm] = nn.ModuleList(Norm(config) for _ in mixers)  # type: ignore[assignment]
+            self.ffn_norm_after = None if self.ffn is None else Norm(config)
 
-    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
-        y, state = self.mixer(self.norm1(x), state, rotary)
-        return self.after_mixer(x, y), state
+    def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        """Rows x (N, D) and the block's states before -> rows and the states after."""
+        trace = self.trace(x, state, step)
+        return trace.output, trace.after
 
-    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        y, state = self.mixer.step(self.norm1(x, ops), state, rotary, ops)
-        return self.after_mixer(x, y, ops), state
+    def trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
+        """`forward`, with what is on its way."""
+        after: State[T] = {}
+        input = normed = mixed = x
+        ops, post = step.ops, self.norm_position == "post"
+        for n, (norm, mixer) in enumerate(zip(self.norms, self.mixers, strict=True)):
+            normed = x if post else norm(input if self.parallel else x, ops)
+            mixed, new = mixer(normed, {s.name: state[s.name] for s in mixer.state_spec()}, step)
+            after |= new
+            x = self._added(x, mixed, norm, self.norms_after[n] if self.norm_position == "both" else None, ops)
+        if self.ffn is not None and self.ffn_norm is not None:
+            y = self.ffn(x if post else self.ffn_norm(input if self.parallel else x, ops), ops)
+            x = self._added(x, y, self.ffn_norm, self.ffn_norm_after if self.norm_position == "both" else None, ops)
+        return BlockTrace(input, normed, mixed, x, after)
 
-    def after_mixer(self, x: Any, y: Any, ops: TorchOps = TORCH) -> Any:
-        """The block's output, from its input x and what its mixer gave, y: all (…, D)."""
+    def _added(self, x: T, y: T, norm: Norm, norm_after: Norm | None, ops: Ops[T]) -> T:
+        """The residual stream x with what a part gave, y."""
+        y = y if norm_after is None else norm_after(y, ops)
         x = ops.add(x, y) if self.residual else y
-        if self.ffn is None:
-            return x
-        y = self.ffn(self.norm2(x, ops), ops)
-        return ops.add(x, y) if self.residual else y
+        return norm(x, ops) if self.norm_position == "post" else x
+
+    def state_spec(self) -> list[StateSpec]:
+        """Of all its mixers, whose states have different names."""
+        return [spec for mixer in self.mixers for spec in mixer.state_spec()]
+
+
+@dataclass(frozen=True)
+class BlockTrace(Generic[T]):
+    """What a block got, what its last mixer got and gave, and what came out: rows (N, D)."""
+
+    input: T
+    normed: T
+    mixed: T
+    output: T
+    after: State[T]
 
 
 class Transformer(nn.Module):
     """A decoder whose layers each keep their own kind of state."""
 
-    positions: Positions
-    blocks: Sequence[Block]  # an nn.ModuleList
+    blocks: Sequence[Block]  # an nn.ModuleList, as is
+    ropes: Sequence[Rope]
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.positions = build_positions(config)
-        blocks = nn.ModuleList(Block(config, layer) for layer in range(len(config.layers)))
-        self.blocks = blocks  # type: ignore[assignment]
+        ropes = [Rope(rotary, size) for rotary, size in rotations(config)]
+        self.ropes = nn.ModuleList(ropes)  # type: ignore[assignment]
+        self.blocks = nn.ModuleList(Block(config, n) for n in range(len(config.layers)))  # type: ignore[assignment]
         self.norm = Norm(config)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head = nn.Linear(config.width, config.vocab_size, bias=config.head_bias)
         if config.tied_head:
             self.head.weight = self.embedding.weight
+        asked = any(mixer.needs_position for block in self.blocks for mixer in block.mixers)
+        self.counts = config.position != "none" or config.rotates or asked
 
-    def forward(self, ids: Tensor, states: State | None = None) -> Tensor:
+    # -- torch
+
+    def forward(self, ids: Tensor, states: State[Tensor] | None = None) -> Tensor:
         """ids (B, T) int64, the states before them (default: the initial ones) -> logits (B, T, vocabulary)."""
         return self.prefill(ids, self.init_state(len(ids)) if states is None else states)[0]
 
-    def prefill(self, ids: Tensor, states: State) -> tuple[Tensor, State]:
+    def prefill(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
         """ids (B, T) int64, states -> logits (B, T, vocabulary) and the states after the last token."""
-        x, rotary, position = self.embed(ids, states)
-        after: State = {}
+        ops = self.ops(ids.shape[1])
+        x, after = self._run(ids, states, ops)
+        return self._logits(x, ops).view(*ids.shape, -1), after
+
+    def step(self, ids: Tensor, states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
+        """ids (B,) int64, states -> logits (B, vocabulary) and the states after this token."""
+        return self.run(ids, states, self.ops(None))
+
+    def traces(self, ids: Tensor) -> list[BlockTrace[Tensor]]:
+        """What happens inside every block for ids (B, T), from the initial states: rows (B·T, D)."""
+        states = self.init_state(len(ids))
+        step = self.context(states, self.ops(ids.shape[1]))
+        return list(self.trace(self.embed(ids, step), states, step))
+
+    def logits_of(self, traces: Sequence[BlockTrace[Tensor]], batch: int) -> Tensor:
+        """Logits (B, T, vocabulary) behind `traces`."""
+        rows = traces[-1].output
+        return self._logits(rows, self.ops(len(rows) // batch)).view(batch, -1, self.config.vocab_size)
+
+    def ops(self, tokens: int | None) -> TorchOps:
+        """torch's operators for this model: T tokens, or None for a step."""
+        return TorchOps(tokens, self.embedding.weight)
+
+    # -- any operators
+
+    def run(self, ids: T, states: State[T], ops: Ops[T]) -> tuple[T, State[T]]:
+        """A step, ids (B,), or where the operators read many tokens a sequence, ids (B, T): logits after the last token
+        (B, vocabulary), and the states after it."""
+        x, after = self._run(ids, states, ops)
+        return self._logits(ops.last_token(x), ops), after
+
+    def _logits(self, x: T, ops: Ops[T]) -> T:
+        logits = ops.linear(self.norm(x, ops), self.head.weight, self.head.bias)
+        if self.config.logit_scale != 1.0:
+            logits = ops.mul(logits, self.config.logit_scale)
+        return ops.soft_cap(logits, self.config.logit_softcap)
+
+    def _run(self, ids: T, states: State[T], ops: Ops[T]) -> tuple[T, State[T]]:
+        """Rows behind the last block (N, D), and the states after the last token."""
+        step = self.context(states, ops)
+        x = self.embed(ids, step)
+        after = {POSITION: step.after} if self.counts else {}
+        for layer, trace in enumerate(self.trace(x, states, step)):
+            x = trace.output
+            after |= _named(trace.after, layer)
+        return x, after
+
+    def context(self, states: State[T], ops: Ops[T]) -> Step[T]:
+        """What the layers may ask while tokens are read from these states on."""
+        return Step(ops, states[POSITION] if self.counts else None, self.ropes)
+
+    def embed(self, ids: T, step: Step[T]) -> T:
+        """What the first block sees: rows (N, D)."""
+        ops = step.ops
+        x = ops.flatten_tokens(ops.embedding(ids, self.embedding.weight))
+        if self.config.embedding_scale != 1.0:
+            x = ops.mul(x, self.config.embedding_scale)
+        if self.config.position != "none":
+            x = self.positions.embed(x, ops.reshape(step.position, (-1,)), ops)
+        return x
+
+    def trace(self, x: T, states: State[T], step: Step[T]) -> Iterator[BlockTrace[T]]:
+        """The one walk over the blocks, from the first one's rows x (N, D)."""
         for layer, block in enumerate(self.blocks):
-            x, state = block(x, self.layer_state(states, layer), rotary)
-            after.update(_named(state, layer))
-        if position is not None:
-            after[POSITION] = position
-        return self.head(self.norm(x)), after
+            trace = block.trace(x, self.layer_state(states, layer), step)
+            x = trace.output
+            yield trace
 
-    def embed(self, ids: Tensor, states: State) -> tuple[Tensor, Rotary | None, Tensor | None]:
-        """What the first block sees: x (B, T, D), cos and sin (B, T, 1, d/2) or None, and the position after ids."""
-        x = self.embedding(ids)
-        if not self.positions.needs_state:
-            return x, None, None
-        start = states[POSITION]
-        position = start[:, None] + torch.arange(ids.shape[1], device=ids.device, dtype=start.dtype)  # (B, T)
-        return self.positions.embed(x, position), self.positions.rotary(position), start + ids.shape[1]
+    # -- states
 
-    def step(self, ids: Any, states: State, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        """ids (B,), states -> logits (B, vocabulary) and the states after this token.
+    def layer_state(self, states: State[Any], layer: int) -> State[Any]:
+        """One layer's states under the names that its mixers use."""
+        return {s.name: states[f"{s.name}.{layer}"] for s in self.blocks[layer].state_spec()}
 
-        Or ids (B, T), where `parallel_obstacle` names none: T tokens of each sequence, and the logits after the last.
-        """
-        x = ops.rows(ops.embedding(ids, self.embedding.weight))
-        after: State = {}
-        rotary = None
-        if self.positions.needs_state:
-            position, after[POSITION] = ops.positions(states[POSITION], x)
-            x = self.positions.embed(x, position, ops)
-            rotary = self.positions.rotary(position, ops)
-        for layer, block in enumerate(self.blocks):
-            x, state = block.step(x, self.layer_state(states, layer), rotary, ops)
-            after.update(_named(state, layer))
-        return ops.linear(self.norm(ops.last(x, ids), ops), self.head.weight, None), after
-
-    def parallel_obstacle(self) -> str | None:
-        """Why `step` takes one token at a time, or None if it also takes many: by the first layer that cannot."""
-        obstacles = ((layer, block.mixer.parallel_obstacle()) for layer, block in enumerate(self.blocks))
-        return next((f"layer {layer}: {why}" for layer, why in obstacles if why is not None), None)
-
-    def layer_state(self, states: State, layer: int) -> State:
-        """One layer's states under the names that its mixer uses."""
-        return {s.name: states[f"{s.name}.{layer}"] for s in self.blocks[layer].mixer.state_spec()}
-
-    def fold_states(self, states: State) -> State:
+    def fold_states(self, states: State[Tensor]) -> State[Tensor]:
         """Every state as the model with its layers folded keeps it (`t2r_export.fold`)."""
         after = {name: value for name, value in states.items() if name == POSITION}
         for layer, block in enumerate(self.blocks):
-            after |= _named(block.mixer.fold_state(self.layer_state(states, layer)), layer)
+            state = self.layer_state(states, layer)
+            for mixer in block.mixers:
+                after |= _named(mixer.fold_state({s.name: state[s.name] for s in mixer.state_spec()}), layer)
         return after
 
     def state_spec(self) -> list[StateSpec]:
@@ -149,13 +221,13 @@ class Transformer(nn.Module):
         specs = [
             StateSpec(f"{s.name}.{layer}", s.dtype, s.shape, s.initial)
             for layer, block in enumerate(self.blocks)
-            for s in block.mixer.state_spec()
+            for s in block.state_spec()
         ]
-        if self.positions.needs_state:
+        if self.counts:
             specs.append(StateSpec(POSITION, "int32", (BATCH,)))
         return specs
 
-    def init_state(self, batch: int) -> State:
+    def init_state(self, batch: int) -> State[Tensor]:
         """The states before the first token, on the model's device; float states in the model's precision."""
         weight = self.embedding.weight
         wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
@@ -167,5 +239,5 @@ class Transformer(nn.Module):
         }
 
 
-def _named(state: State, layer: int) -> State:
+def _named(state: State[Any], layer: int) -> State[Any]:
     return {f"{name}.{layer}": value for name, value in state.items()}

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from t2r_export.model.mixers import State
+from t2r_export.model.ops import State
 from t2r_export.model.transformer import Norm, Transformer
 from t2r_export.proof.side_by_side import Errors, Text, arrays, logit_error, state_error
 
@@ -62,5 +62,5 @@ def _nudged(model: Transformer) -> Iterator[None]:
             hook.remove()
 
 
-def _repeated(states: State) -> State:
+def _repeated(states: State[Tensor]) -> State[Tensor]:
     return {name: value.repeat(RUNS, *[1] * (value.ndim - 1)) for name, value in states.items()}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.graph.layout import pack, unpack
-from t2r_export.model.mixers import State
+from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import StateSpec
@@ -37,7 +37,7 @@ class Errors:
 class Text:
     """What both sides read: the states before it, and tokens (B,) in order."""
 
-    states: State
+    states: State[Tensor]
     ids: list[Tensor] = field(default_factory=list)
 
 
@@ -52,11 +52,11 @@ class SideBySide:
     decoder: Stepper
     specs: Sequence[StateSpec]  # of the folded model's states, which the graph keeps in its own layout
     generator: torch.Generator
-    states: State = field(default_factory=dict)  # the model's now
+    states: State[Tensor] = field(default_factory=dict)  # the model's now
     worst: Errors = field(default_factory=Errors)
     texts: list[Text] = field(default_factory=list)
 
-    def begin(self, states: State) -> None:
+    def begin(self, states: State[Tensor]) -> None:
         """Put both sides into the same states."""
         self.states = states
         self.texts.append(Text(states))
@@ -89,7 +89,7 @@ class SideBySide:
         self.worst, self.texts = Errors(), []
         return worst, texts
 
-    def random_state(self, batch: int) -> State:
+    def random_state(self, batch: int) -> State[Tensor]:
         """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
 
         So all are non-zero, none is like another, and their size is one that the model can meet. The position is kept.
@@ -107,14 +107,14 @@ class SideBySide:
         """Tokens (shape), int64."""
         return torch.randint(0, self.model.config.vocab_size, shape, generator=self.generator)
 
-    def packed(self, states: State) -> dict[str, np.ndarray]:
+    def packed(self, states: State[Tensor]) -> dict[str, np.ndarray]:
         """The model's states as the decoder takes them."""
         return pack(arrays(self.model, states), self.decoder.signature.states)
 
     @property
     def prefix(self) -> int:
         """Tokens read for a random state: as many as the longest memory needs, up to half of what fits."""
-        wanted = max(block.mixer.horizon() for block in self.model.blocks)
+        wanted = max(mixer.memory_length() for block in self.model.blocks for mixer in block.mixers)
         end = self.model.config.max_positions
         return max(PREFIX_TOKENS, wanted if end is None else min(wanted, end // 2))
 
@@ -128,7 +128,7 @@ class SideBySide:
         return min(wanted, end - used)
 
 
-def arrays(model: Transformer, states: State) -> dict[str, np.ndarray]:
+def arrays(model: Transformer, states: State[Tensor]) -> dict[str, np.ndarray]:
     """The model's states by name as the folded model, and so its graph, keeps them."""
     return {name: value.numpy() for name, value in model.fold_states(states).items()}
 

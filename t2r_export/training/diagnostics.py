@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.stages import Stage, trace_blocks
+from t2r_export.training.stages import Stage
 
 
 @torch.no_grad()
@@ -21,9 +21,10 @@ def feature_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[di
     values: list[dict[str, list[float]]] = [{} for _ in model.blocks]
     for ids in batches:
         states = model.init_state(len(ids))
-        rotary = model.embed(ids, states)[1]
-        for number, block in enumerate(trace_blocks(model, ids)):
-            found = model.blocks[number].mixer.statistics(block.normed, model.layer_state(states, number), rotary)
+        step = model.context(states, model.ops(ids.shape[1]))
+        for number, trace in enumerate(model.trace(model.embed(ids, step), states, step)):
+            mixer = model.blocks[number].mixers[-1]
+            found = mixer.statistics(trace.normed, model.layer_state(states, number), step)
             for name, value in found.items():
                 values[number].setdefault(name, []).append(float(value))
     return [{name: _combined(name, of_batches) for name, of_batches in layer.items()} for layer in values]
@@ -42,7 +43,7 @@ def first_not_finite(stage: Stage, windows: Tensor) -> str | None:
     first layer. Leaves no gradients behind.
 
     Returns:
-        A description, `the output of student.blocks.2.mixer.phi_q`; None if everything is finite.
+        A description, `the output of student.blocks.2.mixers.0.inner.maps.q`; None if everything is finite.
     """
     for name, weight in stage.named_parameters():
         if not bool(weight.isfinite().all()):

@@ -121,7 +121,7 @@ def choose(
 
 def state_bytes(block: Block, length: int) -> int:
     """Of one sequence after `length` tokens."""
-    return sum(spec.bytes(1, length) for spec in block.mixer.state_spec())
+    return sum(spec.bytes(1, length) for spec in block.state_spec())
 
 
 def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> list[Option]:

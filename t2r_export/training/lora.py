@@ -68,7 +68,7 @@ def trainable(model: Transformer) -> dict[str, nn.Parameter]:
         for name, _ in module.named_parameters()
     }
     resting = {id(p) for projection in _projections(model) for p in projection.parameters()}
-    mixers = {id(p) for block in model.blocks for p in block.mixer.parameters()}
+    mixers = {id(p) for block in model.blocks for mixer in block.mixers for p in mixer.parameters()}
     return {
         name: p for name, p in model.named_parameters() if name in adapters or id(p) in mixers and id(p) not in resting
     }
@@ -87,8 +87,8 @@ def merge(model: Transformer) -> None:
 
 
 def _projections(model: Transformer) -> Iterator[nn.Linear]:
-    for block in model.blocks:
+    for mixer in (mixer for block in model.blocks for mixer in block.mixers):
         for name in PROJECTIONS:
-            projection = getattr(block.mixer, name, None)
+            projection = getattr(mixer, name, None)
             if isinstance(projection, nn.Linear):
                 yield projection

@@ -33,15 +33,15 @@ class Divergence(torch.autograd.Function):
 
 
 def variance(samples: Iterable[Sequence[Tensor]]) -> Tensor:
-    """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (1, T, D) -> (layers).
+    """Variance of each layer's outputs over all tokens, mean over the width: samples × layers of (T, D) -> (layers).
 
     Accumulated over single windows, so that it needs no more memory than training, and is the same for any number of
     processes.
     """
     sums = []
     for sample in samples:
-        flat = [y.double().flatten(0, 1) for y in sample]  # each (T, D)
-        sums.append(torch.stack([torch.stack([y.mean(0), y.square().mean(0)]) for y in flat]))
+        wide = [y.double() for y in sample]
+        sums.append(torch.stack([torch.stack([y.mean(0), y.square().mean(0)]) for y in wide]))
     mean, square = torch.stack(sums).mean(0).unbind(1)  # (layers, D) each
     return (square - mean.square()).mean(1).clamp(min=1e-12)
 

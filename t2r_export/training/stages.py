@@ -21,9 +21,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from t2r_export.model.mixers import State
-from t2r_export.model.positions import Rotary
-from t2r_export.model.transformer import Block, Transformer
+from t2r_export.model.ops import State
+from t2r_export.model.step import Step
+from t2r_export.model.transformer import Block, BlockTrace, Transformer
 from t2r_export.training import lora
 from t2r_export.training.losses import Divergence, next_token_loss, squared_error, variance
 from t2r_runtime.errors import UserError
@@ -60,18 +60,20 @@ class Stage(nn.Module):
         every = dict(self.student.named_parameters())
         return lora.trainable(self.student) if lora.attached(every) else every
 
-    def teacher_traces(self, windows: Tensor) -> Iterator[list[BlockTrace]]:
+    def teacher_traces(self, windows: Tensor) -> Iterator[list[BlockTrace[Tensor]]]:
         """The teacher's blocks on each window of a batch (B, T+1), one window at a time."""
         assert self.teacher is not None
         for window in windows.split(1):
-            yield trace_blocks(self.teacher, window[:, :-1])
+            yield self.teacher.traces(window[:, :-1])
 
     def measure(self, windows: Tensor) -> None:
         """Compute the constants of the loss, once, from a batch (B, T+1)."""
 
     def penalty(self) -> Tensor:
         """The sum of the mixers' own penalties, a scalar; part of the loss where all weights are trained."""
-        return torch.stack([block.mixer.penalty().to(self.device) for block in self.student.blocks]).sum()
+        return torch.stack(
+            [mixer.penalty().to(self.device) for block in self.student.blocks for mixer in block.mixers]
+        ).sum()
 
     @property
     def device(self) -> torch.device:
@@ -109,18 +111,18 @@ class LayerwiseStage(Stage):
         """Names of the parameters of the student's mixer in that layer that are trained; none if it is not new."""
         raise NotImplementedError
 
-    def target_delta(self, teacher: BlockTrace) -> Tensor:
-        """What the teacher's layer adds to the residual stream, (B, T, D): the scale of the error."""
+    def target_delta(self, teacher: BlockTrace[Tensor]) -> Tensor:
+        """What the teacher's layer adds to the residual stream, rows (B·T, D): the scale of the error."""
         raise NotImplementedError
 
     def output_and_target(
-        self, block: Block, teacher: BlockTrace, state: State, rotary: Rotary | None
+        self, block: Block, teacher: BlockTrace[Tensor], state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The student's output for the teacher's input, and the teacher's output, (B, T, D) each."""
+        """The student's output for the teacher's input, and the teacher's output, rows (B·T, D) each."""
         raise NotImplementedError
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        names = {f"blocks.{layer}.mixer.{name}" for layer, names in self.new.items() for name in names}
+        names = {f"blocks.{layer}.mixers.{name}" for layer, names in self.new.items() for name in names}
         return {name: p for name, p in self.student.named_parameters() if name in names}
 
     @torch.no_grad()
@@ -133,12 +135,12 @@ class LayerwiseStage(Stage):
         ids = windows[:, :-1]
         states = self.student.init_state(len(ids))
         with torch.no_grad():
-            blocks = trace_blocks(self.teacher, ids)
-            rotary = self.student.embed(ids, states)[1]
+            blocks = self.teacher.traces(ids)
+            step = self.student.context(states, self.student.ops(ids.shape[1]))
         losses = []
         for n in self.new:
             state = self.student.layer_state(states, n)
-            losses.append(squared_error(*self.output_and_target(self.student.blocks[n], blocks[n], state, rotary)))
+            losses.append(squared_error(*self.output_and_target(self.student.blocks[n], blocks[n], state, step)))
         return (torch.stack(losses) / self.variance).sum()
 
 
@@ -153,16 +155,16 @@ class Transfer(LayerwiseStage):
     )
 
     def trained_names(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
-        ours, theirs = (dict(model.blocks[layer].mixer.named_parameters()) for model in (student, teacher))
-        return ours.keys() - theirs.keys()
+        ours, theirs = (_mixer_parameters(model.blocks[layer]) for model in (student, teacher))
+        return ours - theirs
 
-    def target_delta(self, teacher: BlockTrace) -> Tensor:
+    def target_delta(self, teacher: BlockTrace[Tensor]) -> Tensor:
         return teacher.mixed
 
     def output_and_target(
-        self, block: Block, teacher: BlockTrace, state: State, rotary: Rotary | None
+        self, block: Block, teacher: BlockTrace[Tensor], state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        return block.mixer(teacher.normed, state, rotary)[0], teacher.mixed
+        return block.mixers[-1](teacher.normed, state, step)[0], teacher.mixed
 
 
 class Align(LayerwiseStage):
@@ -181,15 +183,15 @@ class Align(LayerwiseStage):
 
     def trained_names(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
         same = student.config.layers[layer] == teacher.config.layers[layer]
-        return set() if same else {name for name, _ in student.blocks[layer].mixer.named_parameters()}
+        return set() if same else _mixer_parameters(student.blocks[layer])
 
-    def target_delta(self, teacher: BlockTrace) -> Tensor:
+    def target_delta(self, teacher: BlockTrace[Tensor]) -> Tensor:
         return teacher.output - teacher.input
 
     def output_and_target(
-        self, block: Block, teacher: BlockTrace, state: State, rotary: Rotary | None
+        self, block: Block, teacher: BlockTrace[Tensor], state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        return block(teacher.input, state, rotary)[0], teacher.output
+        return block(teacher.input, state, step)[0], teacher.output
 
 
 class Distill(Stage):
@@ -219,10 +221,10 @@ class Distill(Stage):
         assert self.teacher is not None
         ids = windows[:, :-1]
         with torch.no_grad():
-            theirs = trace_blocks(self.teacher, ids)
-            target = logits_of(self.teacher, theirs)
-        ours = trace_blocks(self.student, ids)
-        logits = logits_of(self.student, ours)
+            theirs = self.teacher.traces(ids)
+            target = self.teacher.logits_of(theirs, len(ids))
+        ours = self.student.traces(ids)
+        logits = self.student.logits_of(ours, len(ids))
         loss: Tensor = Divergence.apply(logits.flatten(0, 1), target.flatten(0, 1))
         if self.loss_weights.hidden:
             errors = [squared_error(o.output, t.output) for o, t in zip(ours, theirs, strict=True)]
@@ -239,34 +241,9 @@ class Task(Stage):
         return next_token_loss(self.student(windows[:, :-1]), windows) + self.penalty()
 
 
-@dataclass(frozen=True)
-class BlockTrace:
-    """The values inside one block, (B, T, D) each."""
-
-    input: Tensor  # the residual stream before it
-    normed: Tensor  # the mixer's input
-    mixed: Tensor  # the mixer's output
-    output: Tensor  # the residual stream after it
-
-
-def trace_blocks(model: Transformer, ids: Tensor) -> list[BlockTrace]:
-    """The values inside every block for ids (B, T), from the initial state: `model(ids)` without its last line."""
-    states = model.init_state(len(ids))
-    x, rotary, _ = model.embed(ids, states)
-    blocks = []
-    for number, block in enumerate(model.blocks):
-        normed = block.norm1(x)
-        mixed, _ = block.mixer(normed, model.layer_state(states, number), rotary)
-        after = block.after_mixer(x, mixed)
-        blocks.append(BlockTrace(x, normed, mixed, after))
-        x = after
-    return blocks
-
-
-def logits_of(model: Transformer, blocks: list[BlockTrace]) -> Tensor:
-    """The last line of `model(ids)`: (B, T, vocabulary)."""
-    logits: Tensor = model.head(model.norm(blocks[-1].output))
-    return logits
+def _mixer_parameters(block: Block) -> set[str]:
+    """Their names, behind `blocks.N.mixers.`."""
+    return {f"{number}.{name}" for number, mixer in enumerate(block.mixers) for name, _ in mixer.named_parameters()}
 
 
 def _check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:

@@ -11,12 +11,9 @@ from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 
 TINY = dataclasses.replace(
-    sizes.SIZES["smollm-135m"],
+    sizes.SIZES["smollm-135m"].with_attention(heads=4, kv_heads=2, head_size=16),
     vocab_size=96,
     width=64,
-    heads=4,
-    kv_heads=2,
-    head_size=16,
     ffn_size=160,
     layers=(LinearConfig(8, positions="drop"),) * 3,
 )

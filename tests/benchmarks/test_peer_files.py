@@ -21,7 +21,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-GPT2 = dataclasses.replace(small.GPT2, kv_heads=small.H, layers=(SoftmaxConfig(),) * 2)
+GPT2 = dataclasses.replace(small.GPT2.with_attention(kv_heads=small.H), layers=(SoftmaxConfig(),) * 2)
 LLAMA = dataclasses.replace(small.LLAMA, layers=(SoftmaxConfig(),) * 2)
 
 
@@ -89,7 +89,7 @@ def test_every_weight_goes_into_the_file(
 def test_rotated_rows_are_neighbours(gguf: type[Writer], tmp_path: Path) -> None:
     model = small.model(LLAMA)
     write_gguf(model, tmp_path / "model.gguf", "Q4_0")
-    ours = model.blocks[1].mixer.q.weight.detach().numpy().reshape(small.H, small.V, small.WIDTH)
+    ours = model.blocks[1].mixers[0].q.weight.detach().numpy().reshape(small.H, small.V, small.WIDTH)
     theirs = gguf.made.tensors["blk.1.attn_q.weight"][0].reshape(small.H, small.V, small.WIDTH)
     assert np.array_equal(theirs[:, ::2], ours[:, : small.V // 2])
     assert np.array_equal(theirs[:, 1::2], ours[:, small.V // 2 :])

@@ -15,8 +15,9 @@ import torch
 
 import folders
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.files import sha256, sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -24,15 +25,12 @@ from t2r_runtime.errors import UserError
 CONFIG = ModelConfig(
     vocab_size=23,
     width=12,
-    heads=6,
-    kv_heads=3,
-    head_size=4,
     ffn_size=10,
     layers=(LinearConfig(5, positions="drop", guard=Guard("add", 1e-3)), SoftmaxConfig(), LinearConfig(7)),
-    position="rotary",
-    rotary=RotaryConfig(theta=77.0),
+    position="none",
     bos_token=1,
     eos_tokens=(2, 3),
+    attention=AttentionConfig(heads=6, kv_heads=3, head_size=4, rotary=RotaryConfig(theta=77.0)),
 )
 PROVENANCE = {"origin": {"format": "test"}, "stages": [{"name": "transfer", "steps": 3}, {"name": "task", "steps": 3}]}
 
@@ -54,9 +52,9 @@ def saved(tmp_path: Path) -> Path:
     [
         {},
         {"tied_head": False},
-        {"position": "learned", "max_positions": 9, "rotary": None},
-        {"position": "sinusoidal", "rotary": None},
-        {"position": "none", "rotary": None, "norm": "rms", "gated_ffn": True, "ffn_bias": False},
+        {"position": "learned", "max_positions": 9},
+        {"position": "sinusoidal"},
+        {"position": "none", "norm": "rms", "gated_ffn": True, "ffn_bias": False},
         {"layers": (dataclasses.replace(CONFIG.layers[0], folded=True),)},
     ],
 )
@@ -135,8 +133,8 @@ def test_an_imported_folder_goes_through_a_file_unchanged(tmp_path: Path) -> Non
 def test_saving_needs_finite_weights_and_leaves_the_old_file(saved: Path) -> None:
     before, model = saved.read_bytes(), random_model()
     with torch.no_grad():
-        model.blocks[1].mixer.q.weight[2, 3] = torch.nan
-    with pytest.raises(UserError, match="finite numbers in 'blocks.1.mixer.q.weight'; received NaN"):
+        model.blocks[1].mixers[0].q.weight[2, 3] = torch.nan
+    with pytest.raises(UserError, match="finite numbers in 'blocks.1.mixers.0.q.weight'; received NaN"):
         checkpoint.save(saved, model, None, {})
     assert saved.read_bytes() == before
 
@@ -266,7 +264,7 @@ def drop(*keys: str) -> Change:
     return change
 
 
-Q = ("weights", "blocks.1.mixer.q.weight")
+Q = ("weights", "blocks.1.mixers.0.q.weight")
 
 
 @pytest.mark.parametrize(
@@ -291,13 +289,16 @@ Q = ("weights", "blocks.1.mixer.q.weight")
         (put(*Q, value=torch.ones(24, 12).to_sparse()), "tensors by name as the weights"),
         (
             put(*Q, value=torch.full((24, 12), torch.inf)),
-            "finite numbers in 'blocks.1.mixer.q.weight'; received an inf",
+            "finite numbers in 'blocks.1.mixers.0.q.weight'; received an inf",
         ),
         (put(*Q, value=torch.ones(24, 12).int()), "dense floating-point numbers in .*; received strided of int32"),
-        (put(*Q, value=torch.ones(12, 24)), "the shapes .*; received blocks.1.mixer.q.weight 12×24 instead of 24×12"),
+        (
+            put(*Q, value=torch.ones(12, 24)),
+            "the shapes .*; received blocks.1.mixers.0.q.weight 12×24 instead of 24×12",
+        ),
         (
             drop(*Q),
-            "the 59 tensors that its config describes; received missing blocks.1.mixer.q.weight, unexpected none",
+            "the 59 tensors that its config describes; received missing blocks.1.mixers.0.q.weight, unexpected none",
         ),
         (
             put("weights", "x", value=torch.ones(1)),
@@ -326,7 +327,7 @@ def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     weight = torch.ones(24 * 12)
     for layer in range(1000):
-        data["weights"][f"blocks.{layer}.mixer.q.weight"] = weight.view(24, 12)
+        data["weights"][f"blocks.{layer}.mixers.0.q.weight"] = weight.view(24, 12)
     torch.save(data, saved)
     refused(saved, r"weights of at most the \d+ bytes of .*; received \d+ bytes")
 
@@ -334,8 +335,8 @@ def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
 def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     huge = 1 << 20
-    data["config"] |= {"width": huge, "heads": huge, "kv_heads": huge, "head_size": huge}
-    data["config"] |= {"position": "none", "rotary": None}
+    data["config"] |= {"width": huge, "position": "none"}
+    data["config"]["attention"] |= {"heads": huge, "kv_heads": huge, "head_size": huge, "rotary": None}
     data["config"]["layers"][0] |= {"feature_size": huge, "folded": True}
     torch.save(data, saved)
     refused(saved, "sizes that some memory could hold; received Storage size calculation overflowed")
@@ -347,7 +348,8 @@ def test_any_config_value_of_a_wrong_type_is_an_error_of_the_user(saved: Path, w
     places = [(original, key) for key in original]
     places += [(original["layers"][0], key) for key in original["layers"][0]]
     places += [(original["layers"][0]["guard"], key) for key in original["layers"][0]["guard"]]
-    places += [(original["rotary"], key) for key in original["rotary"]]
+    attention = original["attention"]
+    places += [(part, key) for part in (attention, attention["rotary"]) for key in part]
     for owner, key in places:
         before, owner[key] = owner[key], wrong
         with contextlib.suppress(UserError):  # some values fit some places

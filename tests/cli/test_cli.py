@@ -191,17 +191,9 @@ def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
     assert [fold["folded"] for fold in result["folds"]] == [False, False]
 
 
-@pytest.mark.parametrize(
-    "mixer, said, count",
-    [
-        (["--feature-size", 3], "prefill graph: reads many tokens of a prompt at once", 3),
-        (["--mixer", "lstm"], "no prefill graph: layer 0: lstm has no form for many tokens in a graph", 1),
-    ],
-)
+@pytest.mark.parametrize("mixer", [["--feature-size", 3], ["--mixer", "lstm"]])
 def test_export_for_prompts(
     mixer: list[object],
-    said: str,
-    count: int,
     folder: Path,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -210,11 +202,11 @@ def test_export_for_prompts(
     source = tmp_path_factory.mktemp("converted") / "model.pt"
     run(capsys, "convert", folder / "model.pt", source, *mixer)
     out, _ = run(capsys, "export", source, tmp_path / "g.onnx", "--prefill", "--top-k", 2)
-    assert f"{said}\n" in out
-    assert len(list(tmp_path.iterdir())) == count
+    assert "prefill graph: reads many tokens of a prompt at once\n" in out
+    assert len(list(tmp_path.iterdir())) == 3
     assert Decoder(tmp_path / "g.onnx").signature.top_k == 2
     out, _ = run(capsys, "quantize", tmp_path / "g.onnx", tmp_path / "q.onnx", "--scheme", "int8")
-    assert ("no prefill graph: int8 rounds" in out) == (count == 3)
+    assert "no prefill graph: int8 rounds" in out
 
 
 def test_export_and_generate_with_a_loop(
@@ -294,7 +286,9 @@ def test_inspect(folder: Path, capsys: Output) -> None:
         assert f"{name}: a " in out
         assert err == ""
         result = json.loads(run(capsys, "inspect", folder / name, "--json")[0])
-        assert [layer["kind"] for layer in result["layers"]] == ["softmax" if name == "model.pt" else "linear"] * 2
+        assert [layer["mixer"]["kind"] for layer in result["layers"]] == [
+            "softmax" if name == "model.pt" else "linear"
+        ] * 2
 
 
 class TestGenerate:

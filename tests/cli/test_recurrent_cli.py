@@ -16,7 +16,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.model.initialize import initialize
 
 PLAIN = dataclasses.replace(
-    CONFIG, heads=1, kv_heads=1, head_size=1, ffn_size=1, norm="none", residual=False, position="none"
+    CONFIG.with_attention(heads=1, kv_heads=1, head_size=1), ffn_size=1, norm="none", residual=False, position="none"
 )
 MODELS: dict[str, ModelConfig] = {
     "lstm": dataclasses.replace(PLAIN, layers=(LSTMConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),

@@ -89,14 +89,15 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
     text = folder / "long.txt"
     text.write_text("the cat sat on the mat. the dog sat on the cat. " * 200)
     auto[-1] = text
-    result = json.loads(run(capsys, *auto, "--budget", "1.5k", *options, "--json")[0])
+    # a window in one layer at most: the other layers learn
+    result = json.loads(run(capsys, *auto, "--budget", "1k", *options, "--json")[0])
     made = checkpoint.load(tmp_path / "auto.pt")
     assert made.config.to_dict() == result["config"]
-    assert result["state_bytes"] == sum(s.bytes(1, 90) for s in made.model.state_spec()) <= 1500
+    assert result["state_bytes"] == sum(s.bytes(1, 90) for s in made.model.state_spec()) <= 1000
     assert [result["options"][i]["mixer"] for i in result["chosen"]] == result["config"]["layers"]
-    assert made.provenance["convert"]["auto"]["budget"] == 1500
+    assert made.provenance["convert"]["auto"]["budget"] == 1000
     assert len(result["options"]) == 2 * 3
-    out, err = run(capsys, *auto, "--budget", "1.5k", *options)
+    out, err = run(capsys, *auto, "--budget", "1k", *options)
     assert out.splitlines()[0].split() == ["layer", "softmax", *(str(option) for option in options[1:4:2]), "chosen"]
     assert "nats/token before finetuning" in out
     assert err.count("transfer loss") == 2

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
-from t2r_export.config.mixers import MIXER_CONFIGS, Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig, RotaryConfig
-from t2r_export.model.mixers import MIXERS
+from t2r_export.config.tagged import resolve
+from t2r_export.model.mixers.base import Stateful
 from t2r_runtime.errors import UserError
 
 guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
@@ -51,8 +52,7 @@ rotaries = st.builds(
 softmaxes = st.just(SoftmaxConfig())
 models = st.builds(
     dataclasses.replace,
-    st.just(LLAMA),
-    rotary=rotaries,
+    rotaries.map(lambda rotary: LLAMA.with_attention(rotary=rotary)),
     layers=st.lists(linears | softmaxes, min_size=1, max_size=4).map(tuple),
     norm=st.sampled_from(ModelConfig.NORMS),
     activation=st.sampled_from(ModelConfig.ACTIVATIONS),
@@ -78,15 +78,16 @@ def test_frozen() -> None:
 
 
 def test_defaults_may_be_left_out() -> None:
-    data = {"vocab_size": 5, "width": 4, "heads": 2, "kv_heads": 1, "head_size": 3, "ffn_size": 6, "max_positions": 9}
+    attention = {"heads": 2, "kv_heads": 1, "head_size": 3}
+    data = {"vocab_size": 5, "width": 4, "attention": attention, "ffn_size": 6, "max_positions": 9}
     config = ModelConfig.from_dict(data | {"layers": [{"kind": "linear", "feature_size": 2}, {"kind": "softmax"}]})
     assert config.layers == (LinearConfig(2), SoftmaxConfig())
 
 
-def test_the_two_tables_of_mixers_agree() -> None:
-    assert MIXER_CONFIGS.keys() == MIXERS.keys()
-    for kind, config in MIXER_CONFIGS.items():
-        assert config.kind == kind
+def test_the_table_of_mixers_names_a_class_of_every_kind() -> None:
+    for kind, entry in MIXERS.items():
+        assert entry.config.kind == kind
+        assert issubclass(resolve(entry.model), Stateful)
 
 
 HUGE = 1 << 20
@@ -102,20 +103,18 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"kv_heads": 4}, "kv_heads to divide heads=6; received 4; correct kv_heads"),
     ({"norm": "batch"}, "norm to be one of layer, rms, none; received 'batch'; choose one of those for norm"),
     ({"activation": "tanh"}, "activation to be one of relu, gelu, gelu_tanh, silu; received 'tanh'"),
-    ({"position": "alibi"}, "position to be one of learned, sinusoidal, rotary, none; received 'alibi'"),
+    ({"position": "alibi"}, "position to be one of learned, sinusoidal, none; received 'alibi'"),
     ({"norm_eps": 0.0}, "norm_eps to be a finite positive number; received 0.0; correct norm_eps"),
     ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),
     ({"norm_eps": 10**400}, "norm_eps to be a finite positive number; received 1000"),
     ({"gated_ffn": 1}, "gated_ffn to be true or false; received 1; correct gated_ffn"),
     ({"max_positions": None}, "max_positions to be an integer from 1 to 2147483648; received None"),
-    ({"position": "none"}, "no max_positions, since none positions do not end; received 40; leave max_positions out"),
     (
-        {"position": "rotary", "max_positions": None},
-        "a rotary config exactly when position is 'rotary'; received position='rotary', rotary=None",
+        {"position": "none"},
+        "no max_positions, since positions of the kind none do not end; received 40; leave max_positions out",
     ),
-    ({"rotary": RotaryConfig()}, "a rotary config exactly when position is 'rotary'; received position='learned'"),
     (
-        {"position": "rotary", "max_positions": None, "rotary": RotaryConfig(), "head_size": 3},
+        {"rotary": RotaryConfig(), "head_size": 3},
         "an even head_size of at most 16384 for rotary positions; received 3; correct head_size",
     ),
     (
@@ -131,8 +130,6 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {
-            "position": "rotary",
-            "max_positions": None,
             "rotary": RotaryConfig(),
             "layers": (LinearConfig(5, folded=True),),
         },
@@ -143,8 +140,10 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("changes, message", BAD_MODELS)
 def test_model_refuses(changes: dict[str, Any], message: str) -> None:
+    of_attention = {name: value for name, value in changes.items() if hasattr(GPT2.attention, name)}
+    others = {name: value for name, value in changes.items() if name not in of_attention}
     with pytest.raises(UserError) as caught:
-        dataclasses.replace(GPT2, **changes)
+        dataclasses.replace(GPT2.with_attention(**of_attention), **others)
     assert str(caught.value).startswith(f"expected {message}")
 
 
@@ -203,20 +202,29 @@ def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(f"expected {message}")
 
 
+ATTENTION = {"heads": 2, "kv_heads": 1, "head_size": 4}
 BAD_DATA: list[tuple[dict[str, Any], str]] = [
     ({"widht": 3}, "missing none, unexpected ['widht']; correct the model's config, or read it with the version that"),
     ({"layers": "linear"}, "expected layers to be a list of at most 1024; received str; correct the config"),
     ({"layers": [3]}, "expected a mixer's config to be a JSON object; received int; correct the config"),
-    ({"layers": [{}]}, f"expected mixer kind to be one of {', '.join(MIXER_CONFIGS)}; received None; choose one"),
-    ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(MIXER_CONFIGS)}; received ['linear']; choose one"),
+    ({"layers": [{}]}, f"expected mixer kind to be one of {', '.join(MIXERS)}; received None; choose one"),
+    ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(MIXERS)}; received ['linear']; choose one"),
     ({"layers": [{"kind": "linear"}]}, "missing ['feature_size'], unexpected none; correct a linear mixer's config"),
     ({"layers": [{"kind": "softmax", "feature_size": 3}]}, "missing none, unexpected ['feature_size']; correct a soft"),
     (
         {"layers": [{"kind": "linear", "feature_size": 3, "guard": {"epsilon": 1}}]},
         "expected the guard to have the keys eps, kind; received missing none, unexpected ['epsilon']",
     ),
-    ({"rotary": {"base": 1}}, "expected the rotary config to have the keys factor, high_freq_factor, low_freq_factor,"),
-    ({"rotary": 10000}, "expected the rotary config to be a JSON object; received int"),
+    (
+        {"attention": {**ATTENTION, "rotary": {"base": 1}}},
+        "expected the rotary config to have the keys factor, high_freq_factor, low_freq_factor,",
+    ),
+    ({"attention": {**ATTENTION, "rotary": 10000}}, "expected the rotary config to be a JSON object; received int"),
+    (
+        {"attention": {"heads": 2}},
+        "expected the attention's config to have the keys head_size, heads, kv_heads, output_",
+    ),
+    ({"attention": 8}, "expected the attention's config to be a JSON object; received int"),
     ({"eos_tokens": 2}, "expected eos_tokens to be a list; received int; correct eos_tokens"),
 ]
 
@@ -230,8 +238,10 @@ def test_from_dict_refuses(changes: dict[str, Any], message: str) -> None:
 
 def test_from_dict_names_what_is_missing() -> None:
     data = GPT2.to_dict()
-    del data["width"], data["heads"]
-    with pytest.raises(UserError, match=r"received missing \['heads', 'width'\], unexpected none; correct the model's"):
+    del data["width"], data["layers"]
+    with pytest.raises(
+        UserError, match=r"received missing \['layers', 'width'\], unexpected none; correct the model's"
+    ):
         ModelConfig.from_dict(data)
     with pytest.raises(UserError, match="expected the model's config to be a JSON object; received list"):
         ModelConfig.from_dict([])  # type: ignore[arg-type]

@@ -19,7 +19,11 @@ MEMORY = ProductKeyConfig(32, 16)
 
 def test_projections_are_small_and_smaller_where_they_write() -> None:
     made = initialize(WIDE, 0).state_dict()
-    for name, std in (("embedding.weight", 0.02), ("blocks.0.ffn.up.weight", 0.02), ("blocks.0.mixer.o.weight", 0.01)):
+    for name, std in (
+        ("embedding.weight", 0.02),
+        ("blocks.0.ffn.up.weight", 0.02),
+        ("blocks.0.mixers.0.o.weight", 0.01),
+    ):
         assert float(made[name].std()) == pytest.approx(std, rel=0.1), name
     assert not made["blocks.0.ffn.up.bias"].any()
 
@@ -27,7 +31,7 @@ def test_projections_are_small_and_smaller_where_they_write() -> None:
 def test_other_parts_start_as_their_own_class_says() -> None:
     made = initialize(dataclasses.replace(WIDE, feed_forwards=(MEMORY, DENSE)), 0)
     parameters = made.state_dict()
-    gates = parameters["blocks.1.mixer.rnn.weight_hh_l0"]
+    gates = parameters["blocks.1.mixers.0.rnn.weight_hh_l0"]
     assert float(gates.std()) == pytest.approx(64**-0.5 / math.sqrt(3), rel=0.05)  # torch's: uniform, ± D^-0.5
     assert float(parameters["blocks.0.ffn.values"].std()) == pytest.approx(64**-0.5, rel=0.05)
 

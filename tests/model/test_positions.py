@@ -12,33 +12,50 @@ from hypothesis import strategies as st
 
 from small import CONFIGS, LLAMA, POSITIONS, WIDTH, V, model
 from t2r_export.config.model import RotaryConfig
-from t2r_export.model.positions import LearnedPositions, Positions, build_positions, rotary_frequencies, rotate
+from t2r_export.model.positions import (
+    LearnedPositions,
+    Positions,
+    Rope,
+    Rotation,
+    apply_rope,
+    build_positions,
+    rotary_frequencies,
+)
+from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
+
+TORCH = TorchOps()
 
 
 def positions(kind: str) -> Positions:
     return model({"rotary": "rotary_keep"}.get(kind, kind)).positions
 
 
-@pytest.mark.parametrize("kind, needs", [("learned", True), ("sinusoidal", True), ("rotary", True), ("none", False)])
-def test_what_each_kind_does(kind: str, needs: bool) -> None:
-    made, x, place = positions(kind), torch.randn(2, WIDTH), torch.tensor([3, 8], dtype=torch.int32)
-    assert made.needs_state is needs
-    assert torch.equal(made.embed(x, place), x) == (kind in ("rotary", "none"))
-    assert (made.rotary(place) is not None) == (kind == "rotary")
+def rope() -> Rope:
+    return model("rotary_keep").ropes[0]
+
+
+@pytest.mark.parametrize(
+    "kind, counts", [("learned", True), ("sinusoidal", True), ("rotary_keep", True), ("none", False)]
+)
+def test_what_each_kind_does(kind: str, counts: bool) -> None:
+    made, x, place = model(kind), torch.randn(2, WIDTH), torch.tensor([3, 8], dtype=torch.int32)
+    assert made.counts is (kind != "none")
+    assert torch.equal(made.positions.embed(x, place, TORCH), x) == (kind in ("rotary_keep", "none"))
+    assert bool(made.ropes) == (kind == "rotary_keep")
 
 
 def test_learned_adds_its_row() -> None:
     made = positions("learned")
     assert isinstance(made, LearnedPositions)
     place = torch.tensor([0, POSITIONS - 1], dtype=torch.int32)
-    assert torch.equal(made.embed(torch.zeros(2, WIDTH), place), made.table.weight[place])
+    assert torch.equal(made.embed(torch.zeros(2, WIDTH), place, TORCH), made.table.weight[place])
 
 
 def test_learned_ends_with_a_message() -> None:
     made = positions("learned")
     with pytest.raises(UserError) as caught:
-        made.embed(torch.zeros(2, WIDTH), torch.tensor([3, POSITIONS], dtype=torch.int32))
+        made.embed(torch.zeros(2, WIDTH), torch.tensor([3, POSITIONS], dtype=torch.int32), TORCH)
     assert str(caught.value) == (
         "expected positions 0 to 39, the rows of the learned table; received position 40; "
         "start a new text, or choose past_end='clamp'"
@@ -51,40 +68,67 @@ def test_learned_clamped_stays_at_its_last_row() -> None:
     made.past_end = "clamp"
     far = torch.tensor([3, POSITIONS - 1, POSITIONS, 10**6], dtype=torch.int32)
     last = POSITIONS - 1
-    assert torch.equal(made.embed(torch.zeros(4, WIDTH), far), made.table.weight[[3, last, last, last]])
+    assert torch.equal(made.embed(torch.zeros(4, WIDTH), far, TORCH), made.table.weight[[3, last, last, last]])
 
 
 def test_sinusoidal_is_the_formula() -> None:
     place = np.array([0, 255, 100_000, 2**31 - 1])
-    received = positions("sinusoidal").embed(torch.zeros(4, WIDTH), torch.from_numpy(place).int()).numpy()
+    received = positions("sinusoidal").embed(torch.zeros(4, WIDTH), torch.from_numpy(place).int(), TORCH).numpy()
     angles = place[:, None] * 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)
     np.testing.assert_allclose(received, np.concatenate([np.sin(angles), np.cos(angles)], 1), rtol=0, atol=4e-7)
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "rotary"])
-def test_nothing_ends(kind: str) -> None:
-    made, end = positions(kind), torch.tensor([2**31 - 1], dtype=torch.int32)
-    assert torch.isfinite(made.embed(torch.zeros(1, WIDTH), end)).all()
-    for value in made.rotary(end) or ():
+def test_nothing_ends() -> None:
+    end = torch.tensor([2**31 - 1], dtype=torch.int32)
+    assert torch.isfinite(positions("sinusoidal").embed(torch.zeros(1, WIDTH), end, TORCH)).all()
+    for value in rope().at(end[:, None], TORCH):
         assert torch.isfinite(value).all()
+
+
+def test_a_rope_is_the_formula() -> None:
+    """Where positions are computed, for each token of each sequence, and where they are known beforehand."""
+    made = rope()
+    place = np.array([[0, 255, 100_000], [7, 8, 2**31 - 1]])
+    frequencies = made.frequencies.double().numpy()
+    received = made.at(torch.from_numpy(place).int(), TORCH)
+    for value, function in zip(received, (np.cos, np.sin), strict=True):
+        assert value.shape == (2, 1, 3, V // 2)
+        expected = function(place[..., None] * frequencies)
+        np.testing.assert_allclose(value[:, 0].numpy(), expected, rtol=0, atol=4e-7)
+    for value, function in zip(made.between(-3, 5, TORCH, "rope"), (np.cos, np.sin), strict=True):
+        expected = function(np.arange(-3, 5)[:, None] * frequencies)
+        np.testing.assert_allclose(value.numpy(), expected, rtol=0, atol=1e-7)
+
+
+def test_positions_known_beforehand_are_computed_once() -> None:
+    made = rope()
+    first, again = (made.between(0, 3, TORCH, "rope") for _ in range(2))
+    assert list(made._fixed) == [(0, 3)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 10**9))
 def test_rotary_knows_distances_alone(i: int, j: int, shift: int) -> None:
-    made = positions("rotary")
-    q, k = torch.randn(2, 1, 1, V, generator=torch.Generator().manual_seed(i + j), dtype=torch.float64)
+    made = rope()
+    q, k = torch.randn(2, 1, 1, 1, V, generator=torch.Generator().manual_seed(i + j), dtype=torch.float64)
 
     def score(a: int, b: int) -> float:
-        turned = [rotate(x, made.rotary(torch.tensor([p], dtype=torch.int32))) for x, p in ((q, a), (k, b))]
-        return float((turned[0] * turned[1]).sum())
+        places = (torch.tensor([[p]], dtype=torch.int32) for p in (a, b))
+        rotated = [apply_rope(x, made.at(p, TORCH), TORCH) for x, p in zip((q, k), places, strict=True)]
+        return float((rotated[0] * rotated[1]).sum())
 
     assert math.isclose(score(i, j), score(i + shift, j + shift), abs_tol=1e-5)
 
 
 def test_rotary_by_hand() -> None:
     """A quarter turn of pair (0, 2) by position 1; pair (1, 3) turns by 0."""
-    cos, sin = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
-    assert rotate(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), (cos, sin)).tolist() == [[-3.0, 2.0, 1.0, 4.0]]
+    quarter = Rotation(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]))
+    assert apply_rope(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), quarter, TORCH).tolist() == [[-3.0, 2.0, 1.0, 4.0]]
+
+
+def test_what_is_behind_the_rotated_numbers_stays() -> None:
+    quarter = Rotation(torch.tensor([0.0]), torch.tensor([1.0]))
+    assert apply_rope(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), quarter, TORCH).tolist() == [[-2.0, 1.0, 3.0, 4.0]]
 
 
 def test_frequencies() -> None:
@@ -105,9 +149,10 @@ def test_llama3_scaling_keeps_fast_ones_and_slows_slow_ones() -> None:
     assert ((scaled < plain) & (scaled > plain / 8))[between].all()
 
 
-def test_turns_are_no_weights() -> None:
+def test_tables_are_no_weights() -> None:
     for kind in ("sinusoidal", "rotary_keep"):
-        assert not any("turns" in name for name in model(kind).state_dict())
+        assert not any("table" in name for name in model(kind).state_dict())
+    assert LLAMA.rotary is not None
     with torch.device("meta"):
-        assert build_positions(LLAMA).turns.device.type == "cpu"
-    assert CONFIGS["rotary_keep"] == LLAMA
+        assert Rope(LLAMA.rotary, V).table.device.type == "cpu"
+        assert build_positions(CONFIGS["sinusoidal"]).table.device.type == "cpu"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, POSITIONS, VOCABULARY, B, T
 from t2r_export.model.feed_forward import activate
+from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -144,4 +145,4 @@ def test_a_tied_head_is_the_embedding() -> None:
     "name, expected", [("relu", 0.0), ("silu", -0.268941), ("gelu", -0.158655), ("gelu_tanh", -0.158808)]
 )
 def test_activations_at_minus_one(name: str, expected: float) -> None:
-    assert float(activate(torch.tensor(-1.0), name)) == pytest.approx(expected, abs=1e-6)
+    assert float(activate(torch.tensor(-1.0), name, TorchOps())) == pytest.approx(expected, abs=1e-6)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,14 +18,16 @@ from torch import Tensor, nn
 
 from small import B, G, H, K, V
 from t2r_export.config.targets import TARGETS
+from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.prefill import CHUNK
-from t2r_export.graph.recorder import GraphOps, Value, value_info
-from t2r_export.model.mixers.recurrences import RECURRENCES
-from t2r_export.model.ops import TORCH, TorchOps
+from t2r_export.graph.recorder import Value, value_info
+from t2r_export.model.ops import Ops, update_rule
+from t2r_export.model.torch_ops import TorchOps
 
-# what a layer's decay may be: computed for each sequence, for each of its features too, or the same for all sequences
-DECAYS = {"data": (B, G, 1, 1), "feature": (B, G, K, 1), "fixed": (1, G, 1, 1)}
-CASES = [(rule, decay) for rule in RECURRENCES for decay in (DECAYS if RECURRENCES[rule].gated else ["none"])]
+RULES = {"linear": "", "gated": "g", "delta": "b", "gated_delta": "gb"}  # g: has gates, b: has rates β
+# what a layer's decay may be: computed for each sequence, or the same for all of them
+DECAYS = {"data": (B, G, 1, 1), "fixed": (1, G, 1, 1)}
+CASES = [(rule, decay) for rule in RULES for decay in (DECAYS if "g" in RULES[rule] else ["none"])]
 
 
 @pytest.fixture(autouse=True)
@@ -33,33 +37,34 @@ def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def inputs(rule: str, decay: str) -> dict[str, Tensor]:
     """q, k, v, S, z and the logits of g and β, as far as the rule has them."""
-    shapes = {"q": (B, H * K), "k": (B, G * K), "v": (B, G * V), "S": (B, G, K, V)}
-    if not RECURRENCES[rule].delta:
+    shapes: dict[str, tuple[int, ...]] = {"q": (B, H, 1, K), "k": (B, G, 1, K), "v": (B, G, 1, V), "S": (B, G, K, V)}
+    if "b" not in RULES[rule]:
         shapes["z"] = (B, G, K)
-    if RECURRENCES[rule].gated:
-        shapes["gate"] = DECAYS[decay]  # type: ignore[assignment]
-    if RECURRENCES[rule].delta:
-        shapes["beta"] = (B, G, 1, 1)  # type: ignore[assignment]
+    if "g" in RULES[rule]:
+        shapes["gate"] = DECAYS[decay]
+    if "b" in RULES[rule]:
+        shapes["beta"] = (B, G, 1, 1)
     generator = torch.Generator().manual_seed(0)
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
-def token(ops: TorchOps, rule: str, given: dict[str, Tensor]) -> list[Tensor]:
+def token(ops: Ops[Any], rule: str, given: Mapping[str, Any]) -> list[Any]:
     log_gate = ops.log_sigmoid(given["gate"]) if "gate" in given else None
     beta = ops.sigmoid(given["beta"]) if "beta" in given else None
     operands = [given.get(name) for name in "qkvSz"]
-    return [out for out in RECURRENCES[rule].step(*operands, log_gate, beta, ops) if out is not None]
+    return [out for out in ops.linear_attention(*operands, log_gate, beta) if out is not None]
 
 
 def graph(target: str, rule: str, given: dict[str, Tensor], batch: str | int) -> tuple[onnx.ModelProto, list[str]]:
     ops = TARGETS[target].ops(nn.Module(), batch)
     values = {name: Value(name, "float32", (1 if len(x) == 1 else batch, *x.shape[1:])) for name, x in given.items()}
-    return made(ops, target, values, token(ops, rule, values))  # type: ignore[arg-type]
+    return made(ops, target, values, token(ops, rule, values))
 
 
 def made(
     ops: GraphOps, target: str, values: dict[str, Value], outputs: list[Value]
 ) -> tuple[onnx.ModelProto, list[str]]:
+    outputs = [ops.settled(out) for out in outputs]
     names = [out.name for out in outputs]
     ops.prune(names)
     graph = helper.make_graph(
@@ -79,7 +84,7 @@ def made(
 @pytest.mark.parametrize("rule, decay", CASES)
 def test_a_token(target: str, rule: str, decay: str) -> None:
     given = inputs(rule, decay)
-    expected = token(TORCH, rule, given)
+    expected = token(TorchOps(), rule, given)
     for batch in ("B", B):
         model, names = graph(target, rule, given, batch)
         session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -90,38 +95,37 @@ def test_a_token(target: str, rule: str, decay: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["portable", "fused", "standard"])
-@pytest.mark.parametrize("rule, fixed", [(rule, fixed) for rule in RECURRENCES for fixed in (False, True)])
+@pytest.mark.parametrize("rule, fixed", [(rule, fixed) for rule in RULES for fixed in (False, True)])
 def test_many_tokens(target: str, rule: str, fixed: bool) -> None:
     """Keys that are alike, rates near 1, and gates that are nearly open or close altogether: what a form that is exact
     on paper alone would get wrong."""
     T = 2 * CHUNK + 5
     generator = torch.Generator().manual_seed(0)
     draw = functools.partial(torch.randn, generator=generator)
-    q, k, v = draw(B, T, H, K), F.normalize(1 + 0.3 * draw(B, T, G, K), dim=-1), draw(B, T, G, V)
-    S, z = draw(B, G, K, V), None if RECURRENCES[rule].delta else draw(B, G, K).abs()
-    shape = (1, 1, G, 1, 1) if fixed else (B, T, G, 1, 1)
-    closing = torch.tensor([-1e-6, -0.1, -90.0])[torch.randint(0, 3, shape, generator=generator)]
-    log_gate = closing if RECURRENCES[rule].gated else None
-    beta = 1 - 0.1 * torch.rand((B, T, G, 1, 1), generator=generator) if RECURRENCES[rule].delta else None
-    rows = {"q": q, "k": k, "v": v, "log_gate": log_gate, "beta": beta}
-    given = {name: x.flatten(0, 1) for name, x in rows.items() if x is not None}
-    states = {"S": S} if z is None else {"S": S, "z": z}
-    wide = {name: x.double() for name, x in (given | states).items()}
-    operands = [wide.get(name) for name in ("q", "k", "v", "S", "z", "log_gate", "beta")]
-    expected = [out for out in TORCH.linear_attention(*operands) if out is not None]
+    q, k, v = draw(B, H, T, K), F.normalize(1 + 0.3 * draw(B, G, T, K), dim=-1), draw(B, G, T, V)
+    given = {"q": q, "k": k, "v": v, "S": draw(B, G, K, V)}
+    if "b" not in RULES[rule]:
+        given["z"] = draw(B, G, K).abs()
+    shape = (1, G, 1, 1) if fixed else (B, G, T, 1)
+    if "g" in RULES[rule]:
+        closing = torch.tensor([-1e-6, -0.1, -90.0])
+        given["log_gate"] = closing[torch.randint(0, 3, shape, generator=generator)]
+    if "b" in RULES[rule]:
+        given["beta"] = 1 - 0.1 * torch.rand((B, G, T, 1), generator=generator)
+    names = ("q", "k", "v", "S", "z", "log_gate", "beta")
+    wide = {name: x.double() for name, x in given.items()}
+    expected = [o for o in TorchOps(T, wide["q"]).linear_attention(*(wide.get(n) for n in names)) if o is not None]
 
-    ops = TARGETS[target].ops(nn.Module(), B)
-    x = Value("x", "float32", (B, "N", 1))
-    ops.rows(x)
-    assert ops.prompt is not None
-    values = {"x": x} | {name: Value(name, "float32", tuple(state.shape)) for name, state in states.items()}
-    for name, rows_ in given.items():
-        values[name] = Value(name, "float32", (1 if len(rows_) == 1 else ops.prompt.rows, *rows_.shape[1:]))
-    outputs = ops.linear_attention(*(values.get(name) for name in ("q", "k", "v", "S", "z", "log_gate", "beta")))  # type: ignore[arg-type]
-    model, names = made(ops, target, values, [out for out in outputs if out is not None])
+    ops = TARGETS[target].ops(nn.Module(), B, "T")
+    values = {"x": Value("x", "float32", (B, "T", 1))}
+    ops.flatten_tokens(values["x"])
+    for name, tensor in given.items():
+        values[name] = Value(name, "float32", tuple("T" if d == T else d for d in tensor.shape))
+    outputs = [out for out in ops.linear_attention(*(values.get(n) for n in names)) if out is not None]
+    model, outs = made(ops, target, values, outputs)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    feeds = {name: x.numpy() for name, x in (given | states | {"x": torch.zeros(B, T, 1)}).items()}
-    for value, wanted in zip(session.run(names, feeds), expected, strict=True):
+    feeds = {name: x.numpy() for name, x in (given | {"x": torch.zeros(B, T, 1)}).items()}
+    for value, wanted in zip(session.run(outs, feeds), expected, strict=True):
         np.testing.assert_allclose(value, wanted.numpy(), rtol=2e-5, atol=2e-5)
 
 
@@ -150,3 +154,9 @@ def test_npu_has_the_sigmoid_itself() -> None:
         model, _ = graph(target, "gated", inputs("gated", "data"), B)
         used = Counter(node.op_type for node in model.graph.node)
         assert (used["Sigmoid"], used["Softplus"], used["Exp"]) == (sigmoids, others, others)
+
+
+def test_names_are_those_of_the_operator() -> None:
+    parts = {"g": torch.zeros(()), "b": torch.zeros(())}
+    for rule, has in RULES.items():
+        assert update_rule(*(parts[part] if part in has else None for part in "gb")) == rule

@@ -11,7 +11,7 @@ import small
 from parity.setups import SETUP, SETUPS, WANTED
 from parity.test_parity import NAMES, config, fits, saved, verified
 from t2r_export.cli.reports import parity_text
-from t2r_export.config.mixers import MIXER_CONFIGS
+from t2r_export.config import mixers
 from t2r_export.export import export
 from t2r_runtime import UserError
 
@@ -37,6 +37,6 @@ def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_mixer_is_in_the_table() -> None:
-    assert {layer.kind for name in (*NAMES, *MIXERS) for layer in config(name).layers} == MIXER_CONFIGS.keys()
+    assert {layer.kind for name in (*NAMES, *MIXERS) for layer in config(name).layers} == mixers.MIXERS.keys()
     for setup in SETUPS.values():
         assert setup.cannot.keys() <= set(MIXERS)

@@ -83,11 +83,11 @@ def test_how_far_a_bound_widens(rounding: float, bound: float) -> None:
 
 @pytest.mark.parametrize("always", [False, True])
 def test_measured_where_a_bound_does_not_hold(always: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint, _ = small.graph(tmp_path / "g.onnx")
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", "rotary_keep")
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
     assert {check.rounding is not None for check in proof.checks[:-1]} == {always}
     first = proof.checks[0]
-    narrow = dataclasses.replace(FIXED, logits=first.worst / 2)
+    narrow = dataclasses.replace(FIXED, logits=first.worst * 0.9)
     monkeypatch.setitem(TOLERANCES, ("cpu", "none"), narrow)
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
     first = proof.checks[0]

@@ -108,7 +108,9 @@ def test_a_layout_without_numbers_needs_no_compiler() -> None:
     program = (
         "import sys; from t2r_export.config.mixers import LinearConfig;"
         "from t2r_export.config.model import ModelConfig;"
-        "sizes = dict(vocab_size=7, width=12, heads=2, kv_heads=1, head_size=6, ffn_size=5);"
+        "from t2r_export.config.attention import AttentionConfig;"
+        "attention = AttentionConfig(heads=2, kv_heads=1, head_size=6);"
+        "sizes = dict(vocab_size=7, width=12, attention=attention, ffn_size=5);"
         "config = ModelConfig(**sizes, layers=(LinearConfig(3),), position='none');"
         "from t2r_export.checkpoints.weights import weight_shapes;"
         "assert weight_shapes(config); assert 'torch._dynamo' not in sys.modules"

@@ -7,8 +7,8 @@ import small
 import texts
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
+from t2r_export.model.attention import Attention
 from t2r_export.model.mixers.linear import LinearMixer
-from t2r_export.model.ops import TORCH
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.stages import Distill, Stage, Transfer
@@ -19,9 +19,9 @@ def parts(count: int = 3) -> list[torch.Tensor]:
 
 
 def linear(model: Transformer, layer: int) -> LinearMixer:
-    mixer = model.blocks[layer].mixer
-    assert isinstance(mixer, LinearMixer)
-    return mixer
+    mixer = model.blocks[layer].mixers[0]
+    assert isinstance(mixer, Attention) and isinstance(mixer.inner, LinearMixer)
+    return mixer.inner
 
 
 def distill(seed: int = 0) -> Stage:
@@ -36,17 +36,17 @@ def batch() -> torch.Tensor:
 def test_dead_features_are_counted() -> None:
     model = small.model("hybrid")  # linear, softmax, linear
     with torch.no_grad():
-        linear(model, 0).phi_k.weight[1, :, 2:4] = 0
-        linear(model, 0).phi_k.bias[1, 2:4] = -1.0
-        linear(model, 2).phi_q.weight[:] = 0
-        linear(model, 2).phi_q.bias[:] = -1.0
+        linear(model, 0).maps.of_keys.weight[1, :, 2:4] = 0
+        linear(model, 0).maps.of_keys.bias[1, 2:4] = -1.0
+        linear(model, 2).maps.of_queries.weight[:] = 0
+        linear(model, 2).maps.of_queries.bias[:] = -1.0
     first, softmax, third = feature_statistics(model, parts())
     assert softmax == {}
     assert first["dead_keys"] >= 2 / (small.G * small.K)
     assert third["dead_queries"] == 1.0
     assert third["smallest_normalizer"] == 0.0
     with torch.no_grad():
-        linear(model, 0).phi_k.bias[:] = 100.0
+        linear(model, 0).maps.of_keys.bias[:] = 100.0
     assert feature_statistics(model, parts())[0]["dead_keys"] == 0.0
 
 
@@ -57,12 +57,12 @@ def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
         for ids in parts():
             states = model.init_state(len(ids))
             for column in ids.T:
-                x = model.embedding(column)
-                rotary = model.positions.rotary(states["position"])
-                q, k, *_ = linear(model, 0)._step_features(model.blocks[0].norm1(x), rotary, TORCH)
+                step, block = model.context(states, model.ops(None)), model.blocks[0]
+                heads = block.mixers[0].project(block.norms[0](model.embed(column, step), step.ops), step)
+                q, *_ = linear(model, 0).features(heads, step.ops)
                 _, states = model.step(column, states)
                 z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
-                expected = min(expected, float((q.view(z.shape) * z).sum(-1).min()))
+                expected = min(expected, float((q.squeeze(2) * z).sum(-1).min()))
     found = feature_statistics(model, parts())[0]["smallest_normalizer"]
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
@@ -74,7 +74,7 @@ def test_parts_are_put_together_by_their_names(monkeypatch: pytest.MonkeyPatch) 
         return dict(zip(("share", "smallest_x", "largest_x"), next(said), strict=True))
 
     model = small.model("shared")
-    monkeypatch.setattr(model.blocks[0].mixer, "statistics", statistics)
+    monkeypatch.setattr(model.blocks[0].mixers[0], "statistics", statistics)
     ids = [small.ids(), small.ids(seed=1)]
     assert feature_statistics(model, ids) == [{"share": 2.0, "smallest_x": 4.0, "largest_x": 6.0}]
 
@@ -97,15 +97,15 @@ def test_the_first_output_is_named(stage: type[Stage]) -> None:
     teacher = small.model(texts.TEACHER)
     made = stage(convert(teacher, LinearConfig(small.K)), teacher)
     with torch.no_grad():
-        linear(made.student, 1).phi_k.weight.fill_(3e38)
-        linear(made.student, 2).phi_k.weight.fill_(3e38)
-    assert first_not_finite(made, batch()) == "the output of student.blocks.1.mixer.phi_k"
+        linear(made.student, 1).maps.of_keys.weight.fill_(3e38)
+        linear(made.student, 2).maps.of_keys.weight.fill_(3e38)
+    assert first_not_finite(made, batch()) == "the output of student.blocks.1.mixers.0.inner.maps.k"
     with torch.no_grad():
-        teacher.blocks[0].mixer.v.weight.fill_(3e38)
-    assert str(first_not_finite(made, batch())).startswith("the output of teacher.blocks.0.mixer")
+        teacher.blocks[0].mixers[0].v.weight.fill_(3e38)
+    assert str(first_not_finite(made, batch())).startswith("the output of teacher.blocks.0.mixers.0")
 
 
 def test_a_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = distill()
-    linear(stage.student, 1).o.weight.register_hook(lambda gradient: gradient * torch.nan)
-    assert first_not_finite(stage, batch()) == "the gradient of student.blocks.1.mixer.o.weight"
+    stage.student.blocks[1].mixers[0].o.weight.register_hook(lambda gradient: gradient * torch.nan)
+    assert first_not_finite(stage, batch()) == "the gradient of student.blocks.1.mixers.0.o.weight"

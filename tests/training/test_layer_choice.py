@@ -80,7 +80,7 @@ def test_with_room_for_everything_what_helps_is_chosen_and_no_harm_is_done() -> 
     plain = convert(teacher, LINEAR).state_dict()
     moved = {name for name, weight in learned.items() if not torch.equal(weight, plain[name])}
     assert moved
-    assert all(".phi_" in name for name in moved)
+    assert all(".inner.maps." in name for name in moved)
 
 
 @given(
@@ -128,6 +128,6 @@ def test_what_cannot_be_chosen() -> None:
     with pytest.raises(UserError, match="held-out text"):
         choose(teacher, [convert(teacher, LINEAR)], corpus(), 1000, trial=dataclasses.replace(TRIAL, window=200))
     broken = small.model(texts.TEACHER)
-    torch.nn.init.constant_(broken.blocks[1].mixer.v.weight, 3e38)
+    torch.nn.init.constant_(broken.blocks[1].mixers[0].v.weight, 3e38)
     with pytest.raises(CheckFailed, match="the loss of transfer is nan for a linear mixer; leave it out"):
         choose(broken, [convert(broken, LINEAR)], corpus(), 1 << 20, trial=TRIAL)

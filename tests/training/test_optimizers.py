@@ -32,9 +32,14 @@ def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     assert isinstance(optimizer, CombinedOptimizer)
     names = {id(p): name for name, p in stage.student.named_parameters()}
     adamw, muon = ({names[id(p)] for group in part.param_groups for p in group["params"]} for part in optimizer.parts)
-    assert "blocks.1.mixer.q.weight" in muon
+    assert "blocks.1.mixers.0.q.weight" in muon
     assert "blocks.0.ffn.up.weight" in muon
-    assert {"embedding.weight", "head.weight", "blocks.0.mixer.phi_q.weight", "blocks.0.norm1.weight"} <= adamw
+    assert {
+        "embedding.weight",
+        "head.weight",
+        "blocks.0.mixers.0.inner.maps.q.weight",
+        "blocks.0.norms.0.weight",
+    } <= adamw
     assert adamw | muon == set(names.values())
     assert not adamw & muon
     assert {group["lr"] for group in optimizer.param_groups} == {0.01}
@@ -53,7 +58,7 @@ def test_a_step_without_numbers_is_left_out() -> None:
 
 
 def test_a_stage_without_matrices_in_blocks_is_adamws_alone() -> None:
-    maps = {"blocks.0.mixer.phi_q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
+    maps = {"blocks.0.mixers.0.inner.maps.q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]

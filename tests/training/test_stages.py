@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import small
 import texts
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import LinearConfig, SpanConfig
 from t2r_export.convert import convert
+from t2r_export.model.ops import State
+from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.losses import Divergence
-from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer, logits_of, trace_blocks
+from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer
 from t2r_runtime.errors import UserError
 
 
@@ -28,6 +31,12 @@ def pair(layers: str = "all") -> tuple[Transformer, Transformer]:
 def windows(seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(texts.TEACHER.vocab_size, (small.B, small.T + 1), generator=generator)
+
+
+def start(model: Transformer) -> tuple[State[Tensor], Step[Tensor]]:
+    """What a model reads windows of T tokens from."""
+    states = model.init_state(small.B)
+    return states, model.context(states, model.ops(small.T))
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -45,28 +54,28 @@ def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int
     stage = Transfer(student, teacher)
     stage(windows()).backward()
     touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    maps = [f"phi_{x}.{part}" for x in "qk" for part in ("weight", "bias")]
-    assert touched == set(stage.trainable()) == {f"blocks.{i}.mixer.{name}" for i in expected for name in maps}
+    maps = [f"inner.maps.{x}.{part}" for x in "qk" for part in ("weight", "bias")]
+    assert touched == set(stage.trainable()) == {f"blocks.{i}.mixers.0.{name}" for i in expected for name in maps}
     assert all(p.grad is None for p in teacher.parameters())
 
 
 def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
     student, teacher = pair("0,2")
     rows = windows()
-    states, ids = teacher.init_state(small.B), rows[:, :-1]
     stage = Transfer(student, teacher)
     stage.measure(rows)
     expected = 0.0
     with torch.no_grad():
-        x, rotary, _ = teacher.embed(ids, states)
+        (states, step), (own, own_step) = start(teacher), start(student)
+        x = teacher.embed(rows[:, :-1], step)
         for layer, block in enumerate(teacher.blocks):
-            target, _ = block.mixer(block.norm1(x), teacher.layer_state(states, layer), rotary)
+            normed = block.norms[0](x, step.ops)
+            target, _ = block.mixers[0](normed, teacher.layer_state(states, layer), step)
             if layer != 1:
-                mixer = student.blocks[layer].mixer
-                y, _ = mixer(block.norm1(x), student.layer_state(student.init_state(small.B), layer), rotary)
-                variance = target.flatten(0, 1).var(0, unbiased=False).mean()
+                y, _ = student.blocks[layer].mixers[0](normed, student.layer_state(own, layer), own_step)
+                variance = target.var(0, unbiased=False).mean()
                 expected += float(F.mse_loss(y, target) / variance)
-            x, _ = block(x, teacher.layer_state(states, layer), rotary)
+            x, _ = block(x, teacher.layer_state(states, layer), step)
     assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
 
 
@@ -74,8 +83,8 @@ def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
     student, teacher = pair()
     for model in (student, teacher):
         with torch.no_grad():
-            model.blocks[1].mixer.o.weight.mul_(100)
-            model.blocks[2].norm1.weight.mul_(0.01)
+            model.blocks[1].mixers[0].o.weight.mul_(100)
+            model.blocks[2].norms[0].weight.mul_(0.01)
     stage = Transfer(student, teacher)
     plain = float(stage(windows()).detach())
     stage.measure(windows())
@@ -98,7 +107,7 @@ def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
     stage = Align(student, teacher)
     stage(windows()).backward()
     touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.mixer.", "blocks.2.mixer."))}
+    expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.mixers.0.", "blocks.2.mixers.0."))}
     assert touched == set(stage.trainable()) == expected
     assert all(p.grad is None for p in teacher.parameters())
 
@@ -110,13 +119,13 @@ def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
     stage.measure(rows)
     expected = 0.0
     with torch.no_grad():
-        x, rotary, _ = teacher.embed(rows[:, :-1], teacher.init_state(small.B))
+        (states, step), (own, own_step) = start(teacher), start(student)
+        x = teacher.embed(rows[:, :-1], step)
         for layer, block in enumerate(teacher.blocks):
-            target, _ = block(x, teacher.layer_state(teacher.init_state(small.B), layer), rotary)
+            target, _ = block(x, teacher.layer_state(states, layer), step)
             if layer != 1:
-                state = student.layer_state(student.init_state(small.B), layer)
-                y, _ = student.blocks[layer](x, state, rotary)
-                added = (target - x).flatten(0, 1).var(0, unbiased=False).mean()
+                y, _ = student.blocks[layer](x, student.layer_state(own, layer), own_step)
+                added = (target - x).var(0, unbiased=False).mean()
                 expected += float(F.mse_loss(y, target) / added)
             x = target
     assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
@@ -155,8 +164,8 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
         stage.measure(rows)
     shares = []
     with torch.no_grad():
-        for ours, theirs in zip(trace_blocks(student, rows[:, :-1]), trace_blocks(teacher, rows[:, :-1]), strict=True):
-            spread = theirs.output.flatten(0, 1).var(0, unbiased=False).mean()
+        for ours, theirs in zip(*(model.traces(rows[:, :-1]) for model in (student, teacher)), strict=True):
+            spread = theirs.output.var(0, unbiased=False).mean()
             shares.append(float(F.mse_loss(ours.output, theirs.output) / spread))
         assert float(mixed(rows) - plain(rows)) == pytest.approx(sum(shares), rel=1e-4)  # three layers, weight three
     other = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
@@ -168,7 +177,7 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
 @pytest.mark.parametrize("kind", ["hybrid", "learned", "sinusoidal"])
 def test_reading_a_model_is_running_it(kind: str) -> None:
     model, ids = small.model(kind), windows()[:, :-1]
-    torch.testing.assert_close(logits_of(model, trace_blocks(model, ids)), model(ids), rtol=0, atol=0)
+    torch.testing.assert_close(model.logits_of(model.traces(ids), small.B), model(ids), rtol=0, atol=0)
 
 
 def test_task_is_the_texts_cross_entropy() -> None:
@@ -201,7 +210,7 @@ def test_spans_shorten_because_the_loss_holds_them() -> None:
     student = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.5))
     rows = windows()
     for stage in (Distill(student, teacher), Task(student, None)):
-        plain = sum(float(block.mixer.penalty().detach()) for block in student.blocks)
+        plain = sum(float(block.mixers[0].penalty().detach()) for block in student.blocks)
         assert plain > 0
         assert float(stage.penalty().detach()) == pytest.approx(plain)
         stage(rows).backward()

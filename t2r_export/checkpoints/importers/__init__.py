@@ -1,4 +1,4 @@
-"""Checkpoints that others made: one family a file, named in one table by config.json's `model_type`."""
+"""Checkpoints that others made: one family per file, named in one table by config.json's `model_type`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.llama import LLAMA
+from t2r_export.checkpoints.importers.mistral import MISTRAL
+from t2r_export.checkpoints.importers.qwen2 import QWEN2
+from t2r_export.checkpoints.importers.qwen3 import QWEN3
 
 IMPORTERS: dict[str, Importer] = {
     "gpt2": GPT2,
     "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
 }
 
 

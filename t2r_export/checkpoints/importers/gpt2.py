@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
@@ -22,9 +23,6 @@ def _config(fields: Fields) -> ModelConfig:
     return ModelConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
-        heads=heads,
-        kv_heads=heads,
-        head_size=width // heads,
         ffn_size=fields.size("n_inner", 4 * width),
         layers=(SoftmaxConfig(),) * fields.layers("n_layer"),
         norm="layer",
@@ -33,6 +31,7 @@ def _config(fields: Fields) -> ModelConfig:
         position="learned",
         max_positions=fields.size("n_positions"),
         tied_head=fields.flag("tie_word_embeddings", True),
+        attention=AttentionConfig(heads=heads, kv_heads=heads, head_size=width // heads),
     )
 
 
@@ -47,11 +46,11 @@ def _sources(config: ModelConfig) -> dict[str, Source]:
         theirs, ours = f"transformer.h.{layer}", f"blocks.{layer}"
         for kind in ("weight", "bias"):
             turned = kind == "weight"
-            qkv = tuple(f"{ours}.mixer.{part}.{kind}" for part in "qkv")
-            sources[f"{theirs}.ln_1.{kind}"] = Source((f"{ours}.norm1.{kind}",))
+            qkv = tuple(f"{ours}.mixers.0.{part}.{kind}" for part in "qkv")
+            sources[f"{theirs}.ln_1.{kind}"] = Source((f"{ours}.norms.0.{kind}",))
             sources[f"{theirs}.attn.c_attn.{kind}"] = Source(qkv, turned)
-            sources[f"{theirs}.attn.c_proj.{kind}"] = Source((f"{ours}.mixer.o.{kind}",), turned)
-            sources[f"{theirs}.ln_2.{kind}"] = Source((f"{ours}.norm2.{kind}",))
+            sources[f"{theirs}.attn.c_proj.{kind}"] = Source((f"{ours}.mixers.0.o.{kind}",), turned)
+            sources[f"{theirs}.ln_2.{kind}"] = Source((f"{ours}.ffn_norm.{kind}",))
             sources[f"{theirs}.mlp.c_fc.{kind}"] = Source((f"{ours}.ffn.up.{kind}",), turned)
             sources[f"{theirs}.mlp.c_proj.{kind}"] = Source((f"{ours}.ffn.down.{kind}",), turned)
     if not config.tied_head:

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, number
-
-
-class Model(Protocol):
-    """What of a ModelConfig, which is made of these configs, decides whether a mixer is possible in it."""
-
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_size(self) -> int: ...
-    @property
-    def position(self) -> str: ...
 
 
 def option(help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
@@ -50,19 +38,21 @@ class MixerConfig(Kind):
     """Base of the mixers' configs."""
 
     grows: ClassVar[bool] = False  # with every token, what a layer keeps
+    attends: ClassVar[bool] = True  # between projections to q, k and v: an attention layer
 
     @property
     def folded(self) -> bool:
         """Whether the exported form of the weights has taken the place of the trained one."""
         return False
 
-    def check(self, model: Model) -> None:
-        """Refuse with a UserError what a layer of this `model` cannot be."""
+    @property
+    def packed(self) -> bool:
+        """Whether one projection gives what q, k and v are made of, with the mixer's own maps inside."""
+        return False
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
-        """What a layer carries from one token to the next, for a person, after `keeps`."""
+    def check(self, attention: AttentionConfig | None) -> None:
+        """Refuse with a UserError what a layer of this `attention` cannot be."""
+
+    def state_summary(self, attention: AttentionConfig | None) -> str:
+        """What a layer carries from one token to the next, for a person, behind `keeps`."""
         raise NotImplementedError
-
-    def to_dict(self) -> dict[str, Any]:
-        # a memory is left out where there is none: layers without keep their files, byte for byte
-        return {key: value for key, value in super().to_dict().items() if (key, value) != ("memory", 0)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.mixers.base import Guard, MixerConfig, Model, option
+from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.mixers.base import Guard, MixerConfig, option
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.validation import amount, choice, size
 
@@ -48,8 +49,8 @@ class HybridConfig(MixerConfig):
             gate=self.gate,
         )
 
-    def check(self, model: Model) -> None:
-        self.linear().check(model)
+    def check(self, attention: AttentionConfig | None) -> None:
+        self.linear().check(attention)
 
     def summary(self) -> str:
         first = f" and the first {self.sinks}" if self.sinks else ""
@@ -59,6 +60,6 @@ class HybridConfig(MixerConfig):
             f"merged by {self.merge}{rule}"
         )
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
+    def state_summary(self, attention: AttentionConfig | None) -> str:
         first = f" and the first {self.sinks}" if self.sinks else ""
-        return f"{self.linear().keeps(kv_heads, head_size)}, and k and v of the last {self.window} tokens{first}"
+        return f"{self.linear().state_summary(attention)}, and k and v of the last {self.window} tokens{first}"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.mixers.base import Guard, MixerConfig, Model, option
+from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.mixers.base import Guard, MixerConfig, option
 from t2r_export.config.validation import amount, choice, flag, need, number, size
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person
@@ -107,6 +108,10 @@ class LinearConfig(MixerConfig):
         )
 
     @property
+    def packed(self) -> bool:
+        return self.folded
+
+    @property
     def delta(self) -> bool:
         """Whether a key's old value is taken out before the new one goes in."""
         return "delta" in self.update_rule
@@ -116,16 +121,17 @@ class LinearConfig(MixerConfig):
         fine = not given or self.feature_map in maps
         need(fine, f"{name} only with the feature map {' or '.join(maps)}", self.feature_map, f"leave {name} out")
 
-    def check(self, model: Model) -> None:
-        self._check_feature_size(model.head_size)
+    def check(self, attention: AttentionConfig | None) -> None:
+        assert attention is not None
+        self._check_feature_size(attention.head_size)
         need(
-            not self.shared_features or model.kv_heads == model.heads,
+            not self.shared_features or attention.kv_heads == attention.heads,
             "as many kv heads as query heads where q and k share a feature map",
-            f"{model.kv_heads} kv heads, {model.heads} query heads",
+            f"{attention.kv_heads} kv heads, {attention.heads} query heads",
             "leave shared features out",
         )
         need(
-            not self.folded or model.position != "rotary" or self.positions == "drop",
+            not self.folded or attention.rotary is None or self.positions == "drop",
             "an unfolded layer where positions are rotated before φ",
             "folded=True with positions='keep'",
             "set positions to 'drop', or folded to false",
@@ -156,6 +162,8 @@ class LinearConfig(MixerConfig):
         features = f"{self.feature_size} {self.feature_map} features"
         return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}"
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
-        S = f"S ({kv_heads} × {self.feature_size} × {head_size})"
+    def state_summary(self, attention: AttentionConfig | None) -> str:
+        assert attention is not None
+        kv_heads = attention.kv_heads
+        S = f"S ({kv_heads} × {self.feature_size} × {attention.head_size})"
         return f"{S} and z ({kv_heads} × {self.feature_size})" if self.normalizer == "z" else S

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers.base import MixerConfig
 
 
@@ -13,8 +14,9 @@ class LSTMConfig(MixerConfig):
     """A layer of long short-term memory, as many units as the model is wide."""
 
     kind: ClassVar[str] = "lstm"
+    attends: ClassVar[bool] = False
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
+    def state_summary(self, attention: AttentionConfig | None) -> str:
         return "h and c"
 
 
@@ -23,6 +25,7 @@ class GRUConfig(MixerConfig):
     """A layer of gated recurrent units, as many as the model is wide."""
 
     kind: ClassVar[str] = "gru"
+    attends: ClassVar[bool] = False
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
+    def state_summary(self, attention: AttentionConfig | None) -> str:
         return "h"

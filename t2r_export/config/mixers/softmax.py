@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from t2r_export.config.mixers.base import MixerConfig, Model, option
+from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.mixers.base import MixerConfig, option
 from t2r_export.config.validation import amount, flag, need, number, size
 
 
@@ -24,7 +25,7 @@ class SoftmaxConfig(MixerConfig):
     def summary(self) -> str:
         return f"memory of {self.memory}" if self.memory else ""
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
+    def state_summary(self, attention: AttentionConfig | None) -> str:
         return "k and v of every token"
 
 
@@ -47,7 +48,7 @@ class WindowConfig(MixerConfig):
         memory = f", memory of {self.memory}" if self.memory else ""
         return f"the last {self.window} tokens and the first {self.sinks}{memory}"
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
+    def state_summary(self, attention: AttentionConfig | None) -> str:
         return f"k and v of the last {self.window} tokens" + (f" and the first {self.sinks}" if self.sinks else "")
 
 
@@ -74,8 +75,9 @@ class SpanConfig(MixerConfig):
         for length in self.spans:
             size("spans", length, self.span)
 
-    def check(self, model: Model) -> None:
-        wanted = model.kv_heads if self.folded else 0
+    def check(self, attention: AttentionConfig | None) -> None:
+        assert attention is not None
+        wanted = attention.kv_heads if self.folded else 0
         need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,5 +87,5 @@ class SpanConfig(MixerConfig):
         spans = f"the last {', '.join(map(str, self.spans))}" if self.folded else f"up to the last {self.span}"
         return f"{spans} tokens, ramp {self.ramp}"
 
-    def keeps(self, kv_heads: int, head_size: int) -> str:
+    def state_summary(self, attention: AttentionConfig | None) -> str:
         return f"k and v of the last {', '.join(map(str, self.spans or (self.span,)))} tokens"

@@ -1,182 +1,275 @@
 """Attention over a band: what the mixers share that look back a bounded number of tokens.
 
-A step keeps its last tokens in a buffer, oldest first, and `push` moves them up by one. Their parallel form cuts the
-text into chunks: the queries of a chunk see a slice of the keys that is one window longer, so that memory is linear in
-the length of the text.
+A step keeps its last tokens in a buffer, oldest first, and `append` moves them up by one. A sequence is cut into
+chunks: the queries of a chunk see the keys of their own chunk and of the few before it that hold one window, so that
+memory and time are linear in the length of the text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
-from t2r_export.model.ops import TORCH, TorchOps
-from t2r_export.model.positions import RotaryPositions, rotate
+from t2r_export.model.mixers.base import Heads, HeadSizes
+from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.positions import apply_rope
+from t2r_export.model.step import Step
+from t2r_runtime.signature import BATCH, StateSpec
 
 # Added to the score of what a query must not see: exp of it is 0 in every precision. Finite, because providers differ
 # in what -inf gives, and within the range of float16.
 MASKED = -3e4
-MIN_CHUNK = 16  # tokens: below it a product is too small to be worth a call
+CHUNK = 32  # tokens: a prompt of a few tokens is filled up to it, and a long one has many such products side by side
 
 
-def slot_constants(sinks: int, window: int) -> tuple[Tensor, Tensor]:
-    """Of the slots of s sinks and a window of W tokens, float32; computed, not loaded: real numbers even where a model
-    is laid out on the meta device.
-
-    Returns:
-        The sinks' numbers (s, 1), and for each slot, the sinks' before the window's (s + W), how many tokens must have
-        come before the present one for it to hold one to be seen: the window's not before the sinks'.
-    """
-    slots, ages = (torch.arange(n, device="cpu").float() for n in (sinks, window))
-    return slots.view(-1, 1), torch.cat([slots, ages.flip(0) + sinks])
-
-
-def push(buffer: Any, new: Any, ops: TorchOps = TORCH) -> Any:
-    """The buffer (B, G, W, d) without its oldest entry, and `new` (B, G, 1, d) behind its newest."""
+def append(buffer: T, new: T, ops: Ops[T]) -> tuple[T, T]:
+    """What leaves the buffer (B, G, W, d), its oldest entry, and the buffer with `new` (B, G, 1, d) at its end."""
     length = buffer.shape[2]
-    return ops.concat([ops.split(buffer, [1, length - 1], axis=2)[1], new], axis=2) if length > 1 else new
+    if length == 1:
+        return buffer, new
+    evicted, rest = ops.split(buffer, [1, length - 1], axis=2)
+    return evicted, ops.concat([rest, new], axis=2)
 
 
-def absent(needed: Any, seen: Any, ops: TorchOps = TORCH) -> Any:
-    """1 where fewer tokens were seen than needed and 0 elsewhere; whole numbers as floats, broadcast."""
-    missing = ops.sub(needed, seen)
+def empty_slot_mask(valid_from: T | float, seen: T | float, ops: Ops[T]) -> T:
+    """1 where fewer tokens were seen than a slot is valid from, and 0 elsewhere; integers as floats, broadcast."""
+    missing = ops.sub(valid_from, seen)
     return ops.sub(ops.relu(missing), ops.relu(ops.sub(missing, 1.0)))
 
 
-def chunk_length(window: int, T: int) -> int:
-    """Tokens a chunk: as many as the window has, so that half of the scores are needed or more."""
-    return min(T, max(window, MIN_CHUNK))
+def attend(
+    q: T, keys: T, values: T, ops: Ops[T], bias: T | None = None, softcap: float | None = None
+) -> tuple[T, T, T]:
+    """q (…, rows, d), keys and values (…, n, d) and what scores are changed by (rows, n) -> output (…, rows, d), scores
+    and weights (…, rows, n)."""
+    scores = ops.soft_cap(ops.matmul(q, transposed(keys, ops)), softcap)
+    if bias is not None:
+        scores = ops.add(scores, bias)
+    weights = ops.softmax(scores)
+    return ops.matmul(weights, values), scores, weights
 
 
-def key_bands(x: Tensor, window: int, chunk: int) -> Tensor:
-    """The keys (or values) that each chunk of queries may see.
+def transposed(x: T, ops: Ops[T]) -> T:
+    """The last two axes exchanged."""
+    axes = list(range(len(x.shape)))
+    return ops.transpose(x, [*axes[:-2], axes[-1], axes[-2]])
 
-    x (B, G, window + T, d), the buffer before the text and the text -> (B, G, N, chunk + window - 1, d), N chunks.
-    Entry m of band n is entry n·chunk + 1 + m of x: the query c of a chunk sees c ≤ m < c + window, itself the last.
+
+@dataclass(frozen=True)
+class Band:
+    """A window of W tokens over a sequence that is cut into chunks of C: it reaches into J chunks before each.
+
+    L = (J + 1) · C keys are laid beside each chunk's queries; query c of a chunk stands at J·C + c of them.
     """
-    T = x.shape[2] - window
-    x = F.pad(x[:, :, 1:], (0, 0, 0, -T % chunk))
-    return x.unfold(2, chunk + window - 1, chunk).transpose(-1, -2)
+
+    window: int
+
+    @property
+    def chunk(self) -> int:
+        return min(self.window, CHUNK)
+
+    @property
+    def before(self) -> int:
+        return -(-self.window // self.chunk)
+
+    @property
+    def length(self) -> int:
+        return (self.before + 1) * self.chunk
+
+    def keys(self, past: T, new: T, ops: Ops[T]) -> T:
+        """The buffer (B, G, W, d) and what follows it (B, G, T, d) -> what each chunk may see, (B, G, N, L, d)."""
+        reach = self.before * self.chunk
+        front = ops.pad_front(past, reach - self.window) if reach > self.window else past
+        heads, size = front.shape[1], front.shape[3]
+        front = ops.reshape(front, (0, heads, self.before, self.chunk, size))
+        chunks = ops.concat([front, ops.blocks(new, self.chunk)], axis=2)  # (B, G, J + N, C, d)
+        shifted = [
+            ops.drop_last(ops.slice_from(chunks, j), self.before - j) if j < self.before else ops.slice_from(chunks, j)
+            for j in range(self.before + 1)
+        ]
+        return ops.concat(shifted, axis=3)
+
+    def queries(self, q: T, kv_heads: int, ops: Ops[T]) -> T:
+        """q (B, H, T, d) -> (B, G, N, R·C, d): the queries of a kv head's R heads as the rows of one product."""
+        H, d = q.shape[1], q.shape[3]
+        q = ops.blocks(q, self.chunk)  # (B, H, N, C, d)
+        if kv_heads == H:
+            return q
+        q = ops.reshape(q, (0, kv_heads, H // kv_heads, -1, self.chunk, d))
+        return ops.reshape(ops.transpose(q, (0, 1, 3, 2, 4, 5)), (0, kv_heads, -1, H // kv_heads * self.chunk, d))
+
+    def outputs(self, y: T, heads: int, ops: Ops[T]) -> T:
+        """Inverse of `queries`: y (B, G, N, R·C, d) -> (B, H, T, d)."""
+        G, d = y.shape[1], y.shape[4]
+        if heads != G:
+            y = ops.reshape(y, (0, G, -1, heads // G, self.chunk, d))
+            y = ops.reshape(ops.transpose(y, (0, 1, 3, 2, 4, 5)), (0, heads, -1, self.chunk, d))
+        return ops.unblock(y)
+
+    def distance(self) -> np.ndarray[Any, Any]:
+        """How far behind each query (C) its columns (L) are."""
+        place = np.arange(self.length)
+        return place[self.before * self.chunk :, None] - place
+
+    def bias(self, step: Step[T], first: int, per_group: int) -> T:
+        """What scores are changed by, (B, 1, N, R·C, L): `MASKED` outside the window and before the token `first`."""
+
+        def compute() -> T:
+            ops, distance = step.ops, self.distance()
+            outside = np.where((distance < 0) | (distance >= self.window), MASKED, 0.0)
+            static = ops.constant(
+                np.tile(outside, (per_group, 1)), "float32", f"band_{self.window}x{self.chunk}x{per_group}"
+            )
+            ages = ops.constant(
+                np.arange(-self.window, 0.0)[:, None], "float32", f"before_{self.window}"
+            )  # of the buffer's entries
+            start = ops.reshape(ops.cast(step.start, "float32"), (-1, 1, 1, 1))
+            numbers = self.keys(ops.add(start, ages), step.numbers, ops)  # (B, 1, N, L, 1)
+            early = ops.mul(empty_slot_mask(float(first), transposed(numbers, ops), ops), MASKED)
+            return ops.add(static, early)
+
+        key = ("band", self.window, first, per_group)
+        result: T = step.shared(key, compute)
+        return result
 
 
-def query_rows(q: Tensor, kv_heads: int, chunk: int) -> Tensor:
-    """q (B, T, H, d) -> (B, G, N, R·chunk, d): the queries of a kv head's R heads as the rows of one product."""
-    B, T, H, d = q.shape
-    q = F.pad(q, (0, 0, 0, 0, 0, -T % chunk))
-    q = q.view(B, -1, chunk, kv_heads, H // kv_heads, d)
-    return q.permute(0, 3, 1, 4, 2, 5).reshape(B, kv_heads, -1, H // kv_heads * chunk, d)
+@dataclass(frozen=True)
+class SlidingWindow:
+    """Softmax over the last W tokens and the first s, the sinks, as window and hybrid layers have it.
 
-
-def from_rows(y: Tensor, T: int, chunk: int) -> Tensor:
-    """Inverse of `query_rows`: y (B, G, N, R·chunk, d) -> (B, T, H, d)."""
-    B, G, N, rows, d = y.shape
-    y = y.view(B, G, N, rows // chunk, chunk, d).permute(0, 2, 4, 1, 3, 5)
-    return y.reshape(B, N * chunk, -1, d)[:, :T]
-
-
-def band_scores(
-    q: Tensor, k: Tensor, count: Tensor, window: int, chunk: int, first: int = 0, turn: RotaryPositions | None = None
-) -> Tensor:
-    """Scores of each chunk's queries for the keys of its band, `MASKED` where a query does not see one.
-
-    Args:
-        q: (B, T, H, d), scaled. k: (B, G, window + T, d), the buffer before the text and the text.
-        count: (B), tokens read before the text.
-        first: the first token that is seen; those before it are another's.
-        turn: rotary positions for q and k; None where there are none, or q and k have them.
-
-    Returns:
-        (B, G, N, R·chunk, chunk + window - 1); rows as in `query_rows`, columns as in `key_bands`.
+    The state is a buffer of the last W keys and values, and the s sinks beside it. Where `rope` is given, keys are kept
+    as they are and rotated by their place in the buffer: no angle grows without end. The query's place is then the
+    last, min(t, W + s - 1): tokens in the window are at their true distance from it, and a sink at its true distance or
+    at W + s - 1 less its own number, whichever is smaller (StreamingLLM, Xiao et al. 2023, arXiv 2309.17453).
     """
-    G, R = k.shape[1], q.shape[2] // k.shape[1]
-    q, k = query_rows(q, G, chunk), key_bands(k, window, chunk)
-    N, L = k.shape[2:4]
-    place = torch.arange(L, device=q.device)
-    if turn is not None:
-        cos, sin = turn.fixed(place.cpu()).to(q).chunk(2, -1)  # places in the band: only distances matter
-        k = rotate(k, (cos, sin))
-        q = rotate(q, (cos[window - 1 :].repeat(R, 1), sin[window - 1 :].repeat(R, 1)))
-    distance = band_distance(window, chunk, q.device)
-    token = count[:, None, None] + torch.arange(N, device=q.device)[:, None] * chunk + 1 - window + place  # (B, N, L)
-    hidden = (distance < 0) | (distance >= window) | (token < first)[:, :, None]  # (B, N, chunk, L)
-    scores = q @ k.mT
-    bias = torch.zeros(hidden.shape, dtype=scores.dtype, device=q.device).masked_fill(hidden, MASKED)
-    return scores + bias.repeat(1, 1, R, 1).unsqueeze(1)
+
+    sizes: HeadSizes
+    window: int
+    sinks: int
+    rope: int | None
+
+    @property
+    def per_group(self) -> int:
+        return self.sizes.heads // self.sizes.kv_heads
+
+    @property
+    def last(self) -> int:
+        """The query's place for the sinks once the buffer is full."""
+        return self.window + self.sinks - 1
+
+    def state_spec(self) -> list[StateSpec]:
+        G, d = self.sizes.kv_heads, self.sizes.size
+        sizes = {"k": self.window, "v": self.window}
+        if self.sinks:
+            sizes |= {"sink_k": self.sinks, "sink_v": self.sinks}
+        return [StateSpec(name, "float32", (BATCH, G, size, d)) for name, size in sizes.items()]
+
+    def append(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[dict[str, T], State[T]]:
+        """What leaves the window, k and v (B, G, T, ·), and the buffers after these tokens."""
+        ops, after, evicted = step.ops, {}, {}
+        for name, new in (("k", heads.k), ("v", heads.v)):
+            if ops.many:
+                joined = ops.concat([state[name], new], axis=2)  # (B, G, W + T, d)
+                evicted[name], after[name] = ops.drop_last(joined, self.window), ops.slice_last(joined, self.window)
+            else:
+                evicted[name], after[name] = append(state[name], new, ops)
+        if self.sinks:
+            here, kept = self._sink_slots(step)
+            for name, new in (("sink_k", heads.k), ("sink_v", heads.v)):
+                after[name] = ops.add(ops.mul(state[name], kept), ops.matmul(here, new))
+        return evicted, after
+
+    def _sink_slots(self, step: Step[T]) -> tuple[T, T]:
+        """(B, 1, s, T), 1 where a sink's slot is a token's own, and (B, 1, s, 1), 1 where it is no token's."""
+
+        def compute() -> tuple[T, T]:
+            ops = step.ops
+            distance = ops.sub(self._slot_numbers(ops), transposed(step.numbers, ops))
+            here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))
+            return here, ops.sub(1.0, ops.reduce_max(here))
+
+        found: tuple[T, T] = step.shared(("sink slots", self.sinks), compute)
+        return found
+
+    def _slot_numbers(self, ops: Ops[T]) -> T:
+        """The sinks' numbers (s, 1)."""
+        return ops.constant(np.arange(float(self.sinks))[:, None], "float32", f"slots_{self.sinks}")
+
+    def scores(self, heads: Heads[T], state: State[T], after: State[T], step: Step[T]) -> tuple[list[T], list[T]]:
+        """Masked scores of the sinks and of the window, side by side in one tensor of the list, and their values.
+
+        Rows are (B, G, R) in a step and (B, G, N, R·C) in a sequence; `outputs` brings them back.
+        """
+        ops, G = step.ops, self.sizes.kv_heads
+        q = ops.mul(heads.q, self.sizes.scale)
+        if ops.many:
+            band = Band(self.window)
+            rows = band.queries(q, G, ops)
+            keys, values = (band.keys(state[name], new, ops) for name, new in (("k", heads.k), ("v", heads.v)))
+            if self.rope is not None:
+                reach = band.before * band.chunk
+                keys = apply_rope(keys, step.rotation_between(self.rope, 0, band.length), ops)
+                own = step.rotation_between(self.rope, reach, reach + band.chunk)
+                rows = apply_rope(rows, type(own)(*(ops.concat([part] * self.per_group, axis=0) for part in own)), ops)
+        else:
+            rows, keys, values = ops.group_queries(q, G), after["k"], after["v"]
+            if self.rope is not None:
+                keys = apply_rope(keys, step.rotation_between(self.rope, 1 - self.window, 1), ops)
+        scores, parts = ops.matmul(rows, transposed(keys, ops)), [values]
+        if self.sinks:
+            scores = ops.concat([self._sink_scores(q, after["sink_k"], step), scores])
+            parts.insert(0, ops.unsqueeze(after["sink_v"], 2) if ops.many else after["sink_v"])
+        return [ops.add(ops.soft_cap(scores, self.sizes.softcap), self._bias(step))], parts
+
+    def _sink_scores(self, q: T, sinks: T, step: Step[T]) -> T:
+        ops, G = step.ops, self.sizes.kv_heads
+        if self.rope is not None:
+            q = apply_rope(q, step.rotation(self.rope, self.last), ops)
+            sinks = apply_rope(sinks, step.rotation_between(self.rope, 0, self.sinks), ops)
+        if not ops.many:
+            return ops.matmul(ops.group_queries(q, G), transposed(sinks, ops))
+        return ops.matmul(Band(self.window).queries(q, G, ops), ops.unsqueeze(transposed(sinks, ops), 2))
+
+    def _bias(self, step: Step[T]) -> T:
+        """What these scores are changed by: `MASKED` for slots that hold nothing yet, and what a query must not see."""
+
+        def compute() -> T:
+            ops, W, s = step.ops, self.window, self.sinks
+            if not ops.many:  # a slot of the window is seen once as many tokens came before, those of the sinks too
+                valid_from = np.concatenate([np.arange(float(s)), np.arange(W - 1.0, -1.0, -1.0) + s])
+                slots = ops.constant(valid_from, "float32", f"valid_from_{s}_{W}")
+                return ops.mul(empty_slot_mask(slots, step.numbers, ops), MASKED)
+            band = Band(W)
+            bias = band.bias(step, s, self.per_group)
+            if not s:
+                return bias
+            yet = empty_slot_mask(ops.squeeze(self._slot_numbers(ops), 1), step.numbers, ops)  # (B, 1, T, s)
+            yet = ops.mul(band.queries(yet, 1, ops), MASKED)  # (B, 1, N, C, s)
+            return ops.concat([ops.concat([yet] * self.per_group, axis=3), bias])
+
+        result: T = step.shared(("window bias", self.window, self.sinks, self.per_group), compute)
+        return result
+
+    def rows(self, q: T, step: Step[T]) -> T:
+        """Queries (B, H, T, d) as the rows that `scores` has."""
+        G = self.sizes.kv_heads
+        return Band(self.window).queries(q, G, step.ops) if step.ops.many else step.ops.group_queries(q, G)
+
+    def outputs(self, y: T, step: Step[T]) -> T:
+        """Rows as `scores` has them -> (B, H, T, ·)."""
+        H = self.sizes.heads
+        return Band(self.window).outputs(y, H, step.ops) if step.ops.many else step.ops.ungroup_queries(y, H)
 
 
-def sink_scores(q: Tensor, sinks: Tensor, seen: Tensor, chunk: int) -> Tensor:
-    """Scores of each chunk's queries for the first tokens of the text, `MASKED` where those are yet to come.
-
-    q (B, T, H, d), scaled; sinks (B, G, s, d), after the text; seen (B, T), tokens before each query. Turned, where
-    the model turns. Returns (B, G, N, R·chunk, s), rows as in `query_rows`.
-    """
-    G = sinks.shape[1]
-    scores = query_rows(q, G, chunk) @ sinks.to(q.dtype).mT.unsqueeze(2)
-    slots = torch.arange(sinks.shape[2], device=q.device)
-    bias = ((slots > seen.unsqueeze(-1)) * MASKED).to(q.dtype)  # (B, T, s)
-    bias = query_rows(bias.unsqueeze(2), 1, chunk)  # (B, 1, N, chunk, s)
-    return scores + bias.repeat(1, 1, 1, q.shape[2] // G, 1)
-
-
-def sinks_after(sinks: Tensor, new: Tensor, count: Tensor) -> Tensor:
-    """The sinks (B, G, s, d) after the tokens `new` (B, G, T, d), of which the first is number `count` (B)."""
-    T = new.shape[2]
-    index = torch.arange(sinks.shape[2], device=new.device) - count[:, None]  # (B, s): of each sink in `new`
-    inside = ((index >= 0) & (index < T))[:, None, :, None]
-    picked = new.gather(2, index.clamp(0, T - 1)[:, None, :, None].expand_as(sinks))
-    return torch.where(inside, picked, sinks.to(new.dtype))
-
-
-def step_sinks(sinks: Any, new: Any, slots: Tensor, seen: Any, ops: TorchOps = TORCH) -> Any:
-    """`sinks_after` one token, `new` (B, G, 1, d), which takes the slot of its own number if there is one.
-
-    slots: (s, 1), their numbers. seen: (B, 1, 1, 1), tokens before this one. Both float32.
-    """
-    distance = ops.sub(ops.parameter(slots), seen)
-    here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, 1)
-    return ops.add(ops.mul(sinks, ops.sub(1.0, here)), ops.mul(new, here))
-
-
-def steps_sinks(sinks: Any, new: Any, slots: Tensor, numbers: Any, ops: TorchOps) -> Any:
-    """`sinks_after` the tokens `new` (B, G, T, d) with `numbers` (B, 1, T, 1), in the operators of a graph.
-
-    slots: (s, 1). Both float32.
-    """
-    distance = ops.sub(ops.parameter(slots), ops.transpose(numbers, (0, 1, 3, 2)))
-    here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))  # (B, 1, s, T): whose slot is a token's own
-    return ops.add(ops.mul(sinks, ops.sub(1.0, ops.largest(here))), ops.matmul(here, new))
-
-
-def steps_bias(past: Any, new: Any, first: int, count: Any, per_group: int, ops: TorchOps) -> Any:
-    """What the scores of T new tokens for a buffer and themselves are changed by, in the operators of a graph.
-
-    Args:
-        past: (B, G, W, d), the buffer. new: (B, G, T, d).
-        first: the first token that is seen; those before it are another's.
-        count: (B), tokens read before these.
-
-    Returns:
-        (B, 1, per_group · T, W + T), rows as `TorchOps.by_head` has them.
-    """
-    W = past.shape[2]
-    start = ops.cast(count, "float32")
-    for _ in range(3):
-        start = ops.unsqueeze(start, -1)  # (B, 1, 1, 1)
-    places = ops.cast(ops.places(ops.concat([past, new], axis=2)), "float32")
-    absences = absent(ops.sub(float(W + first), places), start, ops)  # (B, 1, 1, W + T)
-    return ops.mul(ops.add(ops.concat([ops.unseen(past, new, W)] * per_group, axis=0), absences), MASKED)
-
-
-def steps_sink_bias(slots: Tensor, numbers: Any, per_group: int, ops: TorchOps) -> Any:
-    """The same of the scores for the sinks, of which some are yet to come: (B, 1, per_group · T, s)."""
-    yet = absent(ops.squeeze(ops.parameter(slots), 1), numbers, ops)  # (B, 1, T, s)
-    return ops.mul(ops.concat([yet] * per_group, axis=2), MASKED)
-
-
-def band_distance(window: int, chunk: int, device: torch.device) -> Tensor:
-    """How far behind the query of each row of a band (chunk) its columns are: (chunk, chunk + window - 1)."""
-    place = torch.arange(chunk + window - 1, device=device)
-    return place[window - 1 :, None] - place
+def weighted(scores: Sequence[T], values: Sequence[T], ops: Ops[T]) -> tuple[T, T]:
+    """One softmax over scores that lie side by side, and what the values (…, n_i, d) give with its weights: output and
+    weights."""
+    weights = ops.softmax(ops.concat(scores))
+    shares = ops.split(weights, [part.shape[-2] for part in values])
+    y = ops.matmul(shares[0], values[0])
+    for share, part in zip(shares[1:], values[1:], strict=True):
+        y = ops.add(y, ops.matmul(share, part))
+    return y, weights

@@ -7,21 +7,20 @@ projections before it; what is left, the activation and its own constants, follo
 with no affine part folds too: its projections are packed and nothing else changes. docs/mixers.md has the table of
 formulas, sources and sizes; `t2r_export.model.reference` has each in plain NumPy.
 
-Written in the operators of `t2r_export.model.ops`, so that the parallel form, the step and the graph are
-one definition.
+Written in the operators of `t2r_export.model.ops`, so that training, step and graph are one definition.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.model.ops import TORCH, TorchOps, row_size
+from t2r_export.model.ops import Ops, T
 
 EPS = 1e-6  # keeps a mean square or a sum of features from zero, where a division by it follows
 
@@ -35,7 +34,6 @@ class FeatureMap(nn.Module):
     """
 
     joint: ClassVar[bool] = False  # one map for q and k: φ(q)·φ(k) estimates a kernel from the same random numbers
-    elementwise: ClassVar[bool] = False  # the activation needs no heads apart
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__()
@@ -50,11 +48,11 @@ class FeatureMap(nn.Module):
         """W (heads, d, argument_size), transposed, and b (heads, argument_size): what a fold moves. None: nothing."""
         return None
 
-    def take_over(self, unfolded: FeatureMap) -> None:
+    def load_folded(self, unfolded: FeatureMap) -> None:
         """In a folded map: the constants that its activation keeps, from the map that was folded."""
 
     @torch.no_grad()
-    def imitate(self, keys: FeatureMap) -> None:
+    def copy_from_keys(self, keys: FeatureMap) -> None:
         """Start as the map of the key heads, each query head as its group: φ(q)·φ(k) is then large where q is near k,
         and training starts from an attention, not from noise (docs/quality.md has what it is worth)."""
         for mine, theirs in zip(self.parameters(), keys.parameters(), strict=True):
@@ -63,11 +61,11 @@ class FeatureMap(nn.Module):
     def redraw(self) -> None:
         """New random directions, where the map has any."""
 
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
-        """Arguments (B, heads, T, argument_size), T = 1 in a step -> (B, …, K), head by head, token by token."""
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
+        """Arguments (B, heads, T, argument_size), T = 1 in a step -> (B, heads, T, K)."""
         raise NotImplementedError
 
-    def forward(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+    def forward(self, x: T, query: bool, ops: Ops[T]) -> T:
         """φ of x (B, heads, T, d), or in a folded map of the packed projection's (…, argument_size), as `activate`."""
         affine = self.affine()
         if affine is not None:
@@ -80,8 +78,6 @@ class FeatureMap(nn.Module):
 
 class Relu(FeatureMap):
     """φ(x) = relu(W x + b), W and b learned, of each head: T2R (Kasai et al. 2021, arXiv 2103.13076, eq. 6)."""
-
-    elementwise = True
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__(heads, head_size, config)
@@ -102,16 +98,14 @@ class Relu(FeatureMap):
     def affine(self) -> tuple[Tensor, Tensor | None] | None:
         return None if self.folded else (self.weight, self.bias)
 
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         return ops.relu(x)
 
 
 class Elu(FeatureMap):
     """φ(x) = elu(x) + 1, K = d, nothing learned (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
-    elementwise = True
-
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         return ops.add(ops.elu(x), 1.0)
 
 
@@ -133,7 +127,7 @@ class Hedgehog(FeatureMap):
     def affine(self) -> tuple[Tensor, Tensor | None] | None:
         return None if self.folded else (self.weight, None)
 
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         # a difference: QNN 2.7 takes a negative factor into Softmax and loses it there
         return ops.concat([ops.softmax(x), ops.softmax(ops.sub(0.0, x))])
 
@@ -142,7 +136,7 @@ class Dpfp(FeatureMap):
     """φ_{iν}(x) = r_i r_{i+ν}, r = relu([x, -x]), ν = 1..n, K = 2dn, divided by its sum: deterministic parameter-free
     projection (Schlag et al. 2021, arXiv 2102.11174, with its sum-normalised features)."""
 
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         double = 2 * self.head_size
         r = ops.relu(ops.concat([x, ops.mul(x, -1.0)]))
         products = []
@@ -175,15 +169,13 @@ class RandomMap(FeatureMap):
         # a new tensor, because an earlier pass may still need the old one for its gradients
         self.weight = self.draw(torch.Generator().manual_seed(seed)).to(self.weight)
 
-    def take_over(self, unfolded: FeatureMap) -> None:
+    def load_folded(self, unfolded: FeatureMap) -> None:
         assert isinstance(unfolded, RandomMap)
         self.weight.copy_(unfolded.weight)
 
-    def grouped(self, x: Any, ops: TorchOps) -> Any:
-        """x (B, heads of q or of k, T, d) -> (B, heads of k, ·, d): query heads beside the key head that they share."""
-        if x.shape[1] == self.heads:
-            return x
-        return ops.reshape(x, (-1, self.heads, row_size(x) // (self.heads * self.head_size), self.head_size))
+    def forward(self, x: T, query: bool, ops: Ops[T]) -> T:
+        # query heads beside the key head that they share
+        return ops.ungroup_queries(super().forward(ops.group_queries(x, self.heads), query, ops), x.shape[1])
 
 
 class RandomFourier(RandomMap):
@@ -209,12 +201,12 @@ class RandomFourier(RandomMap):
         normal = torch.randn(self.heads, self.head_size, self.size // 2, generator=generator)
         return normal / math.sqrt(self.head_size)
 
-    def take_over(self, unfolded: FeatureMap) -> None:
+    def load_folded(self, unfolded: FeatureMap) -> None:
         assert isinstance(unfolded, RandomFourier)
         self.weight.copy_(unfolded.weight * unfolded.inverse_sigma.mT)
 
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
-        x = ops.rms_norm(self.grouped(x, ops), None, EPS)
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
+        x = ops.rms_norm(x, None, EPS)
         if not self.folded:
             x = ops.mul(x, ops.parameter(self.inverse_sigma))
         x = ops.matmul(x, ops.parameter(self.weight))
@@ -240,8 +232,7 @@ class Favor(RandomMap):
         directions *= d**0.25  # √d for the length, d^-¼ for x
         return directions
 
-    def activate(self, x: Any, query: bool, ops: TorchOps = TORCH) -> Any:
-        x = self.grouped(x, ops)
+    def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         y = ops.matmul(x, ops.parameter(self.weight))
         if query:
             return ops.softmax(y)
@@ -249,7 +240,7 @@ class Favor(RandomMap):
         return ops.exp(ops.sub(y, half))
 
 
-# the names of the config -> class; their sizes stand under the same names in mixer_configs.linear.FEATURE_SIZES
+# the names of the config -> class; their sizes stand under the same names in config.mixers.linear
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {
     "relu": Relu,
     "elu": Elu,
@@ -260,6 +251,39 @@ FEATURE_MAPS: dict[str, type[FeatureMap]] = {
 }
 
 
-def build_feature_map(heads: int, head_size: int, config: LinearConfig) -> FeatureMap:
-    """The map that `config` names, with fresh weights."""
-    return FEATURE_MAPS[config.feature_map](heads, head_size, config)
+class FeatureMaps(nn.Module):
+    """φ of q and φ of k: a joint map that serves both, one map shared by both, or one each."""
+
+    def __init__(self, heads: int, kv_heads: int, head_size: int, config: LinearConfig) -> None:
+        super().__init__()
+        self.config = config
+        kind = FEATURE_MAPS[config.feature_map]
+        if kind.joint:
+            self.joint = kind(kv_heads, head_size, config)
+        else:
+            self.q = kind(heads, head_size, config)
+            if not config.shared_features:
+                self.k = kind(kv_heads, head_size, config)
+                self.q.copy_from_keys(self.k)
+
+    @property
+    def of_queries(self) -> FeatureMap:
+        return self.joint if FEATURE_MAPS[self.config.feature_map].joint else self.q
+
+    @property
+    def of_keys(self) -> FeatureMap:
+        if FEATURE_MAPS[self.config.feature_map].joint:
+            return self.joint
+        return self.q if self.config.shared_features else self.k
+
+    def features(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
+        """φ(q) (B, H, T, K) and φ(k) (B, G, T, K) of q (B, H, T, ·) and k (B, G, T, ·)."""
+        if self.config.redraw and self.training and torch.is_grad_enabled():
+            self.of_queries.redraw()  # of a joint map, so that φ(k) has the same directions
+        return self.of_queries(q, True, ops), self.of_keys(k, False, ops)
+
+    def load_folded(self, unfolded: FeatureMaps) -> None:
+        """Of folded maps: the constants that their activations keep."""
+        for mine, other in zip(self.children(), unfolded.children(), strict=True):
+            assert isinstance(mine, FeatureMap) and isinstance(other, FeatureMap)
+            mine.load_folded(other)

@@ -10,24 +10,23 @@ log g: near 1, where a layer that remembers has it, float32 cannot tell many val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.model.ops import TORCH, TorchOps
+from t2r_export.model.ops import Ops, T
 
 OPEN = 6.0  # b_g to start from: g = 0.9975, so that a swapped layer starts near the one without a gate
 
 
-class Control(NamedTuple):
+class Control(NamedTuple, Generic[T]):
     """What a token does to the state, where the update rule asks for it."""
 
-    log_gate: Any | None = None  # log g, the share of the state that stays
-    beta: Any | None = None  # the delta rule's rate
-    entering: Any | None = None  # 1 - g of a moving average, which multiplies φ(k)
+    log_gate: T | None = None  # log g, the share of the state that stays
+    beta: T | None = None  # the delta rule's rate
+    entering: T | None = None  # 1 - g of a moving average, which multiplies φ(k)
 
 
 class Gates(nn.Module):
@@ -53,43 +52,30 @@ class Gates(nn.Module):
 
     @property
     def rows(self) -> int:
-        """Numbers a token that are computed from x."""
+        """Numbers per token that are computed from x."""
         return self.heads * (self.data + self.delta)
 
-    def logits(self, x: Any, ops: TorchOps = TORCH) -> Any | None:
-        """x (…, D) -> (…, rows), before the sigmoid; None where nothing is computed from x."""
+    def logits(self, x: T, ops: Ops[T]) -> T | None:
+        """Rows x (N, D) -> (N, rows), before the sigmoid; None where nothing is computed from x."""
         if not self.rows:
             return None
         return ops.add(ops.linear(x, self.weight, None), ops.parameter(self.offset))
 
-    def parallel(self, logits: Tensor | None, batch: int, length: int) -> Control:
-        """Logits (B, T, rows) of a sequence -> each (B, T, heads)."""
-        shape = (batch, length, self.heads)
-        control = self._computed(logits, shape, TORCH)
-        if self.config.gate != "fixed":
-            return control
-        log_gate, entering = (number.view(-1).expand(shape) for number in (self.log_gate, self.entering))
-        return control._replace(log_gate=log_gate, entering=entering if self.config.moving_average else None)
-
-    def step(self, logits: Any | None, ops: TorchOps = TORCH) -> Control:
-        """Logits of a token, `rows` numbers a row -> each (B, heads, 1, 1), or (1, heads, 1, 1) where it is fixed."""
-        control = self._computed(logits, (-1, self.heads, 1, 1), ops)
-        if self.config.gate != "fixed":
-            return control
-        entering = ops.parameter(self.entering) if self.config.moving_average else None
-        return control._replace(log_gate=ops.parameter(self.log_gate), entering=entering)
-
-    def _computed(self, logits: Any | None, shape: Sequence[int], ops: TorchOps) -> Control:
-        """What is computed from the token, with these axes."""
-        if not self.rows:
-            return Control()
-        parts = [logits] if self.data != self.delta else ops.split(logits, [self.heads] * 2)
-        log_gate = beta = entering = None
-        if self.data:
-            u = ops.reshape(parts[0], shape)
-            log_gate = ops.log_sigmoid(u)
-            if self.config.moving_average:
-                entering = ops.exp(ops.log_sigmoid(ops.mul(u, -1.0)))  # 1 - g would lose what a small share is
-        if self.delta:
-            beta = ops.sigmoid(ops.reshape(parts[-1], shape))
+    def control(self, logits: T | None, ops: Ops[T]) -> Control[T]:
+        """Logits of the tokens (N, rows) -> each (B, heads, T, 1), or (1, heads, 1, 1) where it is fixed."""
+        log_gate: T | None = None
+        beta: T | None = None
+        entering: T | None = None
+        if logits is not None:
+            parts = [logits] if self.data != self.delta else ops.split(logits, [self.heads] * 2)
+            if self.data:
+                u = ops.split_heads(parts[0], self.heads)
+                log_gate = ops.log_sigmoid(u)
+                if self.config.moving_average:
+                    entering = ops.exp(ops.log_sigmoid(ops.mul(u, -1.0)))  # 1 - g would lose what a small share is
+            if self.delta:
+                beta = ops.sigmoid(ops.split_heads(parts[-1], self.heads))
+        if self.config.gate == "fixed":
+            log_gate = ops.parameter(self.log_gate)
+            entering = ops.parameter(self.entering) if self.config.moving_average else None
         return Control(log_gate, beta, entering)

@@ -10,13 +10,11 @@ them, every sequence of a batch shares them, and S holds what was read and nothi
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
 from t2r_export.model.mixers.feature_maps import FeatureMap
-from t2r_export.model.ops import TORCH, TorchOps, row_size
+from t2r_export.model.ops import Ops, T
 
 
 class Memory(nn.Module):
@@ -37,20 +35,18 @@ class Memory(nn.Module):
         nn.init.normal_(self.k, std=self.k.shape[-1] ** -0.5)
         nn.init.zeros_(self.v)
 
-    def collect(self, phi: FeatureMap, ops: TorchOps = TORCH) -> Any:
+    def collect(self, phi: FeatureMap, ops: Ops[T]) -> T:
         """S_0 and z_0 side by side, (1, G, K, V + 1), with the layer's φ of keys."""
         if not hasattr(self, "k"):
             return ops.unsqueeze(ops.parameter(self.sums), 0)
-        heads, count, _ = self.k.shape
-        keys = phi(ops.unsqueeze(ops.parameter(self.k), 0), False, ops)
-        keys = ops.transpose(ops.reshape(keys, (1, heads, count, phi.size)), (0, 1, 3, 2))  # (1, G, K, N)
-        z = ops.mul(ops.mean(keys), float(count))
+        keys = phi(ops.unsqueeze(ops.parameter(self.k), 0), False, ops)  # (1, G, N, K)
+        keys = ops.transpose(keys, (0, 1, 3, 2))
+        z = ops.mul(ops.mean(keys), float(self.k.shape[1]))
         return ops.concat([ops.matmul(keys, ops.parameter(self.v)), z])
 
 
-def read(q: Any, sums: Any, ops: TorchOps = TORCH) -> list[Any]:
-    """φ(q), H·K numbers a row in whatever axes, and what `collect` gave -> φ(q)ᵀS_0 (B, G, H/G, V) and φ(q)·z_0
-    (B, G, H/G, 1)."""
-    _, G, K, U = sums.shape
-    rows = ops.reshape(q, (-1, G, row_size(q) // (G * K), K))
-    return ops.split(ops.matmul(rows, sums), [U - 1, 1])
+def attend_memory(q: T, sums: T, ops: Ops[T]) -> tuple[T, T]:
+    """φ(q) (B, H, T, K) and what `collect` gave -> φ(q)ᵀS_0 (B, H, T, V) and φ(q)·z_0 (B, H, T, 1)."""
+    both = ops.matmul(ops.group_queries(q, sums.shape[1]), sums)
+    numerator, denominator = ops.split(both, [sums.shape[-1] - 1, 1])
+    return ops.ungroup_queries(numerator, q.shape[1]), ops.ungroup_queries(denominator, q.shape[1])

@@ -1,46 +1,29 @@
-"""LSTM and GRU layers: the recurrent networks that linear attention is measured against, behind the same interface.
-
-`forward` is torch's own kernel over the sequence; `step` is the same formula in ordinary operators, on its weights.
-"""
+"""LSTM and GRU layers: the recurrent networks that linear attention is measured against, behind the same interface."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from t2r_export.config.mixers import MixerConfig
-from t2r_export.config.model import ModelConfig
-from t2r_export.model.mixers.base import Mixer, State
-from t2r_export.model.ops import TORCH, TorchOps
-from t2r_export.model.positions import Rotary
+from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
 
 
 class RecurrentMixer(Mixer):
-    """What the two have in common: D units a layer, each state (B, D)."""
+    """What the two have in common: D units per layer, each state (B, D)."""
 
     rnn: nn.LSTM | nn.GRU
     states: tuple[str, ...]
 
-    def _arguments(self, x: Any, h: Any, ops: TorchOps) -> tuple[Any, Any]:
+    def _arguments(self, x: T, h: T, ops: Ops[T]) -> tuple[T, T]:
         """What x and what h (B, D) contribute to the gates, each (B, gates · D)."""
         of_x, of_h, bias_x, bias_h = self.rnn.all_weights[0]
         return ops.linear(x, of_x, bias_x), ops.linear(h, of_h, bias_h)
 
-    def _run(self, x: Tensor, states: Any) -> tuple[Tensor, Any]:
-        """torch's kernel over x (B, T, D) from states of one layer, (1, B, D) each: in the weights' own precision,
-        because a state is carried through the whole text."""
-        with torch.autocast(x.device.type, enabled=False):
-            y, after = self.rnn(x.to(self.rnn.all_weights[0][0].dtype), states)
-        return y.to(x.dtype), after
-
     def state_spec(self) -> list[StateSpec]:
         return [StateSpec(name, "float32", (BATCH, self.width)) for name in self.states]
-
-    def fold_obstacle(self) -> str | None:
-        return "a recurrent layer has no feature map to fold"
 
 
 class LSTMMixer(RecurrentMixer):
@@ -51,21 +34,22 @@ class LSTMMixer(RecurrentMixer):
 
     states = ("h", "c")
 
-    def __init__(self, model: ModelConfig, config: MixerConfig) -> None:
-        super().__init__(model, config)
-        self.rnn = nn.LSTM(model.width, model.width, batch_first=True)
+    def __init__(self, width: int, config: MixerConfig) -> None:
+        super().__init__(width, config)
+        self.rnn = nn.LSTM(width, width, batch_first=True)
 
-    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
-        y, (h, c) = self._run(x, (state["h"][None].contiguous(), state["c"][None].contiguous()))
-        return y, {"h": h[0], "c": c[0]}
-
-    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
+    def step(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        ops = step.ops
         gates = ops.add(*self._arguments(x, state["h"], ops))
         i, f, g, o = ops.split(gates, [self.width] * 4)
         kept = ops.mul(ops.sigmoid(f), state["c"])
         c = ops.add(kept, ops.mul(ops.sigmoid(i), ops.tanh(g)))
         h = ops.mul(ops.sigmoid(o), ops.tanh(c))
         return h, {"h": h, "c": c}
+
+    def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        y, h, c = step.ops.lstm(x, state["h"], state["c"], self.rnn.all_weights[0])
+        return y, {"h": h, "c": c}
 
 
 class GRUMixer(RecurrentMixer):
@@ -76,19 +60,19 @@ class GRUMixer(RecurrentMixer):
 
     states = ("h",)
 
-    def __init__(self, model: ModelConfig, config: MixerConfig) -> None:
-        super().__init__(model, config)
-        self.rnn = nn.GRU(model.width, model.width, batch_first=True)
+    def __init__(self, width: int, config: MixerConfig) -> None:
+        super().__init__(width, config)
+        self.rnn = nn.GRU(width, width, batch_first=True)
 
-    def forward(self, x: Tensor, state: State, rotary: Rotary | None) -> tuple[Tensor, State]:
-        y, h = self._run(x, state["h"][None].contiguous())
-        return y, {"h": h[0]}
-
-    def step(self, x: Any, state: State, rotary: Rotary | None, ops: TorchOps = TORCH) -> tuple[Any, State]:
-        D, h = self.width, state["h"]
+    def step(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        D, h, ops = self.width, state["h"], step.ops
         of_x, of_h = self._arguments(x, h, ops)
         (gates_x, new_x), (gates_h, new_h) = (ops.split(part, [2 * D, D]) for part in (of_x, of_h))
         r, z = ops.split(ops.sigmoid(ops.add(gates_x, gates_h)), [D, D])
         n = ops.tanh(ops.add(new_x, ops.mul(r, new_h)))
         h = ops.add(n, ops.mul(z, ops.sub(h, n)))
         return h, {"h": h}
+
+    def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        y, h = step.ops.gru(x, state["h"], self.rnn.all_weights[0])
+        return y, {"h": h}

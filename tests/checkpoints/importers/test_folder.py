@@ -82,9 +82,9 @@ def test_a_tied_head_that_is_stored_all_the_same_is_accepted_if_equal(tmp_path: 
 
 def test_an_unknown_family_lists_the_known_ones(llama: Path) -> None:
     folders.change_config(llama, model_type="mamba")
-    refused(llama, 'model_type in config.json to be one of gpt2, llama; received "mamba"')
+    refused(llama, 'model_type in config.json to be one of gpt2, llama, mistral, qwen2, qwen3; received "mamba"')
     folders.change_config(llama, model_type=None)
-    refused(llama, "model_type in config.json to be one of gpt2, llama; received no value")
+    refused(llama, "model_type in config.json to be one of gpt2, llama, mistral, qwen2, qwen3; received no value")
 
 
 def test_quantized_weights_are_refused(llama: Path) -> None:
@@ -268,4 +268,7 @@ def test_a_trained_length_that_is_no_length_is_refused(llama: Path) -> None:
 def test_a_value_nested_deep_does_not_break_its_own_message(llama: Path) -> None:
     deep = b"[" * 900 + b"]" * 900
     (llama / "config.json").write_bytes(b'{"model_type": ' + deep + b"}")
-    refused(llama, r"model_type in config.json to be one of gpt2, llama; received (\[\[|a value nested)")
+    refused(
+        llama,
+        r"model_type in config.json to be one of gpt2, llama, mistral, qwen2, qwen3; received (\[\[|a value nested)",
+    )

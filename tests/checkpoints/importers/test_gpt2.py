@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 import folders
 from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
-from t2r_export.model.ops import TorchOps
+from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -39,99 +38,116 @@ def activations(data: Path) -> dict[str, Tensor]:
 
 
 class Recorder(TorchOps):
-    """Computes, and keeps what went into and came out of the operators that have no module of their own."""
+    """Computes, and keeps what went into ("<name") and came out of each operator that has a weight, by the weight's
+    name, and what has none."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Tensor, Tensor]] = []
+    def __init__(self, model: Transformer, tokens: int | None) -> None:
+        super().__init__(tokens, model.embedding.weight)
+        self.names = {id(weight): name.removesuffix(".weight") for name, weight in model.named_parameters()}
+        self.values: dict[str, Tensor] = {}
+        self.activations: list[Tensor] = []
+        self.attention: list[tuple[Tensor, Tensor]] = []  # scores and weights, the future -inf and 0
 
-    def softmax(self, x: Tensor) -> Tensor:
-        y: Tensor = super().softmax(x)
-        self.calls.append(("softmax", x, y))
+    def kept(self, weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        name = self.names[id(weight)]
+        self.values["<" + name], self.values[name] = x, y
         return y
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        return self.kept(table, ids, super().embedding(ids, table))
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.kept(weight, x, super().linear(x, weight, bias))
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return self.kept(weight, x, super().layer_norm(x, weight, bias, eps))
 
     def gelu(self, x: Tensor, tanh: bool) -> Tensor:
-        y: Tensor = super().gelu(x, tanh)
-        self.calls.append(("gelu", x, y))
-        return y
+        self.activations.append(super().gelu(x, tanh))
+        return self.activations[-1]
 
-    def first(self, name: str) -> tuple[Tensor, Tensor]:
-        return next((x, y) for kind, x, y in self.calls if kind == name)
+    def causal_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+        T, total = q.shape[2], k.shape[2]
+        assert (q.shape[1], softcap) == (k.shape[1], None)
+        future = torch.ones(T, total, dtype=torch.bool).triu(total - T + 1)
+        scores = (q @ k.mT * scale).masked_fill(future, -torch.inf)
+        self.attention.append((scores, scores.softmax(-1)))
+        o = super().causal_attention(q, k, v, scale, softcap)
+        torch.testing.assert_close(o, scores.softmax(-1) @ v, rtol=0, atol=TOLERANCE)
+        return o
 
 
 @torch.no_grad()
-def module_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
-    """Input ("<name") and output of every module of the parallel form, by the module's name."""
-    values: dict[str, Tensor] = {}
+def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
+    """What a sequence (B, T) computes on its way, (B, T, ·) each, by its name in the other implementation."""
+    B, T = ids.shape
+    ops = Recorder(model, T)
+    monkeypatch.setattr(model, "ops", lambda tokens: ops)
+    traces = model.traces(ids)
+    logits = model.logits_of(traces, B)
+    m = {name: x.reshape(B, T, -1) for name, x in ops.values.items()}
+    blocks = [trace.output.view(B, T, -1) for trace in traces]
+    q, k, v = (m[f"blocks.0.mixers.0.{part}"] for part in "qkv")
 
-    def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
-        values["<" + name] = inputs[0]
-        values[name] = output[0] if isinstance(output, tuple) else output
+    def heads(x: Tensor) -> Tensor:
+        return x.view(B, T, 3, 16).transpose(1, 2)
 
-    def hooks() -> Iterator[Any]:
-        for name, module in model.named_modules():
-            yield module.register_forward_hook(lambda *args, name=name: keep(name, *args))
-
-    handles = list(hooks())
-    model(ids)
-    for handle in handles:
-        handle.remove()
-    return values
+    return {
+        "tok_emb": m["embedding"],
+        "pos_emb": model.positions.table.weight[:T].unsqueeze(0),
+        "x": traces[0].input.view(B, T, -1),
+        "ln1": m["blocks.0.norms.0"],
+        "qkv": torch.cat([q, k, v], dim=-1),
+        "q": heads(q),
+        "k": heads(k),
+        "v": heads(v),
+        "att": ops.attention[0][0],
+        "attSm": ops.attention[0][1],
+        "y": m["<blocks.0.mixers.0.o"],
+        "yProj": m["blocks.0.mixers.0.o"],
+        "attnResid": m["<blocks.0.ffn_norm"],
+        "ln2": m["blocks.0.ffn_norm"],
+        "fc": m["blocks.0.ffn.up"],
+        "gelu": ops.activations[0].view(B, T, -1),
+        "mlp": m["blocks.0.ffn.down"],
+        "mlpResid": blocks[0],
+        **{f"block{n}": x for n, x in enumerate(blocks)},
+        "ln_f": m["norm"],
+        "lm_head": logits,
+        "probs": logits.softmax(-1),
+    }
 
 
 @torch.no_grad()
 def step_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
     """The first block's scores, attention weights and activations, step by step; the future is -inf and 0."""
     B, T = ids.shape
-    H, ffn = model.config.heads, model.config.ffn_size
+    assert model.config.attention is not None
+    H, ffn = model.config.attention.heads, model.config.ffn_size
     values = {"att": torch.full((B, H, T, T), -torch.inf), "attSm": torch.zeros(B, H, T, T)}
     values |= {"fc": torch.zeros(B, T, ffn), "gelu": torch.zeros(B, T, ffn)}
     states = model.init_state(B)
     for t in range(T):
-        ops = Recorder()
-        _, states = model.step(ids[:, t], states, ops)
-        scores, weights = ops.first("softmax")  # (B, G, R, t + 1)
-        values["att"][:, :, t, : t + 1], values["attSm"][:, :, t, : t + 1] = scores.flatten(1, 2), weights.flatten(1, 2)
-        values["fc"][:, t], values["gelu"][:, t] = ops.first("gelu")
+        ops = Recorder(model, None)
+        _, states = model.run(ids[:, t], states, ops)
+        for name, part in zip(("att", "attSm"), ops.attention[0], strict=True):  # (B, H, 1, t + 1)
+            values[name][:, :, t, : t + 1] = part.squeeze(2)
+        values["fc"][:, t], values["gelu"][:, t] = ops.values["blocks.0.ffn.up"], ops.activations[0]
     return values
 
 
-def test_every_intermediate_of_the_trained_model_agrees(sorter: Transformer, activations: dict[str, Tensor]) -> None:
+def test_every_intermediate_of_the_trained_model_agrees(
+    sorter: Transformer, activations: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = activations.pop("idx").long()
-    B, T = ids.shape
-    m = module_values(sorter, ids)
-
-    def heads(x: Tensor) -> Tensor:
-        return x.view(B, T, 3, 16).transpose(1, 2)
-
-    q, k, v = (m[f"blocks.0.mixer.{part}"] for part in "qkv")
-    ours = {
-        "tok_emb": m["embedding"],
-        "pos_emb": sorter.positions.table.weight[:T].unsqueeze(0),
-        "x": m["<blocks.0"],
-        "ln1": m["blocks.0.norm1"],
-        "qkv": torch.cat([q, k, v], dim=-1),
-        "q": heads(q),
-        "k": heads(k),
-        "v": heads(v),
-        "y": m["<blocks.0.mixer.o"],
-        "yProj": m["blocks.0.mixer.o"],
-        "attnResid": m["<blocks.0.norm2"],
-        "ln2": m["blocks.0.norm2"],
-        "mlp": m["blocks.0.ffn"],
-        "mlpResid": m["blocks.0"],
-        "block0": m["blocks.0"],
-        "block1": m["blocks.1"],
-        "block2": m["blocks.2"],
-        "ln_f": m["norm"],
-        "lm_head": m["head"],
-        "probs": m["head"].softmax(-1),
-        **step_values(sorter, ids),
-    }
-    assert set(ours) == set(activations)
-    for name, expected in activations.items():
-        torch.testing.assert_close(
-            ours[name], expected, rtol=0, atol=TOLERANCE, msg=lambda text, n=name: f"{n}: {text}"
-        )
+    by_steps = step_values(sorter, ids)
+    ours = sequence_values(sorter, ids, monkeypatch)
+    assert set(by_steps) < set(ours) == set(activations)
+    for found in (ours, by_steps):
+        for name, value in found.items():
+            torch.testing.assert_close(
+                value, activations[name], rtol=0, atol=TOLERANCE, msg=lambda text, n=name: f"{n}: {text}"
+            )
 
 
 @torch.no_grad()

@@ -12,7 +12,8 @@ import torch
 import folders
 from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.model import RotaryConfig
+from t2r_export.config.attention import RotaryConfig
+from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 
 LLAMA3 = {
@@ -44,6 +45,13 @@ def test_the_trained_model_writes_the_200_expected_tokens(data: Path) -> None:
 
 
 LENGTH = 47
+
+
+def rotary_of(config: ModelConfig) -> RotaryConfig | None:
+    assert config.attention is not None
+    return config.attention.rotary
+
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "a kv head for every head": {"num_key_value_heads": 6},
     "grouped heads": {},
@@ -133,12 +141,12 @@ def test_rotary_parameters_are_read_where_older_versions_kept_them(name: str, tm
 
 
 def test_a_theta_at_top_level_is_enough(tmp_path: Path) -> None:
-    assert checkpoint.load(folders.write_llama(tmp_path)).config.rotary == RotaryConfig(theta=1000.0)
+    assert rotary_of(checkpoint.load(folders.write_llama(tmp_path)).config) == RotaryConfig(theta=1000.0)
 
 
 def test_llama3_falls_back_to_the_trained_length(tmp_path: Path) -> None:
     rope = {key: value for key, value in LLAMA3.items() if not key.startswith("original")}
-    rotary = checkpoint.load(folders.write_llama(tmp_path, rope_scaling=rope)).config.rotary
+    rotary = rotary_of(checkpoint.load(folders.write_llama(tmp_path, rope_scaling=rope)).config)
     assert rotary is not None
     assert rotary.original_max_positions == 40
 
@@ -146,7 +154,7 @@ def test_llama3_falls_back_to_the_trained_length(tmp_path: Path) -> None:
 def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     absent = dict.fromkeys(("rms_norm_eps", "rope_theta", "tie_word_embeddings", "bos_token_id", "eos_token_id"))
     config = checkpoint.load(folders.write_llama(tmp_path, **absent)).config
-    assert (config.norm_eps, config.rotary, config.tied_head) == (1e-6, RotaryConfig(theta=10000.0), False)
+    assert (config.norm_eps, rotary_of(config), config.tied_head) == (1e-6, RotaryConfig(theta=10000.0), False)
     assert (config.bos_token, config.eos_tokens) == (None, ())
 
 

@@ -1,7 +1,8 @@
-"""One mixer by itself, in float64: random weights, texts and states for it, and its step instead of its whole."""
+"""One layer by itself, in float64: random weights, texts and states for it, and its step instead of its whole."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -10,43 +11,104 @@ from torch import Tensor
 from small import GPT2, B
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.model.mixers import Mixer, State, build_mixer
-from t2r_export.model.positions import Rotary
+from t2r_export.model.attention import build_mixer
+from t2r_export.model.mixers.base import Heads
+from t2r_export.model.ops import State
+from t2r_export.model.step import Step
+from t2r_export.model.torch_ops import TorchOps
+from t2r_export.model.transformer import Transformer
 
 
-def random_mixer(model: ModelConfig, config: MixerConfig, scale: float = 0.5, seed: int = 0) -> Any:
+class Alone:
+    """A layer of a model, called with texts (B, T, D) and tokens (B, D) instead of rows.
+
+    Attributes that it lacks are the layer's (`q`, `fold`), or those of what an attention layer has inside (`maps`).
+    """
+
+    def __init__(self, model: ModelConfig, layer: Any) -> None:
+        self.model, self.layer = model, layer
+        self.ropes = Transformer(dataclasses.replace(model, layers=(layer.config,))).ropes
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(self.layer, name) or not hasattr(self.layer, "inner"):
+            return getattr(self.layer, name)
+        return getattr(self.layer.inner, name)
+
+    def context(self, tokens: int | None, batch: int, start: list[int] | None = None) -> Step[Tensor]:
+        """What the layer may ask: `start`, tokens that each row has read before, none if not given."""
+        seen = torch.tensor(start or [0] * batch, dtype=torch.int32)
+        return Step(TorchOps(tokens, torch.zeros((), dtype=torch.float64)), seen, self.ropes)
+
+    def __call__(self, x: Tensor, state: State[Tensor], start: list[int] | None = None) -> tuple[Tensor, State[Tensor]]:
+        """The whole text x (B, T, D)."""
+        y, after = self.layer(x.flatten(0, 1), state, self.context(x.shape[1], len(x), start))
+        return y.unflatten(0, x.shape[:2]), after
+
+    def step(self, x: Tensor, state: State[Tensor], start: list[int] | None = None) -> tuple[Tensor, State[Tensor]]:
+        """One token x (B, D)."""
+        found: tuple[Tensor, State[Tensor]] = self.layer(x, state, self.context(None, len(x), start))
+        return found
+
+    def heads(self, x: Tensor, start: list[int] | None = None) -> Heads[Tensor]:
+        """What an attention layer gives its inside of x (B, T, D)."""
+        found: Heads[Tensor] = self.layer.project(x.flatten(0, 1), self.context(x.shape[1], len(x), start))
+        return found
+
+    def output(self, o: Tensor) -> Tensor:
+        """What an attention layer makes of o (B, T, H, V): (B, T, D)."""
+        y: Tensor = self.layer.o(o.flatten(2))
+        return y
+
+    def rotated(self, x: Tensor, start: list[int] | None = None) -> Tensor:
+        """x (B, T, heads, d), of a model with rotary positions rotated: its pairs (i, i + d/2) as complex numbers."""
+        if not self.ropes:
+            return x
+        cos, sin = self.context(x.shape[1], len(x), start).rotation(0)
+        a, b = x.chunk(2, dim=-1)
+        pairs = torch.complex(a, b) * torch.complex(cos.double(), sin.double()).transpose(1, 2)
+        return torch.cat([pairs.real, pairs.imag], dim=-1)
+
+    def fold(self) -> Alone:
+        return Alone(self.model, self.layer.fold())
+
+
+def layer(model: ModelConfig, config: MixerConfig) -> Any:
+    """A layer of `model` with fresh weights."""
+    return build_mixer(dataclasses.replace(model, layers=(config,)), 0)
+
+
+def random_mixer(model: ModelConfig, config: MixerConfig, scale: float = 0.5, seed: int = 0) -> Alone:
     """All weights random, none of them zero; what a mixer drew itself stays."""
-    made = build_mixer(model, config).double().eval()
+    made = layer(model, config).double().eval()
     generator = torch.Generator().manual_seed(seed)
     for weight in made.parameters():
         weight.data = scale * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-    return made
+    return Alone(model, made)
 
 
 def text(length: int, batch: int = B, seed: int = 1) -> Tensor:
-    """What a mixer gets (B, T, D)."""
+    """What a layer gets (B, T, D)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, length, GPT2.width, generator=generator, dtype=torch.float64)
 
 
-def buffers(made: Mixer, counts: list[int]) -> State:
-    """Buffers full of random numbers, filled or not; each row has seen its own number of tokens."""
+def buffers(made: Alone, batch: int) -> State[Tensor]:
+    """States full of random numbers."""
     generator = torch.Generator().manual_seed(5)
-    values = {s.name: torch.rand(s.dims(len(counts)), generator=generator).double() for s in made.state_spec()}
-    return values | {"count": torch.tensor(counts, dtype=torch.int32)}
+    return {s.name: torch.rand(s.dims(batch), generator=generator).double() for s in made.state_spec()}
 
 
-def empty(made: Mixer, batch: int = B) -> State:
+def empty(made: Alone, batch: int = B) -> State[Tensor]:
     """The state before a text."""
-    types = {"float32": torch.float64, "int32": torch.int32}
-    return {s.name: torch.zeros(s.dims(batch), dtype=types[s.dtype]) for s in made.state_spec()}
+    return {s.name: torch.zeros(s.dims(batch), dtype=torch.float64) for s in made.state_spec()}
 
 
-def by_steps(made: Mixer, x: Tensor, state: State, rotary: Rotary | None = None) -> tuple[Tensor, State]:
-    """`made(x, state, rotary)`, one step a token."""
+def by_steps(
+    made: Alone, x: Tensor, state: State[Tensor], start: list[int] | None = None
+) -> tuple[Tensor, State[Tensor]]:
+    """`made(x, state, start)`, one step per token."""
     out = []
     for t in range(x.shape[1]):
-        here = None if rotary is None else (rotary[0][:, t], rotary[1][:, t])
-        y, state = made.step(x[:, t], state, here)
+        y, state = made.step(x[:, t], state, [n + t for n in start or [0] * len(x)])
         out.append(y)
     return torch.stack(out, 1), state

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
-from model.mixers.alone import by_steps, random_mixer
+from model.mixers.alone import Alone, by_steps, random_mixer
 from small import GPT2, LLAMA, B, G, H, T, V
 from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.mixers.linear import FEATURE_SIZES
@@ -22,8 +22,10 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.fold import fold
 from t2r_export.model import reference
 from t2r_export.model.initialize import initialize
-from t2r_export.model.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFourier, build_feature_map
+from t2r_export.model.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFourier
 from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.ops import State
+from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
 
 # a size that differs from the head's where it may; favor's is more than one block of directions
@@ -38,13 +40,13 @@ def config(name: str, normalizer: str = "z", **options: object) -> LinearConfig:
     return dataclasses.replace(made, **options)  # type: ignore[arg-type]
 
 
-def mixer(layer: LinearConfig, model: ModelConfig = MODELS["learned"]) -> LinearMixer:
+def mixer(layer: LinearConfig, model: ModelConfig = MODELS["learned"]) -> Alone:
     made = random_mixer(model, layer, scale=0.7)
-    assert isinstance(made, LinearMixer)
+    assert isinstance(made.inner, LinearMixer)
     return made
 
 
-def inputs(layer: LinearConfig, length: int = T, seed: int = 1) -> tuple[Tensor, dict[str, Tensor]]:
+def inputs(layer: LinearConfig, length: int = T, seed: int = 1) -> tuple[Tensor, State[Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(B, length, GPT2.width, generator=generator, dtype=torch.float64)
     K = layer.feature_size
@@ -58,10 +60,10 @@ def numbers(tensor: Tensor) -> np.ndarray:
     return tensor.detach().numpy()
 
 
-def phi(made: LinearMixer, x: np.ndarray, query: bool) -> np.ndarray:
+def phi(made: Alone, x: np.ndarray, query: bool) -> np.ndarray:
     """φ of x (B, T, heads, d) by t2r_export.model.reference, one vector after another, with the mixer's weights."""
     name, K = made.config.feature_map, made.config.feature_size
-    the_map = made._maps[0 if query else 1]
+    the_map = made.maps.of_queries if query else made.maps.of_keys
     out = np.empty((*x.shape[:3], K))
     for b, t, h in np.ndindex(*x.shape[:3]):
         head = h // (x.shape[2] // the_map.heads)  # of a joint map's key heads
@@ -87,7 +89,7 @@ def phi(made: LinearMixer, x: np.ndarray, query: bool) -> np.ndarray:
     return out
 
 
-def by_definition(made: LinearMixer, x: Tensor, state: dict[str, Tensor]) -> list[np.ndarray]:
+def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> list[np.ndarray]:
     """y and the states after, from the mixer's weights and t2r_export.model.reference alone."""
 
     def project(layer: torch.nn.Linear, values: np.ndarray, heads: int) -> np.ndarray:
@@ -109,7 +111,7 @@ def by_definition(made: LinearMixer, x: Tensor, state: dict[str, Tensor]) -> lis
     return [y, S, z] if with_z else [y, S]
 
 
-def assert_same(received: tuple[Tensor, dict[str, Tensor]], expected: tuple[Tensor, dict[str, Tensor]]) -> None:
+def assert_same(received: tuple[Tensor, State[Tensor]], expected: tuple[Tensor, State[Tensor]]) -> None:
     torch.testing.assert_close(received[0], expected[0], rtol=1e-9, atol=1e-9)
     assert received[1].keys() == expected[1].keys()
     for name, value in expected[1].items():
@@ -126,11 +128,11 @@ def test_the_tables_agree() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name, normalizer", CASES)
-def test_forward_and_step_are_the_definition(name: str, normalizer: str) -> None:
+def test_sequence_and_step_are_the_definition(name: str, normalizer: str) -> None:
     made = mixer(config(name, normalizer, query_scale=0.5))
     x, state = inputs(made.config)
     expected = by_definition(made, x, state)
-    for y, after in (made(x, state, None), by_steps(made, x, state)):
+    for y, after in (made(x, state), by_steps(made, x, state)):
         for received, wanted in zip((y, *after.values()), expected, strict=True):
             np.testing.assert_allclose(received.numpy(), wanted, rtol=1e-9, atol=1e-9)
 
@@ -141,13 +143,12 @@ def test_forward_and_step_are_the_definition(name: str, normalizer: str) -> None
 def test_split_anywhere_folded_or_not(case: tuple[str, str], length: int, at: int, seed: int, folded: bool) -> None:
     made = mixer(config(*case))
     x, state = inputs(made.config, length, seed)
-    whole = made(x, state, None)
+    whole = made(x, state)
     other = made.fold() if folded else made
-    assert isinstance(other, LinearMixer)
     assert_same(by_steps(other, x, state), whole)
     if 0 < at < length:
-        first, between = other(x[:, :at], state, None)
-        second, after = other(x[:, at:], between, None)
+        first, between = other(x[:, :at], state)
+        second, after = other(x[:, at:], between)
         assert_same((torch.cat([first, second], 1), after), whole)
 
 
@@ -159,11 +160,13 @@ def test_fold_leaves_constants_alone(name: str, fixed: bool) -> None:
     made = mixer(config(name, "rms_norm", fixed_sigma=fixed and name == "rfa"))
     folded = made.fold()
     assert {n for n, _ in folded.named_parameters()} == {
-        *("qkv.weight", "qkv.bias", "norm.weight", "o.weight", "o.bias")
+        *("qkv.weight", "qkv.bias", "inner.norm.weight", "o.weight", "o.bias")
     }
-    assert [n for n, _ in folded.named_buffers()] == (["phi.weight"] if name in LinearConfig.RANDOM else [])
+    assert [n for n, _ in folded.named_buffers()] == (
+        ["inner.maps.joint.weight"] if name in LinearConfig.RANDOM else []
+    )
     x, state = inputs(made.config)
-    assert_same(folded(x, state, None), made(x, state, None))
+    assert_same(folded(x, state), made(x, state))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -187,29 +190,32 @@ def test_other_directions_in_every_training_step(name: str) -> None:
     made = mixer(config(name, redraw=True))
     x, state = inputs(made.config)
     with torch.no_grad():
-        still = [made(x, state, None)[0] for _ in range(2)]
+        still = [made(x, state)[0] for _ in range(2)]
     assert torch.equal(*still), "in use the directions are the model's own"
-    again = copy.deepcopy(made)
+    again = Alone(made.model, copy.deepcopy(made.layer))
     made.train()
     torch.manual_seed(0)
-    first, second = (made(x, state, None)[0] for _ in range(2))
+    first, second = (made(x, state)[0] for _ in range(2))
     assert not torch.equal(first, second)
     torch.manual_seed(1)
-    resumed = again.train()(x, state, None)[0]
+    again.train()
+    resumed = again(x, state)[0]
     assert torch.equal(resumed, first), "the next directions follow from the present ones"
     with torch.no_grad():
-        assert torch.equal(again(x, state, None)[0], resumed), "validation draws none"
+        assert torch.equal(again(x, state)[0], resumed), "validation draws none"
     (first.sum() + second.sum()).backward()  # the first pass's directions are still there
-    last = made.eval()(x, state, None)[0]
+    made.eval()
+    last = made(x, state)[0]
     assert torch.equal(last, second), "the last directions are kept"
 
 
 @pytest.mark.parametrize("name", LinearConfig.RANDOM)
 def test_queries_and_keys_see_the_same_directions(name: str) -> None:
-    made = build_feature_map(G, V, config(name, redraw=False))
+    made = FEATURE_MAPS[name](G, V, config(name))
     x = torch.randn(B, G, T, V)
     grouped = x.repeat_interleave(H // G, dim=1)
-    query, key = made(grouped, True), made(x, False)
+    query, key = made(grouped, True, TorchOps()), made(x, False, TorchOps())
+    assert query.shape == (B, H, T, SIZES[name])
     if name == "rfa":
         torch.testing.assert_close(query.view(B, G, H // G, T, -1)[:, :, 1], key)
     else:  # the same up to a factor of each query
@@ -224,28 +230,28 @@ def test_favor_has_orthogonal_directions_and_a_bound() -> None:
     torch.testing.assert_close(products[:, :8, :8], 8 * torch.eye(8).double().expand(G, 8, 8), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(products[:, 8:, 8:], 8 * torch.eye(5).double().expand(G, 5, 5), rtol=1e-5, atol=1e-5)
     keys = directions[:, None, 3:4] * 8**0.25  # the worst key of direction 3 is that direction itself
-    features = made(keys.transpose(0, 1), False)
+    features = made(keys.transpose(0, 1), False, TorchOps())
     torch.testing.assert_close(features[0, :, 0, 3], torch.full((G,), 8 / 2).double().exp(), rtol=1e-5, atol=1e-5)
     assert features.max() <= np.exp(8 / 2) * (1 + 1e-5)
     extreme = torch.full((1, G, 1, 8), 1e4).double()
-    assert torch.isfinite(made(extreme, True)).all()
-    assert torch.isfinite(made(extreme, False)).all()
+    assert torch.isfinite(made(extreme, True, TorchOps())).all()
+    assert torch.isfinite(made(extreme, False, TorchOps())).all()
 
 
 def test_nothing_is_divided_by_zero() -> None:
     """x = 0, the input of a dead projection: no feature of any map is NaN."""
     for name in FEATURE_MAPS:
         for query in (True, False):
-            features = build_feature_map(G, V, config(name))(torch.zeros(1, G, 1, V), query)
+            features = FEATURE_MAPS[name](G, V, config(name))(torch.zeros(1, G, 1, V), query, TorchOps())
             assert torch.isfinite(features).all(), name
 
 
 @pytest.mark.parametrize("name", ["hedgehog", "rfa"])
 def test_a_map_from_nothing_starts_where_its_method_says(name: str) -> None:
     made = initialize(dataclasses.replace(GPT2, layers=(config(name),)), seed=0)
-    maps = made.blocks[0].mixer._maps[0]  # type: ignore[operator, union-attr, index]
+    maps = made.blocks[0].mixers[0].inner.maps.of_queries  # type: ignore[union-attr]
     if name == "hedgehog":
-        assert torch.equal(maps.weight[0], torch.eye(V, 3))  # type: ignore[union-attr]
+        assert torch.equal(maps.weight[0], torch.eye(V, 3))
     else:
         assert isinstance(maps, RandomFourier)
         assert (maps.inverse_sigma == 1).all()
@@ -263,7 +269,7 @@ def test_sigma() -> None:
 def test_every_weight_learns(name: str) -> None:
     made = mixer(config(name, "group_norm"))
     x, state = inputs(made.config)
-    made(x, state, None)[0].square().sum().backward()
+    made(x, state)[0].square().sum().backward()
     for parameter, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, parameter
@@ -289,7 +295,7 @@ def test_sizes_that_cannot_be(name: str, size: int, which: str) -> None:
 
 def test_favor_needs_a_head_that_float32_can_hold() -> None:
     with pytest.raises(UserError) as caught:
-        dataclasses.replace(GPT2, head_size=129, layers=(LinearConfig(8, feature_map="favor"),))
+        dataclasses.replace(GPT2.with_attention(head_size=129), layers=(LinearConfig(8, feature_map="favor"),))
     assert str(caught.value) == (
         "expected a head size of at most 128 with the feature map favor; received 129; choose another feature map"
     )
@@ -300,7 +306,7 @@ def test_reading_a_config_allocates_nothing() -> None:
     from t2r_export.checkpoints.weights import weight_shapes
 
     huge = dataclasses.replace(GPT2, layers=(LinearConfig(1 << 20, feature_map="favor"),))
-    assert weight_shapes(huge)["blocks.0.mixer.phi.weight"] == (G, V, 1 << 20)
+    assert weight_shapes(huge)["blocks.0.mixers.0.inner.maps.joint.weight"] == (G, V, 1 << 20)
 
 
 def test_fold_of_a_model_says_folded() -> None:

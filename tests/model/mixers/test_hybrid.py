@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
-from model.mixers.alone import buffers, by_steps, empty, random_mixer, text
+from model.mixers.alone import Alone, buffers, by_steps, empty, layer, random_mixer, text
 from small import GPT2, LLAMA, B, G, K, V
 from t2r_export.config.mixers import Guard, HybridConfig
-from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe, lines
 from t2r_export.model import reference
-from t2r_export.model.mixers import build_mixer
 from t2r_export.model.mixers.hybrid import HybridMixer
-from t2r_export.model.positions import Rotary, build_positions, rotate
+from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
 
 MODELS = {"learned": GPT2, "rotary": LLAMA}
@@ -40,25 +38,18 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 MAPS = {"relu": K, "elu": V, "hedgehog": 6, "favor": 5, "rfa": 4, "dpfp": 8}
 
 
-def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: str = "linear") -> HybridMixer:
+def mixer(model: str, merge: str, window: int, feature_map: str = "relu", kind: str = "linear") -> Alone:
     config = HybridConfig(window, MAPS[feature_map], feature_map, merge, GUARD, **KINDS[kind])
     made = random_mixer(MODELS[model], config, scale=0.6)
-    assert isinstance(made, HybridMixer)
+    assert isinstance(made.inner, HybridMixer)
     return made
 
 
-def turns(model: str, length: int) -> Rotary | None:
-    return build_positions(MODELS[model]).rotary(torch.arange(length)[None])
-
-
-def by_definition(made: HybridMixer, model: ModelConfig, x: Tensor, rotary: Rotary | None) -> Tensor:
+def by_definition(made: Alone, x: Tensor) -> Tensor:
     q, k, v = (layer(x).unflatten(-1, (-1, V)) for layer in (made.q, made.k, made.v))
-    if rotary is not None:
-        q, k = rotate(q, rotary), rotate(k, rotary)
-    phi_q, phi_k = (
-        phi(heads.transpose(1, 2), query).reshape(*heads.transpose(1, 2).shape[:3], -1).transpose(1, 2)
-        for phi, heads, query in zip(made._maps, (q, k), (True, False), strict=True)
-    )
+    q, k = made.rotated(q), made.rotated(k)
+    maps = (made.maps.of_queries, q, True), (made.maps.of_keys, k, False)
+    phi_q, phi_k = (phi(heads.transpose(1, 2), query, TorchOps()).transpose(1, 2) for phi, heads, query in maps)
     gate = made.config.merge == "gate"
     share = made.merge.sigmoid() if gate else made.merge.exp()
     arrays = (a.numpy() for a in (q / np.sqrt(V), k, v, phi_q, phi_k))
@@ -68,7 +59,7 @@ def by_definition(made: HybridMixer, model: ModelConfig, x: Tensor, rotary: Rota
     if config.gate == "fixed":
         log_gate = np.log(1 - 2.0 ** (-5 - np.arange(G))) * np.ones((*x.shape[:2], 1))
     o = reference.merged(*arrays, config.window, share.numpy(), gate, config.guard, config.sinks, log_gate)
-    return made.o(torch.from_numpy(o).flatten(2))
+    return made.output(torch.from_numpy(o))
 
 
 @torch.no_grad()
@@ -76,21 +67,21 @@ def by_definition(made: HybridMixer, model: ModelConfig, x: Tensor, rotary: Rota
 @models
 @kinds
 @pytest.mark.parametrize("window, length", [(4, 40), (1, 7), (20, 50), (30, 12)])
-def test_forward_and_step_are_the_definition(model: str, merge: str, kind: str, window: int, length: int) -> None:
-    made, x, rotary = mixer(model, merge, window, kind=kind), text(length), turns(model, length)
-    expected = by_definition(made, MODELS[model], x, rotary)
+def test_sequence_and_step_are_the_definition(model: str, merge: str, kind: str, window: int, length: int) -> None:
+    made, x = mixer(model, merge, window, kind=kind), text(length)
+    expected = by_definition(made, x)
     tolerance = 1e-6 if made.config.gate == "fixed" else 1e-10  # float32 constants
-    for y in (made(x, empty(made), rotary)[0], by_steps(made, x, empty(made), rotary)[0]):
+    for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_every_feature_map(feature_map: str) -> None:
-    made, x, rotary = mixer("rotary", "gate", 3, feature_map), text(11), turns("rotary", 11)
-    y, after = made(x, empty(made), rotary)
-    torch.testing.assert_close(y, by_definition(made, LLAMA, x, rotary), rtol=1e-10, atol=1e-10)
-    stepped, end = by_steps(made, x, empty(made), rotary)
+    made, x = mixer("rotary", "gate", 3, feature_map), text(11)
+    y, after = made(x, empty(made))
+    torch.testing.assert_close(y, by_definition(made, x), rtol=1e-10, atol=1e-10)
+    stepped, end = by_steps(made, x, empty(made))
     torch.testing.assert_close(stepped, y, rtol=1e-10, atol=1e-10)
     small.assert_states(end, after, 1e-10)
 
@@ -107,20 +98,19 @@ def test_every_feature_map(feature_map: str) -> None:
     st.data(),
 )
 def test_every_form_is_one_function(
-    model: str, merge: str, kind: str, window: int, length: int, counts: list[int], data: st.DataObject
+    model: str, merge: str, kind: str, window: int, length: int, start: list[int], data: st.DataObject
 ) -> None:
-    """Parallel, split anywhere, step by step, from random states."""
-    made, x, rotary = mixer(model, merge, window, kind=kind), text(length, len(counts)), turns(model, length)
-    start, at = buffers(made, counts), data.draw(st.integers(1, length - 1))
-    parts = [None, None] if rotary is None else [tuple(r[:, :at] for r in rotary), tuple(r[:, at:] for r in rotary)]
-    y, after = made(x, start, rotary)
-    first, between = made(x[:, :at], start, parts[0])
-    second, end = made(x[:, at:], between, parts[1])
-    stepped, last = by_steps(made, x, start, rotary)
+    """The sequence, split anywhere, step by step, from random states."""
+    made, x = mixer(model, merge, window, kind=kind), text(length, len(start))
+    state, at = buffers(made, len(start)), data.draw(st.integers(1, length - 1))
+    y, after = made(x, state, start)
+    first, between = made(x[:, :at], state, start)
+    second, end = made(x[:, at:], between, [n + at for n in start])
+    stepped, last = by_steps(made, x, state, start)
     for received in (torch.cat([first, second], 1), stepped):
         torch.testing.assert_close(received, y, rtol=1e-10, atol=1e-10)
     for received in (end, last):
-        assert list(received) == list(start)
+        assert list(received) == list(state)
         small.assert_states(received, after, 1e-10)
 
 
@@ -135,18 +125,18 @@ def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, ki
     torch.testing.assert_close(student(ids)[:, :same], teacher(ids)[:, :same], rtol=1e-10, atol=1e-10)
     assert (student(ids) - teacher(ids))[:, same:].abs().max() > 1e-4
     new = student.state_dict().keys() - teacher.state_dict().keys()
-    assert {name.split(".")[3] for name in new} == {"phi_q", "phi_k", "merge"} | (
-        {"gates"} if kind == "data" else set()
-    )
+    parts = {name.split(".inner.")[1].removesuffix(".weight").removesuffix(".bias") for name in new}
+    gates = {"gates", "gates.offset"} if kind == "data" else set()
+    assert parts == {"maps.q", "maps.k", "merge"} | gates
 
 
 @torch.no_grad()
 def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
     made, x = mixer("learned", "sum", 3), text(8)
-    _, after = made(x, empty(made), None)
+    _, after = made(x, empty(made))
     k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
     assert torch.equal(after["k"], k[:, :, -3:])
-    features = made.phi_k(k[:, :, :5], False).view(B, G, 5, K)
+    features = made.maps.k(k[:, :, :5], False, TorchOps())
     torch.testing.assert_close(after["z"], features.sum(2))
     torch.testing.assert_close(after["S"], features.mT @ v[:, :, :5])
 
@@ -154,12 +144,13 @@ def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
 @torch.no_grad()
 def test_sinks_never_enter_the_sums() -> None:
     made, x = mixer("learned", "sum", 3, kind="sinks"), text(8)
-    _, after = made(x, empty(made), None)
+    _, after = made(x, empty(made))
     k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
     assert torch.equal(after["sink_k"], k[:, :, :2])
     assert torch.equal(after["sink_v"], v[:, :, :2])
-    assert list(after) == ["k", "v", "sink_k", "sink_v", "S", "z", "count"]
-    features = made.phi_k(k[:, :, 2:5], False).view(B, G, 3, K)
+    assert list(after) == ["k", "v", "sink_k", "sink_v", "S", "z"]
+    assert made.needs_position
+    features = made.maps.k(k[:, :, 2:5], False, TorchOps())
     torch.testing.assert_close(after["z"], features.sum(2))
     torch.testing.assert_close(after["S"], features.mT @ v[:, :, 2:5])
 
@@ -167,10 +158,10 @@ def test_sinks_never_enter_the_sums() -> None:
 @torch.no_grad()
 def test_the_present_token_decays_what_is_far() -> None:
     made, x = mixer("learned", "sum", 3, kind="data"), text(6)
-    _, after = made(x, empty(made), None)
+    _, after = made(x, empty(made))
     k = made.k(x).view(B, 6, G, V).transpose(1, 2)
-    features = made.phi_k(k[:, :, :3], False).view(B, G, 3, K)  # of the tokens that leave at the steps 3, 4 and 5
-    kept = made.gates.logits(x).sigmoid()[..., None]  # type: ignore[union-attr]
+    features = made.maps.k(k[:, :, :3], False, TorchOps())  # of the tokens that leave at the steps 3, 4 and 5
+    kept = made.gates.logits(x, TorchOps()).sigmoid()[..., None]
     expected = (features[:, :, 0] * kept[:, 4] + features[:, :, 1]) * kept[:, 5] + features[:, :, 2]
     torch.testing.assert_close(after["z"], expected)
 
@@ -178,11 +169,11 @@ def test_the_present_token_decays_what_is_far() -> None:
 @torch.no_grad()
 def test_a_gated_hybrid_starts_near_the_one_without() -> None:
     torch.manual_seed(0)
-    plain = build_mixer(GPT2, HybridConfig(3, K)).double()
-    gated = build_mixer(GPT2, HybridConfig(3, K, update_rule="gated", gate="data")).double()
+    configs = HybridConfig(3, K), HybridConfig(3, K, update_rule="gated", gate="data")
+    plain, gated = (Alone(GPT2, layer(GPT2, config).double()) for config in configs)
     gated.load_state_dict(plain.state_dict(), strict=False)
     x = text(20)
-    (y, _), (expected, _) = gated(x, empty(gated), None), plain(x, empty(plain), None)
+    (y, _), (expected, _) = gated(x, empty(gated)), plain(x, empty(plain))
     assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
 
 
@@ -221,7 +212,7 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
 @kinds
 def test_every_weight_learns(merge: str, kind: str) -> None:
     made = mixer("rotary", merge, 3, kind=kind)
-    made(text(9), empty(made), turns("rotary", 9))[0].square().sum().backward()
+    made(text(9), empty(made))[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name

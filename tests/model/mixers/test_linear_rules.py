@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.mixers.alone import random_mixer
+from model.mixers.alone import Alone, by_steps, layer, random_mixer
 from small import GPT2, LLAMA, B, G, H, K, T, V
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.model import reference
-from t2r_export.model.mixers import State, build_mixer
-from t2r_export.model.mixers.gates import OPEN, Gates
+from t2r_export.model.mixers.gates import OPEN, Control, Gates
 from t2r_export.model.mixers.linear import LinearMixer
-from t2r_export.model.ops import TORCH
-from t2r_export.model.positions import Rotary, build_positions
+from t2r_export.model.ops import State
+from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
 
 GUARD = Guard("add", 0.3)  # large: a wrong guard cannot hide
@@ -35,42 +34,42 @@ RULES: dict[str, LinearConfig] = {
     "fixed_delta": LinearConfig(K, update_rule="gated_delta", gate="fixed", normalizer="none"),
 }
 MODELS: dict[str, ModelConfig] = {"learned": GPT2, "rotary": LLAMA}
+START = [3, 11]  # tokens that each text has read before
 every = pytest.mark.parametrize("rule, model", [(rule, model) for rule in RULES for model in MODELS])
 
 
-def mixer(rule: str, model: str, seed: int = 0) -> tuple[LinearMixer, Rotary | None]:
-    """A mixer, and the rotation of T tokens of B texts."""
+def mixer(rule: str, model: str, seed: int = 0) -> Alone:
     made = random_mixer(MODELS[model], RULES[rule], seed=seed)
-    assert isinstance(made, LinearMixer)
-    place = torch.tensor([[3], [11]], dtype=torch.int32) + torch.arange(T, dtype=torch.int32)
-    return made, build_positions(MODELS[model]).rotary(place)
+    assert isinstance(made.inner, LinearMixer)
+    return made
 
 
-def inputs(made: LinearMixer, length: int = T, seed: int = 1) -> tuple[Tensor, State]:
+def inputs(made: Alone, length: int = T, seed: int = 1) -> tuple[Tensor, State[Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(B, length, GPT2.width, generator=generator, dtype=torch.float64)
     state = {s.name: torch.rand(s.dims(B), generator=generator, dtype=torch.float64) + 0.5 for s in made.state_spec()}
     return x, state
 
 
-def maps(made: LinearMixer, x: Tensor, rotary: Rotary | None) -> tuple[np.ndarray, ...]:
-    """φ(q), φ(k) and v of a layer with the same weights that only adds up."""
+def maps(made: Alone, x: Tensor, start: list[int] | None = None) -> list[np.ndarray]:
+    """φ(q), φ(k) and v (B, T, heads, ·) of a layer with the same weights that only adds up."""
     config = dataclasses.replace(made.config, update_rule="linear", gate="none", moving_average=False)
-    plain = build_mixer(made.model_config, config).double()
-    assert isinstance(plain, LinearMixer)
-    plain.load_state_dict({name: w for name, w in made.state_dict().items() if not name.startswith("gates.")})
-    q, k, v, _ = plain.features(x, rotary)
-    return q.numpy(), k.numpy(), v.numpy()
+    plain = Alone(made.model, layer(made.model, config).double())
+    plain.load_state_dict({name: w for name, w in made.state_dict().items() if ".gates." not in name})
+    heads = plain.heads(x, start)
+    q, k, control = plain.features(heads, TorchOps(x.shape[1]))
+    assert control == Control()
+    return [part.transpose(1, 2).numpy() for part in (q, k, heads.v)]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def by_definition(made: LinearMixer, x: Tensor, state: State, rotary: Rotary | None) -> tuple[np.ndarray, ...]:
-    """o before the output, S and z, from φ(q), φ(k), v, the gates' weights and t2r_export.model.reference alone."""
+def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> list[np.ndarray]:
+    """y, S and z, from φ(q), φ(k), v, the gates' weights, the output and t2r_export.model.reference alone."""
     config = made.config
-    q, k, v = maps(made, x, rotary)
+    q, k, v = maps(made, x, START)
     log_gate = beta = None
     logits = []
     if made.gates.rows:
@@ -87,42 +86,46 @@ def by_definition(made: LinearMixer, x: Tensor, state: State, rotary: Rotary | N
         k = k * (1 - np.exp(log_gate))[..., None]
     o, S = reference.recurrence(q, k, v, state["S"].numpy(), log_gate, beta)
     if config.normalizer != "z":
-        return o, S
+        return [output(made, o), S]
     # z is the state of a value that is always 1
     sums, z = reference.recurrence(q, k, np.ones((*v.shape[:3], 1)), state["z"].numpy()[..., None], log_gate)
-    return o / (sums + GUARD.eps), S, z[..., 0]
+    return [output(made, o / (sums + GUARD.eps)), S, z[..., 0]]
+
+
+def output(made: Alone, o: np.ndarray) -> np.ndarray:
+    """y of o (B, T, H, V), its heads normalised where the config says so."""
+    if made.config.normalizer.endswith("norm"):
+        weight, bias = made.norm.weight.numpy(), made.norm.bias
+        for place in np.ndindex(*o.shape[:3]):
+            o[place] = reference.head_norm(o[place], weight, None if bias is None else bias.numpy(), GPT2.norm_eps)
+    return made.output(torch.from_numpy(o)).numpy()
 
 
 @torch.no_grad()
 @every
-def test_forward_and_step_are_the_definition(rule: str, model: str) -> None:
-    made, rotary = mixer(rule, model)
+def test_sequence_and_step_are_the_definition(rule: str, model: str) -> None:
+    made = mixer(rule, model)
     x, state = inputs(made)
-    o, *after = by_definition(made, x, state, rotary)
-    expected = [made._output(torch.tensor(o), TORCH).unflatten(0, x.shape[:2]).numpy(), *after]
+    expected = by_definition(made, x, state)
     tolerance = 1e-6 if made.config.gate == "fixed" else 1e-10  # float32 constants
-    y, end = made(x, state, rotary)
-    stepped = []
-    for t in range(T):
-        here = None if rotary is None else (rotary[0][:, t], rotary[1][:, t])
-        out, state = made.step(x[:, t], state, here)
-        stepped.append(out)
-    for outputs in ((y, *end.values()), (torch.stack(stepped, 1), *state.values())):
+    y, end = made(x, state, START)
+    stepped, last = by_steps(made, x, state, START)
+    for outputs in ((y, *end.values()), (stepped, *last.values())):
         for received, wanted in zip(outputs, expected, strict=True):
             np.testing.assert_allclose(received.numpy(), wanted, rtol=tolerance, atol=tolerance)
-    for received, wanted in zip((torch.stack(stepped, 1), *state.values()), (y, *end.values()), strict=True):
+    for received, wanted in zip((stepped, *last.values()), (y, *end.values()), strict=True):
         torch.testing.assert_close(received, wanted, rtol=1e-10, atol=1e-10)
 
 
 @settings(max_examples=16)
 @given(st.sampled_from(list(RULES)), st.integers(1, 29))
 def test_split_is_whole(rule: str, at: int) -> None:
-    made, _ = mixer(rule, "learned")
+    made = mixer(rule, "learned")
     x, state = inputs(made, length=30)
     with torch.no_grad():
-        whole, end = made(x, state, None)
-        first, state = made(x[:, :at], state, None)
-        second, state = made(x[:, at:], state, None)
+        whole, end = made(x, state)
+        first, state = made(x[:, :at], state)
+        second, state = made(x[:, at:], state)
     torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(state, end, rtol=1e-10, atol=1e-10)
 
@@ -130,26 +133,24 @@ def test_split_is_whole(rule: str, at: int) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("rule", RULES)
 def test_folded_is_unfolded(rule: str) -> None:
-    made, _ = mixer(rule, "learned")
+    made = mixer(rule, "learned")
     x, state = inputs(made)
-    assert made.fold_obstacle() is None
+    assert made.why_not_foldable() is None
     folded = made.fold()
-    assert isinstance(folded, LinearMixer)
+    assert isinstance(folded.inner, LinearMixer)
     assert folded.qkv.out_features == (H + G) * K + G * V + made.gates.rows
     assert not [name for name, _ in folded.gates.named_parameters()]
-    for form in ("forward", "step"):
-        here = x if form == "forward" else x[:, 0]
-        for received, expected in zip(
-            getattr(folded, form)(here, state, None), getattr(made, form)(here, state, None), strict=True
-        ):
-            torch.testing.assert_close(received, expected, rtol=1e-10, atol=1e-10)
+    pairs = (folded(x, state), made(x, state)), (folded.step(x[:, 0], state), made.step(x[:, 0], state))
+    for received, expected in pairs:
+        for value, wanted in zip(received, expected, strict=True):
+            torch.testing.assert_close(value, wanted, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_weight_learns(rule: str) -> None:
-    made, _ = mixer(rule, "learned")
+    made = mixer(rule, "learned")
     x, state = inputs(made)
-    made(x, state, None)[0].square().sum().backward()
+    made(x, state)[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name
@@ -158,18 +159,18 @@ def test_every_weight_learns(rule: str) -> None:
 def test_state_spec() -> None:
     shapes = {"S": ("B", G, K, V), "z": ("B", G, K)}
     for rule, config in RULES.items():
-        spec = {s.name: s.shape for s in mixer(rule, "learned")[0].state_spec()}
+        spec = {s.name: s.shape for s in mixer(rule, "learned").state_spec()}
         assert spec == (shapes if config.normalizer == "z" else {"S": shapes["S"]})
 
 
 @torch.no_grad()
 def test_a_gated_layer_starts_near_the_one_without() -> None:
     torch.manual_seed(0)
-    plain = build_mixer(GPT2, LinearConfig(K)).double()
-    gated = build_mixer(GPT2, LinearConfig(K, update_rule="gated", gate="data")).double()
+    configs = LinearConfig(K), LinearConfig(K, update_rule="gated", gate="data")
+    plain, gated = (Alone(GPT2, layer(GPT2, config).double()) for config in configs)
     gated.load_state_dict(plain.state_dict(), strict=False)
-    x, state = inputs(plain, length=20)  # type: ignore[arg-type]
-    (y, after), (expected, after_expected) = gated(x, state, None), plain(x, state, None)
+    x, state = inputs(plain, length=20)
+    (y, after), (expected, after_expected) = gated(x, state), plain(x, state)
     assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
     kept = torch.sigmoid(torch.tensor(OPEN)).item() ** 20
     assert kept > 0.95
@@ -187,7 +188,8 @@ def test_a_gate_is_exact_where_it_is_nearly_open() -> None:
     """float32 numbers next to 1 are 6e-8 apart, so that 1 - sigmoid(12) = 6.1e-6 would be known to one part in 100."""
     gates = Gates(1, 1, RULES["average"])
     gates.offset.data.fill_(12.0)
-    control = gates.step(gates.logits(torch.zeros(1, 1)))
+    control = gates.control(gates.logits(torch.zeros(1, 1), TorchOps()), TorchOps())
+    assert control.entering is not None and control.log_gate is not None
     left = 1 / (1 + np.exp(12.0))
     np.testing.assert_allclose(control.entering.item(), left, rtol=1e-6)
     np.testing.assert_allclose(-control.log_gate.item(), -np.log1p(-left), rtol=1e-6)
@@ -196,13 +198,13 @@ def test_a_gate_is_exact_where_it_is_nearly_open() -> None:
 @torch.no_grad()
 def test_a_moving_average_forgets_its_start() -> None:
     """Equal tokens: S becomes φ(k) vᵀ whatever it was (2103.02143, section 3.3)."""
-    made, _ = mixer("average", "learned")
+    made = mixer("average", "learned")
     for weight in made.gates.parameters():  # g = 1/2
         weight.zero_()
     x, state = inputs(made, length=1)
     x = x.expand(B, 200, GPT2.width)
-    _, after = made(x, state, None)
-    _, k, v = maps(made, x, None)
+    _, after = made(x, state)
+    _, k, v = maps(made, x)
     np.testing.assert_allclose(after["S"], k[:, 0, :, :, None] * v[:, 0, :, None, :], rtol=1e-9, atol=1e-9)
 
 

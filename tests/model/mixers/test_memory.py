@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 import small
-from model.mixers.alone import empty, random_mixer, text
-from small import CONFIGS, GPT2, LLAMA, B, G, K, T, V
+from model.mixers.alone import Alone, by_steps, empty, layer, random_mixer, text
+from small import CONFIGS, GPT2, LLAMA, B, K, T, V
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import original
-from t2r_export.model.mixers import build_mixer
 from t2r_export.model.mixers.linear import LinearMixer
-from t2r_export.model.mixers.recurrences import chunked
-from t2r_export.model.ops import TORCH
+from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -27,73 +25,81 @@ N = 3
 CASES: dict[str, tuple[ModelConfig, LinearConfig]] = {
     "relu": (GPT2, LinearConfig(K, memory=N)),
     "rotary": (LLAMA, LinearConfig(K, memory=N)),
+    "dropped": (LLAMA, LinearConfig(K, positions="drop", memory=N)),
     "no z": (GPT2, LinearConfig(K, normalizer="none", memory=N)),
-    "rfa": (LLAMA, LinearConfig(6, feature_map="rfa", memory=N)),
-    "hedgehog": (LLAMA, LinearConfig(6, feature_map="hedgehog", memory=N)),
-    "shared": (dataclasses.replace(GPT2, kv_heads=small.H), LinearConfig(K, shared_features=True, memory=N)),
+    "rfa": (LLAMA, LinearConfig(6, feature_map="rfa", positions="drop", memory=N)),
+    "hedgehog": (LLAMA, LinearConfig(6, feature_map="hedgehog", positions="drop", memory=N)),
+    "shared": (GPT2.with_attention(kv_heads=small.H), LinearConfig(K, shared_features=True, memory=N)),
 }
+START = [3, 11]  # tokens that each text has read before
 cases = pytest.mark.parametrize("case", CASES)
 
 
-def mixer(case: str) -> tuple[LinearMixer, Tensor]:
-    model, config = CASES[case]
-    made = random_mixer(model, config)
-    assert isinstance(made, LinearMixer)
-    made.rotates = False  # a memory has no place to be turned by; the text is not turned here either
+def mixer(case: str) -> tuple[Alone, Tensor]:
+    made = random_mixer(*CASES[case])
+    assert isinstance(made.inner, LinearMixer)
     return made, text(T)
 
 
 @torch.no_grad()
 @cases
 def test_it_is_what_was_read_before_the_text(case: str) -> None:
+    """A memory has no place in the text: its keys are not rotated."""
     made, x = mixer(case)
-    q, k, v = made.features(x, None)[:3]
-    phi_k = made._maps[1]
-    heads = made.kv_heads
-    remembered = phi_k(made.memory.k[None], False).reshape(1, heads, N, -1).transpose(1, 2)  # (1, N, G, K)
-    before = torch.cat([remembered.expand(B, -1, -1, -1), k], 1)
-    values = torch.cat([made.memory.v.transpose(0, 1).expand(B, -1, -1, -1), v], 1)
-    queries = torch.cat([torch.zeros(B, N, *q.shape[2:], dtype=q.dtype), q], 1)
-    state = empty(made)
-    o, *_ = chunked(queries, before, values, state["S"], state.get("z"), made.config.guard)
-    expected = made._output(o[:, N:], TORCH).unflatten(0, (B, T))
-    y, after = made(x, state, None)
+    heads, ops = made.heads(x, START), TorchOps(N + T)
+    q, k, _ = made.features(heads, ops)
+    remembered = made.maps.of_keys(made.memory.k[None], False, ops)  # (1, G, N, K)
+    before, values = (
+        torch.cat([first.expand(B, -1, -1, -1), rest], 2)
+        for first, rest in ((remembered, k), (made.memory.v[None], heads.v))
+    )
+    queries = torch.cat([torch.zeros(B, q.shape[1], N, q.shape[3], dtype=q.dtype), q], 2)
+    state, guard = empty(made), made.config.guard
+    o, sums, _, _ = ops.linear_attention(queries, before, values, state["S"], state.get("z"))
+    o = o if sums is None else ops.divide(o, sums, guard)
+    expected = made.output(o[:, :, N:].transpose(1, 2))
+    y, after = made(x, state, START)
     torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-9)
-    plain = chunked(q, k, v, state["S"], state.get("z"), made.config.guard)
-    torch.testing.assert_close(after["S"], plain[1], rtol=1e-9, atol=1e-9)
+    _, _, S, z = TorchOps(T).linear_attention(q, k, heads.v, state["S"], state.get("z"))
+    torch.testing.assert_close(after["S"], S, rtol=1e-9, atol=1e-9)
+    if z is not None:
+        torch.testing.assert_close(after["z"], z, rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
 @cases
 def test_steps_and_fold(case: str) -> None:
     made, x = mixer(case)
-    y, after = made(x, empty(made), None)
-    folded = made.fold()
-    assert not any(name.endswith(("memory.k", "memory.v")) for name, _ in folded.named_parameters())
-    assert folded.get_parameter("memory.sums").shape == (made.kv_heads, made.config.feature_size, V + 1)
-    for form in (made, folded):
-        state = empty(made)
-        for t in range(T):
-            out, state = form.step(x[:, t], state, None)
-            torch.testing.assert_close(out, y[:, t], rtol=1e-9, atol=1e-9)
-        small.assert_states(state, after, 1e-9)
+    y, after = made(x, empty(made), START)
+    forms = [made]
+    if case == "rotary":
+        assert made.why_not_foldable() is not None
+    else:
+        folded = made.fold()
+        assert not any(name.endswith(("memory.k", "memory.v")) for name, _ in folded.named_parameters())
+        sums = folded.get_parameter("inner.memory.sums")
+        assert sums.shape == (made.model.kv_heads, made.config.feature_size, V + 1)
+        forms.append(folded)
+    for form in forms:
+        stepped, end = by_steps(form, x, empty(form), START)
+        torch.testing.assert_close(stepped, y, rtol=1e-9, atol=1e-9)
+        small.assert_states(end, after, 1e-9)
 
 
 def test_every_weight_learns() -> None:
     made, x = mixer("relu")
-    made(x, empty(made), None)[0].square().sum().backward()
+    made(x, empty(made))[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None, name
         assert bool(weight.grad.abs().sum() > 0), name
 
 
 def test_a_fresh_memory_says_nothing() -> None:
-    made = build_mixer(GPT2, LinearConfig(K, normalizer="none", memory=N))
-    without = build_mixer(GPT2, LinearConfig(K, normalizer="none"))
-    without.load_state_dict({n: w for n, w in made.state_dict().items() if not n.startswith("memory")})
-    x = torch.randn(B, T, GPT2.width, generator=torch.Generator().manual_seed(0))
-    state = {"S": torch.zeros(B, G, K, V)}
-    torch.testing.assert_close(made(x, state, None)[0], without(x, state, None)[0])
+    configs = (LinearConfig(K, normalizer="none", memory=n) for n in (N, 0))
+    made, without = (Alone(GPT2, layer(GPT2, config).double()) for config in configs)
+    without.load_state_dict({n: w for n, w in made.state_dict().items() if ".memory." not in n})
+    x, state = text(T), empty(made)
+    torch.testing.assert_close(made(x, state)[0], without(x, state)[0])
 
 
 def test_states_start_at_zero_and_the_graph_holds_the_memory(tmp_path: Path) -> None:

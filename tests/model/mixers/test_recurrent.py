@@ -7,18 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.mixers.alone import random_mixer
-from small import CONFIGS, WIDTH, B, T
+from model.mixers.alone import Alone, by_steps, random_mixer
+from small import RECURRENT, WIDTH, B, T
 from t2r_export.config.mixers import GRUConfig, LSTMConfig, MixerConfig
 from t2r_export.model.mixers.recurrent import RecurrentMixer
+from t2r_export.model.ops import State
 
 KINDS: dict[str, MixerConfig] = {"lstm": LSTMConfig(), "gru": GRUConfig()}
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def setting(kind: str) -> tuple[RecurrentMixer, Tensor, dict[str, Tensor]]:
-    made = random_mixer(CONFIGS[kind], KINDS[kind])
-    assert isinstance(made, RecurrentMixer)
+def setting(kind: str) -> tuple[Alone, Tensor, State[Tensor]]:
+    made = random_mixer(RECURRENT, KINDS[kind])
+    assert isinstance(made.layer, RecurrentMixer)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(B, T, WIDTH, generator=generator, dtype=torch.float64)
     state = {name: torch.randn(B, WIDTH, generator=generator, dtype=torch.float64) for name in made.states}
@@ -29,9 +30,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def by_definition(
-    made: RecurrentMixer, x: Tensor, state: dict[str, Tensor]
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Gate after gate: i, f, g, o of an LSTM, r, z, n of a GRU (torch.nn.LSTM, torch.nn.GRU name them so)."""
     weights = {name: weight.detach().numpy() for name, weight in made.rnn.named_parameters()}
     W, U = (np.split(weights[f"weight_{part}_l0"], len(weights["bias_ih_l0"]) // WIDTH) for part in ("ih", "hh"))
@@ -54,15 +53,11 @@ def by_definition(
 
 @torch.no_grad()
 @kinds
-def test_forward_and_step_are_the_definition(kind: str) -> None:
+def test_sequence_and_step_are_the_definition(kind: str) -> None:
     made, x, state = setting(kind)
     expected, end = by_definition(made, x, state)
-    y, after = made(x, state, None)
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10, atol=1e-10)
-    for t in range(T):
-        out, state = made.step(x[:, t], state, None)
-        np.testing.assert_allclose(out.numpy(), expected[:, t], rtol=1e-10, atol=1e-10)
-    for found in (after, state):
+    for y, found in (made(x, state), by_steps(made, x, state)):
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10, atol=1e-10)
         assert found.keys() == end.keys()
         for name, value in found.items():
             np.testing.assert_allclose(value.numpy(), end[name], rtol=1e-10, atol=1e-10)
@@ -73,7 +68,7 @@ def test_states_stay_float32_under_autocast(kind: str) -> None:
     made, x, state = setting(kind)
     state = {name: value.float() for name, value in state.items()}
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y, after = made.float()(x.bfloat16(), state, None)
+        y, after = Alone(made.model, made.layer.float())(x.bfloat16(), state)
     assert y.dtype == torch.bfloat16
     assert all(value.dtype == torch.float32 for value in after.values())
 
@@ -81,7 +76,7 @@ def test_states_stay_float32_under_autocast(kind: str) -> None:
 @kinds
 def test_every_weight_learns(kind: str) -> None:
     made, x, state = setting(kind)
-    made(x, state, None)[0].square().sum().backward()
+    made(x, state)[0].square().sum().backward()
     assert all(weight.grad is not None and bool(weight.grad.abs().sum() > 0) for weight in made.parameters())
 
 
@@ -90,4 +85,4 @@ def test_state_spec_and_fold(kind: str) -> None:
     made, *_ = setting(kind)
     spec = {s.name: (s.dtype, s.shape, s.initial) for s in made.state_spec()}
     assert spec == dict.fromkeys(made.states, ("float32", ("B", WIDTH), 0.0))
-    assert made.fold_obstacle() == "a recurrent layer has no feature map to fold"
+    assert made.why_not_foldable() == f"a {kind} layer has no feature map to fold"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
-from model.mixers.alone import buffers, by_steps, random_mixer, text
+from model.mixers.alone import Alone, buffers, by_steps, empty, layer, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
 from t2r_export.config.mixers import SpanConfig
 from t2r_export.config.model import ModelConfig
@@ -24,9 +24,7 @@ from t2r_export.describe import describe, lines
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold, fold_error
 from t2r_export.model import reference
-from t2r_export.model.mixers import build_mixer
 from t2r_export.model.mixers.span import SpanMixer
-from t2r_export.model.positions import build_positions, rotate
 from t2r_runtime.errors import UserError
 
 SPAN, RAMP = 11, 4
@@ -36,35 +34,30 @@ MODELS = {"learned": GPT2, "rotary": LLAMA}
 models = pytest.mark.parametrize("model", MODELS)
 
 
-def mixer(model: str, span: int = SPAN, ramp: int = RAMP) -> SpanMixer:
-    """A float64 mixer of random weights, with the spans of `SHARES`."""
+def mixer(model: str, span: int = SPAN, ramp: int = RAMP) -> Alone:
+    """A float64 layer of random weights, with the spans of `SHARES`."""
     made = random_mixer(MODELS[model], SpanConfig(span, ramp), scale=0.6)
-    assert isinstance(made, SpanMixer)
+    assert isinstance(made.inner, SpanMixer)
     made.span.data = torch.tensor(SHARES, dtype=torch.float64)
     return made
 
 
-def by_definition(made: SpanMixer, model: ModelConfig, x: Tensor) -> Tensor:
+def by_definition(made: Alone, x: Tensor) -> Tensor:
     q, k, v = (layer(x).unflatten(-1, (-1, V)) for layer in (made.q, made.k, made.v))
-    rotary = build_positions(model).rotary(torch.arange(x.shape[1])[None])
-    if rotary is not None:
-        q, k = rotate(q, rotary), rotate(k, rotary)
+    q, k = made.rotated(q), made.rotated(k)
     z = np.clip(made.span.numpy(), 0, 1)[:, None] * (made.config.span - made.config.ramp)
     masks = np.clip((made.config.ramp + z - np.arange(made.config.span)) / made.config.ramp, 0, 1)
-    return made.o(torch.from_numpy(reference.spanned(q.numpy() / np.sqrt(V), k.numpy(), v.numpy(), masks)).flatten(2))
+    return made.output(torch.from_numpy(reference.spanned(q.numpy() / np.sqrt(V), k.numpy(), v.numpy(), masks)))
 
 
 @torch.no_grad()
 @models
 @pytest.mark.parametrize("span, ramp, length", [(SPAN, RAMP, 50), (1, 1, 5), (20, 20, 9), (18, 1, 40)])
-def test_forward_and_step_are_the_definition(model: str, span: int, ramp: int, length: int) -> None:
+def test_sequence_and_step_are_the_definition(model: str, span: int, ramp: int, length: int) -> None:
     made, x = mixer(model, span, ramp), text(length)
-    folded = made.fold()
-    expected = by_definition(made, MODELS[model], x)
-    for form in (made, folded):
-        start = {s.name: torch.zeros(s.dims(B)).double() for s in form.state_spec()}
-        start["count"] = start["count"].int()
-        for y in (form(x, start, None)[0], by_steps(form, x, start)[0]):
+    expected = by_definition(made, x)
+    for form in (made, made.fold()):
+        for y in (form(x, empty(form))[0], by_steps(form, x, empty(form))[0]):
             torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -79,23 +72,24 @@ def test_forward_and_step_are_the_definition(model: str, span: int, ramp: int, l
     st.data(),
 )
 def test_every_form_is_one_function(
-    model: str, ramp: int, more: int, length: int, counts: list[int], data: st.DataObject
+    model: str, ramp: int, more: int, length: int, start: list[int], data: st.DataObject
 ) -> None:
-    """Parallel, split anywhere, step by step, folded and not: from random states."""
+    """The sequence, split anywhere, step by step, folded and not: from random states."""
     made = mixer(model, ramp + more, ramp)
-    x, start, at = text(length, len(counts)), buffers(made, counts), data.draw(st.integers(1, length - 1))
-    y, after = made(x, start, None)
-    first, between = made(x[:, :at], start, None)
-    second, end = made(x[:, at:], between, None)
-    stepped, last = by_steps(made, x, start)
+    x, state, at = text(length, len(start)), buffers(made, len(start)), data.draw(st.integers(1, length - 1))
+    y, after = made(x, state, start)
+    first, between = made(x[:, :at], state, start)
+    second, end = made(x[:, at:], between, [n + at for n in start])
+    stepped, last = by_steps(made, x, state, start)
     for received in (torch.cat([first, second], 1), stepped):
         torch.testing.assert_close(received, y, rtol=2e-6, atol=2e-6)
     for states in (end, last):
         small.assert_states(states, after, 1e-12)
     folded = made.fold()
-    assert isinstance(folded, SpanMixer)
-    for form in (folded, lambda x, s, _: by_steps(folded, x, s)):
-        received, states = form(x, made.fold_state(start), None)
+    for received, states in (
+        folded(x, made.fold_state(state), start),
+        by_steps(folded, x, made.fold_state(state), start),
+    ):
         torch.testing.assert_close(received, y, rtol=2e-6, atol=2e-6)
         small.assert_states(states, made.fold_state(after), 1e-12)
 
@@ -103,17 +97,14 @@ def test_every_form_is_one_function(
 def test_the_fold_keeps_what_each_kv_head_needs() -> None:
     made = mixer("learned")
     folded = made.fold()
-    assert isinstance(folded, SpanMixer)
+    assert isinstance(folded.inner, SpanMixer)
     assert folded.config == SpanConfig(SPAN, RAMP, folded=True, spans=TOKENS) == dataclasses.replace(folded.config)
-    assert {s.name: s.shape for s in made.state_spec()} == {
-        "k": ("B", G, SPAN, V),
-        "v": ("B", G, SPAN, V),
-        "count": ("B",),
-    }
+    assert {s.name: s.shape for s in made.state_spec()} == dict.fromkeys("kv", ("B", G, SPAN, V))
     wanted = {f"{name}{g}": ("B", 1, length, V) for g, length in enumerate(TOKENS) for name in "kv"}
-    assert {s.name: s.shape for s in folded.state_spec()} == wanted | {"count": ("B",)}
+    assert {s.name: s.shape for s in folded.state_spec()} == wanted
     assert not any(s.grows for s in folded.state_spec())
-    assert fold_error(made) < 1e-12
+    assert made.needs_position and folded.needs_position
+    assert fold_error(made.layer, made.ropes) < 1e-12
     assert folded.fold_state(wanted) is wanted
 
 
@@ -122,9 +113,10 @@ def test_the_fold_keeps_what_each_kv_head_needs() -> None:
 def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path) -> None:
     """Over several times the span; the states of the graph are those of the folded model."""
     config = dataclasses.replace(model, layers=(SpanConfig(SPAN, RAMP), SpanConfig(5, 2)))
-    checkpoint, report = small.graph(tmp_path / "g.onnx", config, target=target)
+    checkpoint, report = small.graph(tmp_path / "g.onnx", config, target=target, prefill=target != "npu")
     proof = small.proof(checkpoint, tmp_path / "g.onnx", steps=80)
     assert proof.passed, proof
+    assert ("prefill graph against steps, logits" in {check.name for check in proof.checks}) == (target != "npu")
     assert [f.status for f in report.folds] == ["folded", "folded"]
     described = describe(tmp_path / "g.onnx")
     assert described.memory == "constant"
@@ -166,12 +158,12 @@ def test_the_penalty_shortens_spans() -> None:
         made.penalty().backward()
         optimizer.step()
     assert made.spans() == (9, 9, 9)
-    assert build_mixer(GPT2, small.SOFTMAX).penalty() == 0
+    assert layer(GPT2, small.SOFTMAX).penalty() == 0
 
 
 def test_a_span_past_its_bounds_can_come_back() -> None:
     made, x = mixer("learned"), text(9)
-    made(x, buffers(made, [20, 30]), None)[0].square().sum().backward()
+    made(x, buffers(made, B), [20, 30])[0].square().sum().backward()
     assert made.span.grad is not None
     assert (made.span.grad != 0).all()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.parameters())

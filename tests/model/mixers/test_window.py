@@ -12,34 +12,34 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import small
-from model.mixers.alone import buffers, by_steps, empty, random_mixer, text
+from model.mixers.alone import Alone, buffers, by_steps, empty, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.model import reference
-from t2r_export.model.mixers.banded import MASKED, absent, key_bands, push
 from t2r_export.model.mixers.window import WindowMixer
 from t2r_export.model.positions import rotary_frequencies
 from t2r_runtime.errors import UserError
 
-MODELS = {"learned": GPT2, "rotary": LLAMA, "one_each": dataclasses.replace(LLAMA, kv_heads=H)}
+MODELS = {"learned": GPT2, "rotary": LLAMA, "one_each": LLAMA.with_attention(kv_heads=H)}
 models = pytest.mark.parametrize("model", MODELS)
 sizes = st.tuples(st.integers(1, 7), st.integers(0, 5))
 
 
-def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> WindowMixer:
+def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> Alone:
     made = random_mixer(model, WindowConfig(window, sinks, memory), scale=0.6)
-    assert isinstance(made, WindowMixer)
+    assert isinstance(made.inner, WindowMixer)
     return made
 
 
-def by_definition(made: WindowMixer, model: ModelConfig, x: Tensor) -> Tensor:
+def by_definition(made: Alone, model: ModelConfig, x: Tensor) -> Tensor:
     q, k, v = (layer(x).unflatten(-1, (-1, V)).numpy() for layer in (made.q, made.k, made.v))
     frequencies = None if model.rotary is None else rotary_frequencies(model.rotary, V).double().numpy()
     memory = None if made.memory is None else (made.memory.k.numpy(), made.memory.v.numpy())
-    o = reference.windowed(q / np.sqrt(V), k, v, made.config.window, made.config.sinks, frequencies, memory)
-    return made.o(torch.from_numpy(o).flatten(2))
+    config = made.config
+    o = reference.windowed(q / np.sqrt(V), k, v, config.window, config.sinks, frequencies, memory)
+    return made.output(torch.from_numpy(o))
 
 
 @torch.no_grad()
@@ -47,10 +47,10 @@ def by_definition(made: WindowMixer, model: ModelConfig, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "window, sinks, length", [(3, 2, 41), (1, 0, 5), (1, 3, 9), (6, 0, 20), (17, 4, 50), (30, 9, 20)]
 )
-def test_forward_and_step_are_the_definition(model: str, window: int, sinks: int, length: int) -> None:
+def test_sequence_and_step_are_the_definition(model: str, window: int, sinks: int, length: int) -> None:
     made, x = mixer(MODELS[model], window, sinks), text(length)
     expected = by_definition(made, MODELS[model], x)
-    for y in (made(x, empty(made), None)[0], by_steps(made, x, empty(made))[0]):
+    for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -60,21 +60,21 @@ def test_forward_and_step_are_the_definition(model: str, window: int, sinks: int
 def test_a_memory_is_seen_by_every_token(model: str, sinks: int) -> None:
     made, x = mixer(MODELS[model], 3, sinks, memory=5), text(23)
     expected = by_definition(made, MODELS[model], x)
-    for y in (made(x, empty(made), None)[0], by_steps(made, x, empty(made))[0]):
+    for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
-    for weight in made.memory.parameters():  # type: ignore[union-attr]
+    for weight in made.memory.parameters():
         weight.data += 1.0
-        assert (made(x, empty(made), None)[0] - expected).abs().max() > 1e-3
+        assert (made(x, empty(made))[0] - expected).abs().max() > 1e-3
 
 
 @torch.no_grad()
 @settings(max_examples=60)
 @given(st.sampled_from(list(MODELS)), sizes, st.integers(1, 40), st.lists(st.integers(0, 20), min_size=1, max_size=3))
-def test_steps_are_the_parallel_form(model: str, size: tuple[int, int], length: int, counts: list[int]) -> None:
+def test_steps_are_the_sequence(model: str, size: tuple[int, int], length: int, start: list[int]) -> None:
     made = mixer(MODELS[model], *size)
-    x, state = text(length, batch=len(counts)), buffers(made, counts)
-    y, after = made(x, state, None)
-    stepped, end = by_steps(made, x, state)
+    x, state = text(length, batch=len(start)), buffers(made, len(start))
+    y, after = made(x, state, start)
+    stepped, end = by_steps(made, x, state, start)
     torch.testing.assert_close(stepped, y, rtol=2e-6, atol=2e-6)
     assert list(after) == list(end) == list(state)
     for name, value in end.items():
@@ -86,10 +86,10 @@ def test_steps_are_the_parallel_form(model: str, size: tuple[int, int], length: 
 @given(st.sampled_from(list(MODELS)), sizes, st.integers(2, 30), st.data())
 def test_split_anywhere(model: str, size: tuple[int, int], length: int, data: st.DataObject) -> None:
     made, x, at = mixer(MODELS[model], *size), text(length), data.draw(st.integers(1, length - 1))
-    state = buffers(made, [0, 3])
-    whole, end = made(x, state, None)
-    first, between = made(x[:, :at], state, None)
-    second, after = made(x[:, at:], between, None)
+    state = buffers(made, B)
+    whole, end = made(x, state, [0, 3])
+    first, between = made(x[:, :at], state, [0, 3])
+    second, after = made(x[:, at:], between, [at, 3 + at])
     torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=2e-6, atol=2e-6)
     small.assert_states(after, end, 1e-12)
 
@@ -111,11 +111,10 @@ def test_it_is_softmax_attention_until_a_token_leaves(model: ModelConfig, window
 @torch.no_grad()
 def test_sinks_are_kept_and_the_window_moves() -> None:
     made, x = mixer(GPT2, 3, 2), text(11)
-    _, after = made(x, empty(made), None)
+    _, after = made(x, empty(made))
     k = made.k(x).view(B, 11, G, V).transpose(1, 2)
     assert torch.equal(after["k"], k[:, :, -3:])
     assert torch.equal(after["sink_k"], k[:, :, :2])
-    assert after["count"].tolist() == [11, 11]
 
 
 @torch.no_grad()
@@ -123,40 +122,24 @@ def test_an_absent_slot_weighs_nothing() -> None:
     """Whatever stands in a slot that holds no token, or one that a sink holds."""
     made, x = mixer(LLAMA, 4, 3), text(3)
     state = empty(made)
-    filled = {name: value + 1e3 if value.is_floating_point() else value for name, value in state.items()}
-    for form in (made, lambda *args: by_steps(made, *args[:2])):
-        assert torch.equal(form(x, filled, None)[0], form(x, state, None)[0])
-
-
-def test_push() -> None:
-    buffer = torch.arange(6.0).view(1, 1, 3, 2)
-    assert push(buffer, torch.full((1, 1, 1, 2), 9.0)).flatten().tolist() == [2, 3, 4, 5, 9, 9]
-    assert push(buffer[:, :, :1], torch.full((1, 1, 1, 2), 9.0)).flatten().tolist() == [9, 9]
-
-
-def test_absent() -> None:
-    assert absent(torch.tensor([0.0, 2, 3, 40]), torch.tensor(2.0)).tolist() == [0, 0, 1, 1]
-    assert torch.tensor(MASKED).half().isfinite()
-
-
-def test_memory_is_linear_in_the_length() -> None:
-    bands = [key_bands(torch.zeros(1, 1, 8 + T, 1), 8, 16).numel() for T in (64, 128)]
-    assert bands == [4 * 23, 8 * 23]
+    filled = {name: value + 1e3 for name, value in state.items()}
+    for form in (made, lambda *args: by_steps(made, *args)):
+        assert torch.equal(form(x, filled)[0], form(x, state)[0])
 
 
 def test_state_spec_and_fold() -> None:
     made = mixer(GPT2, 3, 2)
     spec = {s.name: (s.dtype, s.shape, s.grows) for s in made.state_spec()}
     window, sinks = ("float32", ("B", G, 3, V), False), ("float32", ("B", G, 2, V), False)
-    count = ("int32", ("B",), False)
-    assert spec == {"k": window, "v": window, "sink_k": sinks, "sink_v": sinks, "count": count}
-    assert [s.name for s in mixer(GPT2, 3, 0).state_spec()] == ["k", "v", "count"]
-    assert made.fold_obstacle() == "softmax attention has no feature map to fold"
+    assert spec == {"k": window, "v": window, "sink_k": sinks, "sink_v": sinks}
+    assert [s.name for s in mixer(GPT2, 3, 0).state_spec()] == ["k", "v"]
+    assert made.needs_position, "the model has a position for it"
+    assert made.why_not_foldable() == "softmax attention has no feature map to fold"
 
 
 def test_every_weight_learns() -> None:
     made = mixer(LLAMA, 3, 2)
-    made(text(9), empty(made), None)[0].square().sum().backward()
+    made(text(9), empty(made))[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None
         assert weight.grad.abs().sum() > 0, name

@@ -1,0 +1,275 @@
+"""The operators of `t2r_export.model.ops` that do not depend on how many tokens are read, as nodes of a graph.
+
+Every operator here belongs to the default domain at opset 21, so that any provider may take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from t2r_export.graph.recorder import (
+    ONNX_TYPES,
+    Dim,
+    Recorder,
+    Value,
+    broadcast,
+    plus,
+    resolved,
+)
+from t2r_export.model.ops import Ops
+
+END = np.iinfo(np.int64).max  # of a slice
+
+
+class Operators(Recorder, Ops[Value]):
+    """Each method adds nodes and returns the `Value` that they compute."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.sums: dict[str, tuple[Value, Value]] = {}  # of two tensors of one shape, by the name of what they give
+
+    def _operand(self, x: Value | float, like: Value) -> Value:
+        return x if isinstance(x, Value) else self.constant(x, like.dtype)
+
+    def _binary(self, op: str, a: Value | float, b: Value | float) -> Value:
+        like = a if isinstance(a, Value) else b
+        assert isinstance(like, Value)
+        a, b = self._operand(a, like), self._operand(b, like)
+        shape = broadcast(a.shape, b.shape)
+        a, b = self._together(a, b)
+        large = max(a, b, key=lambda v: len(v.shape))
+        if all(_alike(v, large) for v in (a, b)):
+            last = shape[-1:] if all(map(_last_kept, (a, b))) else large.stored[-1:]
+            (y,) = self._node(op, [a.name, b.name], a.dtype, [(*large.stored[:-1], *last)])
+            return y.viewed(shape)
+        return self.emit(op, [a, b], shape)
+
+    def _together(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """Two values that differ in their last axis alone, both stored in other shapes: stored alike, if one of them
+        keeps that axis."""
+        settled = any(v.stored == v.shape for v in (a, b))
+        if settled or _alike(a, b) or a.shape[:-1] != b.shape[:-1]:
+            return a, b
+        for kept, other in ((a, b), (b, a)):
+            if _last_kept(kept):
+                moved = self.settled(other.viewed((*kept.stored[:-1], *other.shape[-1:]))).viewed(other.shape)
+                return (kept, moved) if kept is a else (moved, kept)
+        return a, b
+
+    def _unary(self, op: str, x: Value, **attributes: Any) -> Value:
+        return self.emit_elementwise(op, [x], **attributes)
+
+    # -- weights and constants
+
+    def embedding(self, ids: Value, table: Value | Tensor) -> Value:
+        named = not isinstance(table, Value)
+        weight = self.parameter(table)
+        name = self.unique_name(weight, "gather") if named else ""
+        ids = self.settled(ids)
+        return self.emit("Gather", [weight, ids], (*ids.shape, weight.shape[1]), name=name)
+
+    def linear(self, x: Value, weight: Tensor, bias: Tensor | None) -> Value:
+        return self._gemm(x, self.parameter(weight), None if bias is None else self.parameter(bias))
+
+    def linears(self, x: Value, groups: Sequence[Sequence[nn.Linear]]) -> list[Value]:
+        layers = [layer for group in groups for layer in group]
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        assert len(biases) in (0, len(layers)), "a bias for all, or for none"
+        y = self._gemm(x, self.stacked([layer.weight for layer in layers]), self.stacked(biases) if biases else None)
+        return self.split(y, [sum(layer.out_features for layer in group) for group in groups])
+
+    def _gemm(self, x: Value, weight: Value, bias: Value | None) -> Value:
+        assert len(x.shape) == 2, "Gemm takes matrices, and a [1, 1, D] input costs two reshapes on the CPU provider"
+        inputs = [x, weight, *self._bias(weight, bias)]
+        shape = (x.shape[0], weight.shape[0])
+        return self.emit("Gemm", inputs, shape, name=self.unique_name(weight, "gemm"), transB=1)
+
+    def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
+        """What a Gemm adds: one tensor, or none."""
+        return [] if bias is None else [bias]
+
+    # -- arithmetic
+
+    def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
+        inputs = [x, self.parameter(weight), self.parameter(bias)]
+        return self.emit("LayerNormalization", inputs, x.shape, axis=-1, epsilon=eps)
+
+    def rms_norm(self, x: Value, weight: Tensor | None, eps: float) -> Value:
+        # RMSNormalization needs opset 23; this spelling is the one that ONNX Runtime fuses into one kernel
+        square = self._binary("Pow", x, 2.0)
+        root = self._unary("Sqrt", self._binary("Add", self.mean(square), eps))
+        normed = self._binary("Div", x, root)
+        return normed if weight is None else self._binary("Mul", normed, self.parameter(weight))
+
+    def add(self, a: Value | float, b: Value | float) -> Value:
+        total = self._binary("Add", a, b)
+        if isinstance(a, Value) and isinstance(b, Value) and a.shape == b.shape:
+            self.sums[total.name] = (a, b)
+        return total
+
+    def sub(self, a: Value | float, b: Value | float) -> Value:
+        return self._binary("Sub", a, b)
+
+    def mul(self, a: Value | float, b: Value | float) -> Value:
+        return self._binary("Mul", a, b)
+
+    def div(self, a: Value | float, b: Value | float) -> Value:
+        return self._binary("Div", a, b)
+
+    def maximum(self, x: Value, low: float) -> Value:
+        return self._binary("Max", x, low)
+
+    def minimum(self, x: Value, high: float) -> Value:
+        return self._binary("Min", x, high)
+
+    def matmul(self, a: Value, b: Value) -> Value:
+        assert a.shape[-1] == b.shape[-2], (a, b)
+        return self.emit("MatMul", [a, b], (*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
+
+    def relu(self, x: Value) -> Value:
+        return self._unary("Relu", x)
+
+    def exp(self, x: Value) -> Value:
+        return self._unary("Exp", x)
+
+    def sigmoid(self, x: Value) -> Value:
+        return self._unary("Sigmoid", x)
+
+    def log_sigmoid(self, x: Value) -> Value:
+        # not Log(Sigmoid(x)): ONNX Runtime's Sigmoid on the CPU is up to 1.4e-7 off where it is nearly 1
+        return self._unary("Neg", self._unary("Softplus", self._unary("Neg", x)))
+
+    def elu(self, x: Value) -> Value:
+        return self._unary("Elu", x)
+
+    def silu(self, x: Value) -> Value:
+        return self._binary("Mul", x, self.sigmoid(x))
+
+    def tanh(self, x: Value) -> Value:
+        return self._unary("Tanh", x)
+
+    def gelu(self, x: Value, tanh: bool) -> Value:
+        return self._unary("Gelu", x, approximate="tanh" if tanh else "none")
+
+    def sin(self, x: Value) -> Value:
+        return self._unary("Sin", x)
+
+    def cos(self, x: Value) -> Value:
+        return self._unary("Cos", x)
+
+    def softmax(self, x: Value) -> Value:
+        x = x if _last_kept(x) else self.settled(x)
+        return self.emit_elementwise("Softmax", [x], axis=-1)
+
+    def mean(self, x: Value) -> Value:
+        return self._reduced("ReduceMean", x)
+
+    def reduce_max(self, x: Value) -> Value:
+        return self._reduced("ReduceMax", x)
+
+    def _reduced(self, op: str, x: Value) -> Value:
+        if x.shape[-1] == 1:
+            return x
+        x = x if _last_kept(x) else self.settled(x)
+        y = self.emit(op, [x.viewed(x.stored), self.constant([-1], "int64")], (*x.stored[:-1], 1), keepdims=1)
+        return y.viewed((*x.shape[:-1], 1))
+
+    def top_k(self, x: Value, count: int) -> tuple[Value, Value]:
+        shape = (*x.shape[:-1], count)
+        values, indices = self.emit_many("TopK", [x, self.constant([count], "int64")], [shape, shape], axis=-1)
+        return values, replace(indices, dtype="int64")
+
+    def gather(self, x: Value, indices: Value) -> Value:
+        return self.emit("GatherElements", [x, indices], indices.shape, axis=len(x.shape) - 1)
+
+    # -- shapes
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        return self.emit_elementwise("Cast", [x], dtype, to=ONNX_TYPES[dtype])
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        return x.viewed(resolved(x.shape, shape))
+
+    def unsqueeze(self, x: Value, axis: int) -> Value:
+        axis %= len(x.shape) + 1
+        return x.viewed((*x.shape[:axis], 1, *x.shape[axis:]))
+
+    def squeeze(self, x: Value, axis: int) -> Value:
+        axis %= len(x.shape)
+        assert x.shape[axis] == 1, (x, axis)
+        return x.viewed((*x.shape[:axis], *x.shape[axis + 1 :]))
+
+    def transpose(self, x: Value, axes: Sequence[int]) -> Value:
+        shape = [x.shape[a] for a in axes]
+        moved = [a for a in axes if x.shape[a] != 1]
+        if moved == sorted(moved):  # only axes of size 1 change their places
+            return x.viewed(shape)
+        return self.emit("Transpose", [x], shape, perm=list(axes))
+
+    def split(self, x: Value, sizes: Sequence[int], axis: int = -1) -> list[Value]:
+        if len(sizes) == 1:
+            return [x]
+        axis %= len(x.shape)
+        shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+        last = axis == len(x.shape) - 1 and x.stored[-1] == x.shape[-1]
+        stored, place = (x.stored, len(x.stored) - 1) if last else (x.shape, axis)
+        parts = [(*stored[:place], size, *stored[place + 1 :]) for size in sizes]
+        x = x.viewed(stored)
+        values = self.emit_many("Split", [x, self.constant(list(sizes), "int64")], parts, axis=place)
+        return [value.viewed(shape) for value, shape in zip(values, shapes, strict=True)]
+
+    def concat(self, parts: Sequence[Value], axis: int = -1) -> Value:
+        if len(parts) == 1:
+            return parts[0]
+        axis %= len(parts[0].shape)
+        total: Dim = 0
+        for part in parts:
+            total = plus(total, part.shape[axis])
+        shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
+        return self.emit("Concat", parts, shape, axis=axis)
+
+    def slice_from(self, x: Value, start: int) -> Value:
+        return x if start == 0 else self._slice(x, start, END, 2, plus(x.shape[2], -start))
+
+    def slice_last(self, x: Value, count: int) -> Value:
+        return self._slice(x, -count, END, 2, count)
+
+    def drop_last(self, x: Value, count: int) -> Value:
+        return self._slice(x, 0, -count, 2, plus(x.shape[2], -count))
+
+    def _slice(self, x: Value, start: int, end: int, axis: int, length: Dim) -> Value:
+        bounds = [self.constant([n], "int64") for n in (start, end, axis)]
+        return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
+
+    def pad_front(self, x: Value, count: int) -> Value:
+        ends, zero, axes = self.constant([count, 0], "int64"), self.constant(0.0, "float32"), [2]
+        shape = (*x.shape[:2], plus(x.shape[2], count), *x.shape[3:])
+        return self.emit("Pad", [x, ends, zero, self.constant(axes, "int64")], shape)
+
+    def digits(self, x: Value, base: int, count: int) -> Value:
+        # no Mod, which WebGPU lacks; base^count would be past the end of an int32, the quotients are not
+        places = range(count)
+        quotients = self.div(self.unsqueeze(x, -1), self.constant([base**i for i in places], x.dtype))
+        rest = self.sub(quotients, self.mul(self.div(quotients, base), base))
+        return self.add(rest, self.constant([i * base for i in places], x.dtype))
+
+
+def _last_kept(x: Value) -> bool:
+    """Whether the last axis that the model sees is also the last one that is stored."""
+    return not x.shape or x.shape[-1] == x.stored[-1]
+
+
+def _alike(x: Value, large: Value) -> bool:
+    """Whether x meets `large` number for number in the shape that they are stored in: a scalar, a row of the last axis,
+    the same shape in both worlds, or one that differs in the last axis alone."""
+    if not x.shape or (x.shape, x.stored) == (large.shape, large.stored):
+        return True
+    if not (_last_kept(x) and _last_kept(large)):
+        return False
+    same = (x.shape[:-1], x.stored[:-1]) == (large.shape[:-1], large.stored[:-1])
+    return same or len(x.shape) == len(x.stored) == 1

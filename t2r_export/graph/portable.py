@@ -1,0 +1,173 @@
+"""The portable target: every operator of a model in ordinary nodes, of one token or of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from t2r_export.config.mixers import Guard
+from t2r_export.graph import prefill
+from t2r_export.graph.operators import Operators
+from t2r_export.graph.prefill import Prompt
+from t2r_export.graph.recorder import Dim, Value, product
+
+MASKED = -3e4  # of a score: exp of it is 0 in every precision
+
+
+class GraphOps(Operators):
+    """The operators of a model as a recorder: other targets are subclasses (t2r_export.graph.targets).
+
+    Args:
+        model: whose parameters and buffers become initializers, under their own names.
+        batch: what stands for the batch in shapes: a letter, or a number for a static graph.
+        tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
+    """
+
+    def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
+        super().__init__(model)
+        self.batch, self.tokens = batch, tokens
+        self._prompt: Prompt | None = None
+        self._masks: dict[int, Value] = {}
+        self.damping = 1.0  # what φ(q) is multiplied by, a power of two: its quotient is the same for any
+        self.low: dict[str, Value] = {}  # by a state's name: what its sum has rounded off so far, where that is kept
+        self.low_after: dict[str, Value] = {}  # and after this step, of the states that are sums
+
+    @property
+    def many(self) -> bool:
+        return self.tokens is not None
+
+    @property
+    def prompt(self) -> Prompt:
+        assert self._prompt is not None, "the embeddings are the first that is read"
+        return self._prompt
+
+    def flatten_tokens(self, x: Value) -> Value:
+        if not self.many:
+            return x
+        self._prompt = Prompt(self, x)
+        return self.settled(x.viewed((product(x.shape[:2]), x.shape[2])))
+
+    def last_token(self, x: Value) -> Value:
+        if not self.many:
+            return x
+        x = self.prompt.by_sequence(x, x.shape[1])  # type: ignore[arg-type]
+        return self.emit("Gather", [x, self.constant(-1, "int64")], (x.shape[0], x.shape[2]), axis=1)
+
+    def split_heads(self, x: Value, heads: int) -> Value:
+        assert isinstance(x.shape[1], int)
+        size = x.shape[1] // heads
+        if not self.many:
+            return self.reshape(x, (0, heads, 1, size))
+        return self.transpose(self.prompt.by_sequence(x, heads, size), (0, 2, 1, 3))
+
+    def merge_heads(self, x: Value) -> Value:
+        B, heads, T, size = x.shape
+        x = self.transpose(x, (0, 2, 1, 3))
+        return x.viewed((product([B, T]), product([heads, size])))
+
+    def advance(self, start: Value) -> tuple[Value, Value]:
+        if not self.many:
+            return self.unsqueeze(start, 1), self.add(start, 1)
+        tokens = self.cast(self.prompt.tokens, start.dtype)
+        steps = self.prompt.range(self.constant([0], start.dtype), tokens, self.prompt.length)
+        return self.add(self.unsqueeze(start, 1), steps), self.add(start, tokens)
+
+    def blocks(self, x: Value, size: int) -> Value:
+        return self.prompt.blocks(x, size)
+
+    def unblock(self, x: Value) -> Value:
+        return self.prompt.unblock(x)
+
+    def damp(self, q: Value) -> Value:
+        return q if self.damping == 1.0 else self.mul(q, self.damping)
+
+    def divide(self, numerator: Value, denominator: Value, guard: Guard) -> Value:
+        eps = guard.eps
+        if self.damping != 1.0:  # an eps that float16 rounds to 0 would guard nothing
+            eps = max(eps * self.damping, 2**-20)
+        return self.div(numerator, self.guarded(denominator, guard.kind, eps))
+
+    def accumulate(self, state: Value, increment: Value) -> Value:
+        """Compensated where `low` has the state: Dekker 1971's two-sum, twice, is exact to the last digit of two.
+
+        An accelerator that adds in float16 stops counting at 2,048 equal terms; with the low part it goes on.
+        """
+        if state.name not in self.low:
+            return self.add(state, increment)
+        total, rest = self._two_sum(state, increment)
+        total, self.low_after[state.name] = self._two_sum(total, self.add(self.low[state.name], rest))
+        return total
+
+    def _two_sum(self, large: Value, small: Value) -> tuple[Value, Value]:
+        """large + small and what that rounds off, for |large| >= |small|."""
+        total = self.add(large, small)
+        return total, self.sub(small, self.sub(total, large))
+
+    def causal_attention(self, q: Value, k: Value, v: Value, scale: float, softcap: float | None = None) -> Value:
+        H, G = q.shape[1], k.shape[1]
+        assert isinstance(H, int) and isinstance(G, int)
+        # scaling q, not the scores: d numbers per head instead of P + T
+        rows = self.group_queries(self.mul(q, scale), G)  # (B, G, R·T, d)
+        scores = self.soft_cap(self.matmul(rows, self.transpose(k, (0, 1, 3, 2))), softcap)
+        if self.many:
+            scores = self.add(scores, self._mask(k, H // G))
+        return self.ungroup_queries(self.matmul(self.softmax(scores), v), H)
+
+    def _mask(self, k: Value, per_group: int) -> Value:
+        """`MASKED` where a token of the row's must not see that of the column, (R·T, P + T): the same for all layers
+        whose caches grow."""
+        if per_group not in self._masks:
+            hidden = self.mul(self._hidden(k), MASKED)
+            self._masks[per_group] = self.concat([hidden] * per_group, axis=0)
+        return self._masks[per_group]
+
+    def _hidden(self, k: Value) -> Value:
+        """1 where a new token does not see another, float32 (T, P + T), for keys k (B, G, P + T, d)."""
+        prompt, total = self.prompt, self.emit("Shape", [k], (1,), "int64", start=2, end=3)
+        other = prompt.range(self.constant([0], "int64"), total, k.shape[2])
+        own = self.unsqueeze(prompt.range(self.sub(total, prompt.tokens), total, prompt.length), 1)
+        hidden = self.emit("Greater", [other, own], (prompt.length, k.shape[2]), "bool")
+        return self.cast(hidden, "float32")
+
+    def causal_mask(self, past: Value, new: Value) -> Value:
+        return self._hidden(self.concat([past, new], axis=2))
+
+    def linear_attention_chunks(
+        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None
+    ) -> tuple[Value, Value | None, Value, Value | None]:
+        return prefill.linear_attention(self.prompt, q, k, v, S, z, log_gate, beta)
+
+    # -- recurrent networks over many tokens: ONNX's own nodes, whose gates stand in another order
+
+    def lstm(self, x: Value, h: Value, c: Value, weights: Sequence[Tensor]) -> tuple[Value, Value, Value]:
+        y, h, c = self._run("LSTM", self._recurrent(x, weights, (0, 3, 1, 2)), [h, c])
+        return y, h, c
+
+    def gru(self, x: Value, h: Value, weights: Sequence[Tensor]) -> tuple[Value, Value]:
+        y, h = self._run("GRU", self._recurrent(x, weights, (1, 0, 2)), [h], linear_before_reset=1)
+        return y, h
+
+    def _recurrent(self, x: Value, weights: Sequence[Tensor], order: Sequence[int]) -> list[Value]:
+        """x (T, B, D), W and R (1, gates·D, D) and their biases (1, 2·gates·D), gates in ONNX's order."""
+        D = x.shape[1]
+        assert isinstance(D, int)
+
+        def ordered(tensor: Tensor) -> Value:
+            parts = self.split(self.parameter(tensor), [D] * len(order), axis=0)
+            return self.concat([parts[i] for i in order], axis=0)
+
+        W, R, of_x, of_h = (ordered(tensor) for tensor in weights)
+        x = self.transpose(self.prompt.by_sequence(x, D), (1, 0, 2))
+        return [x, self.unsqueeze(W, 0), self.unsqueeze(R, 0), self.unsqueeze(self.concat([of_x, of_h]), 0)]
+
+    def _run(self, op: str, inputs: list[Value], states: Sequence[Value], **attributes: Any) -> list[Value]:
+        """y as rows (N, D), and the states after (B, D)."""
+        T, B, D = inputs[0].shape
+        no_lengths = Value("", "float32", ())
+        inputs = [*inputs, no_lengths, *(self.unsqueeze(state, 0) for state in states)]
+        shapes = [(T, 1, B, D), *((1, B, D) for _ in states)]
+        y, *after = self.emit_many(op, inputs, shapes, hidden_size=D, **attributes)
+        y = self.transpose(self.squeeze(y, 1), (1, 0, 2))
+        return [y.viewed((product([B, T]), D)), *(self.squeeze(state, 0) for state in after)]

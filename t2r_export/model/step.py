@@ -1,0 +1,77 @@
+"""What every layer may ask while tokens are read: operators, tokens seen, rotations. One object, made by the model.
+
+Whatever depends on the position alone is computed once and shared by all layers: a graph of 30 layers holds it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Any, Generic
+
+from t2r_export.model.ops import Ops, T
+from t2r_export.model.positions import Rope, Rotation
+
+
+class Step(Generic[T]):
+    """The context of one step, or of one sequence of T tokens.
+
+    Args:
+        ops: the operators to compute with, or to record with.
+        start: (B,) int32, tokens that each sequence has read before; None in a model that counts none.
+        ropes: the model's rotations; a layer names its own by number.
+    """
+
+    def __init__(self, ops: Ops[T], start: T | None, ropes: Sequence[Rope]) -> None:
+        self.ops, self.ropes = ops, ropes
+        self._start = start
+        self._shared: dict[Hashable, Any] = {}
+
+    @property
+    def start(self) -> T:
+        """(B,) int32, tokens read before these."""
+        assert self._start is not None, "a layer that asks for the position says so (`needs_position`)"
+        return self._start
+
+    @cached_property
+    def _advanced(self) -> tuple[T, T]:
+        return self.ops.advance(self.start)
+
+    @property
+    def position(self) -> T:
+        """(B, T) int32, of each token."""
+        return self._advanced[0]
+
+    @property
+    def after(self) -> T:
+        """(B,) int32, tokens read after these."""
+        return self._advanced[1]
+
+    @cached_property
+    def numbers(self) -> T:
+        """(B, 1, T, 1) float32, the position of each token."""
+        return self.ops.reshape(self.ops.cast(self.position, "float32"), (0, 1, -1, 1))
+
+    def rotation(self, rope: int, last: int | None = None) -> Rotation[T]:
+        """cos and sin (B, 1, T, F) at each token's position, or at `last` past it."""
+
+        def compute() -> Rotation[T]:
+            position = self.position if last is None else self.ops.minimum(self.position, last)
+            return self.ropes[rope].at(position, self.ops)
+
+        found: Rotation[T] = self.shared(("rotation", rope, last), compute)
+        return found
+
+    def rotation_between(self, rope: int, start: int, stop: int) -> Rotation[T]:
+        """cos and sin (stop - start, F) at positions known beforehand."""
+        found: Rotation[T] = self.shared(
+            ("rotation", rope, start, stop),
+            lambda: self.ropes[rope].between(start, stop, self.ops, f"rope_{rope}"),
+        )
+        return found
+
+    def shared(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """What `compute` gives, computed by the first layer that asks for `key`."""
+        if key not in self._shared:
+            self._shared[key] = compute()
+        return self._shared[key]

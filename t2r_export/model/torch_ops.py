@@ -1,0 +1,247 @@
+"""The operators of `t2r_export.model.ops`, computed at once by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from t2r_export.model.ops import Ops
+from t2r_export.model.recurrences import chunked_linear_attention
+
+_DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
+
+
+class TorchOps(Ops[Tensor]):
+    """The operators of a step, or of T tokens.
+
+    Args:
+        tokens: how many of each sequence are read; None: one, a step.
+        like: a weight of the model, for the device and the precision of constants.
+    """
+
+    def __init__(self, tokens: int | None = None, like: Tensor | None = None) -> None:
+        self.tokens = tokens
+        self.device = None if like is None else like.device
+        self.wide = torch.float64 if like is not None and like.dtype == torch.float64 else torch.float32
+
+    @property
+    def many(self) -> bool:
+        return self.tokens is not None
+
+    def parameter(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def constant(self, array: Any, dtype: str, name: str) -> Tensor:
+        return torch.as_tensor(array, dtype=self.wide if dtype == "float32" else _DTYPES[dtype], device=self.device)
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        return F.embedding(ids.to(table.device), table)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        # what was computed from states is as wide as they are
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            x = x.to(weight.dtype)
+        return F.linear(x, weight, bias)
+
+    def linears(self, x: Tensor, groups: Sequence[Sequence[nn.Linear]]) -> list[Tensor]:
+        return [self.concat([self.linear(x, p.weight, p.bias) for p in group]) for group in groups]
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+    def add(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        return torch.as_tensor(a + b)
+
+    def sub(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        return torch.as_tensor(a - b)
+
+    def mul(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        return torch.as_tensor(a * b)
+
+    def div(self, a: Tensor | float, b: Tensor | float) -> Tensor:
+        return torch.as_tensor(a / b)
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype != b.dtype:  # weights in half precision beside states in full
+            wide = torch.promote_types(a.dtype, b.dtype)
+            a, b = a.to(wide), b.to(wide)
+        return torch.matmul(a, b)
+
+    def maximum(self, x: Tensor, low: float) -> Tensor:
+        return torch.clamp(x, min=low)
+
+    def minimum(self, x: Tensor, high: float) -> Tensor:
+        return torch.clamp(x, max=high)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+    def exp(self, x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def log_sigmoid(self, x: Tensor) -> Tensor:
+        return F.logsigmoid(x)
+
+    def elu(self, x: Tensor) -> Tensor:
+        return F.elu(x)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return F.silu(x)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    def gelu(self, x: Tensor, tanh: bool) -> Tensor:
+        return F.gelu(x, approximate="tanh" if tanh else "none")
+
+    def sin(self, x: Tensor) -> Tensor:
+        return torch.sin(x)
+
+    def cos(self, x: Tensor) -> Tensor:
+        return torch.cos(x)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return F.softmax(x, dim=-1)
+
+    def mean(self, x: Tensor) -> Tensor:
+        return x.mean(-1, keepdim=True)
+
+    def reduce_max(self, x: Tensor) -> Tensor:
+        return x.amax(-1, keepdim=True)
+
+    def top_k(self, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        found = torch.topk(x, count)
+        return found.values, found.indices
+
+    def gather(self, x: Tensor, indices: Tensor) -> Tensor:
+        return torch.gather(x, -1, indices)
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        return x.to(_DTYPES[dtype])
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
+
+    def unsqueeze(self, x: Tensor, axis: int) -> Tensor:
+        return x.unsqueeze(axis)
+
+    def squeeze(self, x: Tensor, axis: int) -> Tensor:
+        return x.squeeze(axis)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(tuple(axes))
+
+    def split(self, x: Tensor, sizes: Sequence[int], axis: int = -1) -> list[Tensor]:
+        return [x] if len(sizes) == 1 else list(torch.split(x, list(sizes), dim=axis))
+
+    def concat(self, parts: Sequence[Tensor], axis: int = -1) -> Tensor:
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
+
+    def slice_from(self, x: Tensor, start: int) -> Tensor:
+        return x[:, :, start:]
+
+    def slice_last(self, x: Tensor, count: int) -> Tensor:
+        return x[:, :, x.shape[2] - count :]
+
+    def drop_last(self, x: Tensor, count: int) -> Tensor:
+        return x[:, :, : x.shape[2] - count]
+
+    def pad_front(self, x: Tensor, count: int) -> Tensor:
+        return F.pad(x, (0, 0, count, 0))
+
+    def digits(self, x: Tensor, base: int, count: int) -> Tensor:
+        place = torch.arange(count, device=x.device)
+        digit = x.long().unsqueeze(-1) // base**place % base
+        return (digit + place * base).int()
+
+    # -- what depends on how many tokens are read
+
+    def flatten_tokens(self, x: Tensor) -> Tensor:
+        return x.flatten(0, -2)
+
+    def last_token(self, x: Tensor) -> Tensor:
+        return x if self.tokens is None else x.unflatten(0, (-1, self.tokens))[:, -1]
+
+    def split_heads(self, x: Tensor, heads: int) -> Tensor:
+        return x.view(-1, self.tokens or 1, heads, x.shape[-1] // heads).transpose(1, 2)
+
+    def merge_heads(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(0, 1).flatten(1)
+
+    def advance(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = self.tokens or 1
+        return start[:, None] + torch.arange(tokens, dtype=start.dtype, device=start.device), start + tokens
+
+    def blocks(self, x: Tensor, size: int) -> Tensor:
+        pad = -x.shape[2] % size
+        x = F.pad(x, (0, 0, 0, pad)) if pad else x
+        return x.reshape(*x.shape[:2], -1, size, x.shape[3])
+
+    def unblock(self, x: Tensor) -> Tensor:
+        return x.flatten(2, 3)[:, :, : self.tokens]
+
+    def causal_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+        T, total = q.shape[2], k.shape[2]
+        q, k = q.to(v.dtype), k.to(v.dtype)  # a rotation computes in float32
+        if softcap is not None:
+            k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
+            scores = self.soft_cap(q @ k.mT * scale, softcap)
+            return torch.matmul(scores.masked_fill(~_seen(T, total, q.device), -torch.inf).softmax(-1), v)
+        # without a past torch needs no mask
+        mask = None if T == total else _seen(T, total, q.device)
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+    def causal_mask(self, past: Tensor, new: Tensor) -> Tensor:
+        return (~_seen(new.shape[2], past.shape[2] + new.shape[2], new.device)).float()
+
+    def lstm(self, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        # in the weights' own precision, because a state is carried through the whole text
+        with torch.autocast(x.device.type, enabled=False):
+            rows = x.to(weights[0].dtype).unflatten(0, (len(h), -1))
+            state = [h[None].contiguous(), c[None].contiguous()]
+            y, h, c = torch.lstm(rows, state, list(weights), True, 1, 0.0, False, False, True)
+        return y.to(x.dtype).flatten(0, 1), h[0], c[0]
+
+    def gru(self, x: Tensor, h: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        with torch.autocast(x.device.type, enabled=False):
+            rows = x.to(weights[0].dtype).unflatten(0, (len(h), -1))
+            y, h = torch.gru(rows, h[None].contiguous(), list(weights), True, 1, 0.0, False, False, True)
+        return y.to(x.dtype).flatten(0, 1), h[0]
+
+    def linear_attention_chunks(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        S: Tensor,
+        z: Tensor | None,
+        log_gate: Tensor | None,
+        beta: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        if log_gate is not None:
+            log_gate = log_gate.expand(len(v), -1, v.shape[2], -1)
+        if z is None:
+            o, S = chunked_linear_attention(q, k, v, S, log_gate, beta)
+            return o, None, S, None
+        # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
+        both, after = chunked_linear_attention(
+            q, k, F.pad(v, (0, 1), value=1.0), torch.cat([S, z.unsqueeze(-1)], dim=-1), log_gate, beta
+        )
+        return both[..., :-1], both[..., -1:], after[..., :-1], after[..., -1]
+
+
+def _seen(T: int, total: int, device: torch.device) -> Tensor:
+    """(T, total): whether each of the last T tokens sees each of all."""
+    return torch.ones(T, total, dtype=torch.bool, device=device).tril(total - T)

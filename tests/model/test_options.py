@@ -1,0 +1,230 @@
+"""What the field's models have beside plain pre-norm blocks: each option against its formula, and as a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import small
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.fold import fold
+from t2r_export.model.transformer import Transformer
+from t2r_runtime.errors import UserError
+
+SOFTMAX = ModelConfig(
+    vocab_size=17,
+    width=12,
+    layers=(SoftmaxConfig(), SoftmaxConfig()),
+    attention=AttentionConfig(heads=6, kv_heads=3, head_size=8, rotary=RotaryConfig(theta=50.0)),
+    ffn_size=11,
+    norm="rms",
+    position="none",
+    tied_head=False,
+)
+BLOCKS: dict[str, dict[str, Any]] = {
+    "pre": {},
+    "post": {"norm_position": "post", "norm": "layer"},
+    "both": {"norm_position": "both"},
+    "parallel": {"parallel": True},
+    "scales": {"embedding_scale": 3.5, "logit_scale": 0.25},
+    "soft cap": {"logit_softcap": 2.0, "logit_scale": 4.0},
+    "head bias": {"head_bias": True, "tied_head": True},
+}
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "q and k norms": {"qk_norm": True},
+    "part of a head": {"rotary": RotaryConfig(theta=50.0, size=4)},
+    "scale": {"scale": 0.9},
+    "soft cap": {"softcap": 1.5},
+    "all": {"qk_norm": True, "scale": 0.2, "softcap": 3.0, "rotary": RotaryConfig(theta=9.0, size=2)},
+}
+
+
+def by_definition(model: Transformer, ids: Tensor) -> Tensor:
+    """Logits (T, vocabulary) of one sequence of a softmax model, from its weights, in plain torch."""
+    c = model.config
+    x = model.embedding.weight[ids] * c.embedding_scale
+    for n, block in enumerate(model.blocks):
+        mix = lambda y, n=n: attention(model, n, y)  # noqa: E731
+        ffn = lambda y, block=block: feed_forward(block.ffn, y)  # noqa: E731
+        norm1, norm2 = (lambda y, m=m: normed(m, y) for m in (block.norms[0], block.ffn_norm))
+        if c.parallel:
+            x = x + mix(norm1(x)) + ffn(norm2(x))
+        elif c.norm_position == "post":
+            x = norm1(x + mix(x))
+            x = norm2(x + ffn(x))
+        elif c.norm_position == "both":
+            x = x + normed(block.norms_after[0], mix(norm1(x)))
+            x = x + normed(block.ffn_norm_after, ffn(norm2(x)))
+        else:
+            x = x + mix(norm1(x))
+            x = x + ffn(norm2(x))
+    logits = model.head(normed(model.norm, x)) * c.logit_scale
+    return logits if c.logit_softcap is None else c.logit_softcap * torch.tanh(logits / c.logit_softcap)
+
+
+def normed(norm: Any, x: Tensor) -> Tensor:
+    if norm.bias is not None:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
+    return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
+
+
+def feed_forward(ffn: Any, x: Tensor) -> Tensor:
+    y: Tensor = ffn.down(torch.nn.functional.gelu(ffn.up(x), approximate="tanh"))
+    return y
+
+
+def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
+    """One head, one query, one key at a time."""
+    a, made = model.config.attention_of(layer), model.blocks[layer].mixers[0]
+    assert a is not None
+    q, k, v = (part(x).unflatten(-1, (-1, a.head_size)) for part in (made.q, made.k, made.v))
+    if a.qk_norm:
+        q, k = normed(made.q_norm, q), normed(made.k_norm, k)
+    q, k = rotated(a, q), rotated(a, k)
+    scale = a.head_size**-0.5 if a.scale is None else a.scale
+    out = torch.empty_like(q)
+    for t in range(len(x)):
+        for h in range(a.heads):
+            g = h // (a.heads // a.kv_heads)
+            scores = k[: t + 1, g] @ q[t, h] * scale
+            if a.softcap is not None:
+                scores = a.softcap * torch.tanh(scores / a.softcap)
+            out[t, h] = scores.softmax(-1) @ v[: t + 1, g]
+    y: Tensor = made.o(out.flatten(1))
+    return y
+
+
+def rotated(a: AttentionConfig, x: Tensor) -> Tensor:
+    """x (T, heads, d): pair i of the first numbers as a complex number, turned by position · theta^(-2i/size)."""
+    assert a.rotary is not None
+    size = a.rotary_size
+    angle = torch.arange(len(x)).double()[:, None] * a.rotary.theta ** (-torch.arange(0, size, 2) / size)
+    pairs = torch.complex(x[..., : size // 2], x[..., size // 2 : size]) * torch.polar(
+        torch.ones_like(angle), angle
+    ).unsqueeze(1)
+    return torch.cat([pairs.real, pairs.imag, x[..., size:]], -1)
+
+
+def options() -> list[Any]:
+    blocks = [pytest.param(dataclasses.replace(SOFTMAX, **changes), id=name) for name, changes in BLOCKS.items()]
+    return [*blocks, *(pytest.param(SOFTMAX.with_attention(**c), id=name) for name, c in ATTENTIONS.items())]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("config", options())
+def test_the_model_is_the_formula(config: ModelConfig) -> None:
+    model, ids = small.model(config).double(), small.ids(length=9)
+    expected = torch.stack([by_definition(model, row) for row in ids])
+    # float32 tables of rotations
+    torch.testing.assert_close(model(ids), expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("config", options())
+def test_every_option_matters(config: ModelConfig) -> None:
+    plain, ids = small.model(SOFTMAX), small.ids(length=9)
+    changed = small.model(config)
+    changed.load_state_dict(plain.state_dict(), strict=False)
+    same = torch.allclose(changed(ids), plain(ids), rtol=1e-3, atol=1e-3)
+    assert same == (config == SOFTMAX)
+
+
+@pytest.mark.parametrize("config", options())
+def test_the_graph_is_the_model(config: ModelConfig, tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", config, prefill=True)
+    assert small.proof(checkpoint, tmp_path / "g.onnx", steps=20).passed
+
+
+@pytest.mark.parametrize("changes", ATTENTIONS.values(), ids=ATTENTIONS)
+def test_windows_have_them_too(changes: dict[str, Any], tmp_path: Path) -> None:
+    """A window that holds the whole text is softmax attention, whatever else the layer has."""
+    full = small.model(SOFTMAX.with_attention(**changes))
+    window = Transformer(dataclasses.replace(full.config, layers=(WindowConfig(9, 3),) * 2)).eval()
+    window.load_state_dict(full.state_dict())
+    ids = small.ids(length=11)
+    with torch.no_grad():
+        torch.testing.assert_close(window(ids), full(ids), rtol=1e-4, atol=1e-4)
+
+
+def test_norms_of_q_and_k_keep_a_layer_from_folding() -> None:
+    config = dataclasses.replace(
+        SOFTMAX.with_attention(qk_norm=True), layers=(LinearConfig(5, positions="drop"), SoftmaxConfig())
+    )
+    report = fold(small.model(config))[1]
+    assert [layer.folded for layer in report] == [False, False]
+    assert report[0].reason == "q and k are normalized between the projection and φ (qk_norm)"
+
+
+def test_layers_may_have_attentions_of_their_own(tmp_path: Path) -> None:
+    one = SOFTMAX.attention
+    assert one is not None
+    other = dataclasses.replace(one, heads=4, kv_heads=2, head_size=6, rotary=RotaryConfig(theta=7.0))
+    config = dataclasses.replace(SOFTMAX, attention=None, attentions=(one, other))
+    model = small.model(config)
+    assert len(model.ropes) == 2
+    assert [s.shape[1] for s in model.state_spec() if s.name.startswith("k.")] == [3, 2]
+    assert ModelConfig.from_dict(config.to_dict()) == config
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", config)
+    assert small.proof(checkpoint, tmp_path / "g.onnx", steps=20).passed
+
+
+def test_one_rotation_for_all_layers_alike() -> None:
+    assert len(small.model(SOFTMAX).ropes) == 1
+    assert math.isclose(float(small.model(SOFTMAX).ropes[0].frequencies[0]), 1.0)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda: SOFTMAX.with_attention(kv_heads=4),
+            "expected kv_heads to divide heads=6; received 4; correct kv_heads",
+        ),
+        (
+            lambda: SOFTMAX.with_attention(rotary=RotaryConfig(size=10)),
+            "expected a rotary size of at most 8; received 10; correct it",
+        ),
+        (
+            lambda: SOFTMAX.with_attention(rotary=RotaryConfig(size=3)),
+            "expected an even rotary size of at most 16384 for rotary positions; received 3; correct rotary size",
+        ),
+        (
+            lambda: SOFTMAX.with_attention(head_size=7),
+            "expected an even head_size of at most 16384 for rotary positions; received 7; correct head_size",
+        ),
+        (
+            lambda: SOFTMAX.with_attention(softcap=0),
+            "expected softcap to be a finite positive number; received 0; correct softcap",
+        ),
+        (
+            lambda: dataclasses.replace(SOFTMAX, attention=None),
+            "expected an attention config for layer 0, a softmax layer; received none; add attention to the config",
+        ),
+        (
+            lambda: dataclasses.replace(SOFTMAX, attentions=(SOFTMAX.attention,)),
+            "expected an attention for each of the 2 layers, or none named; received 1; correct attentions",
+        ),
+        (
+            lambda: dataclasses.replace(SOFTMAX, parallel=True, norm_position="post"),
+            "expected a residual and norm_position 'pre' where mixer and feed-forward are parallel; received "
+            "residual=True, norm_position='post'; correct the config",
+        ),
+        (
+            lambda: dataclasses.replace(SOFTMAX, norm_position="middle"),
+            "expected norm_position to be one of pre, post, both; received 'middle'; choose one of those for "
+            "norm_position",
+        ),
+    ],
+)
+def test_impossible_options(change: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        change()
+    assert str(caught.value) == message
