@@ -65,7 +65,7 @@ def test_files_of_a_graph(tiny: ModelConfig, tmp_path: Path) -> None:
     files = engines.make(parse("t2r:w4:K=5:target=fused"), "tiny", tmp_path)
     signature = Decoder(files.path).signature
     assert (signature.quantization, signature.target, signature.batch) == ("w4", "fused", 1)
-    assert {layer["feature_size"] for layer in signature.layers} == {5}
+    assert {layer["mixer"]["feature_size"] for layer in signature.layers} == {5}
     assert files.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
     assert files.token_bytes is not None
     assert files.token_bytes.states == 2 * sum(spec.bytes() for spec in signature.states)
