@@ -64,7 +64,7 @@ def project(layer: nn.Linear, x: np.ndarray, heads: int) -> np.ndarray:
 
 def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """y, S and z from the mixer's weights and t2r_export.model.reference alone."""
-    a, heads, kv_heads = x.numpy(), made.model.heads, made.model.kv_heads
+    a, heads, kv_heads = x.numpy(), made.model.attention.heads, made.model.attention.kv_heads
     q, k = project(made.q, a, heads) * made.config.query_scale, project(made.k, a, kv_heads)
     if made.config.positions == "keep":
         q, k = (made.rotated(torch.from_numpy(part), START).numpy() for part in (q, k))
@@ -85,7 +85,7 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndar
 def test_sequence_and_step_are_the_definition(case: str) -> None:
     made = mixer(case)
     x, state = inputs()
-    state = of_heads(state, made.model.kv_heads)
+    state = of_heads(state, made.model.attention.kv_heads)
     expected = by_definition(made, x, state)
     for y, after in (made(x, state, START), by_steps(made, x, state, START)):
         for received, wanted in zip((y, after["S"], after["z"]), expected, strict=True):
@@ -97,7 +97,7 @@ def test_sequence_and_step_are_the_definition(case: str) -> None:
 def test_folded_is_unfolded(case: str) -> None:
     made = mixer(case)
     x, state = inputs()
-    state = of_heads(state, made.model.kv_heads)
+    state = of_heads(state, made.model.attention.kv_heads)
     assert made.why_not_foldable() is None
     folded = made.fold()
     assert folded.config == folded.inner.config == dataclasses.replace(made.config, folded=True)

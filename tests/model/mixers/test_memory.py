@@ -78,7 +78,7 @@ def test_steps_and_fold(case: str) -> None:
         folded = made.fold()
         assert not any(name.endswith(("memory.k", "memory.v")) for name, _ in folded.named_parameters())
         sums = folded.get_parameter("inner.memory.sums")
-        assert sums.shape == (made.model.kv_heads, made.config.feature_size, V + 1)
+        assert sums.shape == (made.model.attention.kv_heads, made.config.feature_size, V + 1)
         forms.append(folded)
     for form in forms:
         stepped, end = by_steps(form, x, empty(form), START)
@@ -105,7 +105,7 @@ def test_a_fresh_memory_says_nothing() -> None:
 def test_states_start_at_zero_and_the_graph_holds_the_memory(tmp_path: Path) -> None:
     _, report = small.graph(tmp_path / "g.onnx", "memory")
     assert all(spec.initial == 0 for spec in report.signature.states)
-    assert [layer.get("memory") for layer in report.signature.layers] == [4, 3]
+    assert [layer["mixer"].get("memory") for layer in report.signature.layers] == [4, 3]
     assert "memory" not in small.model("none").config.layers[0].to_dict()
 
 

@@ -35,7 +35,9 @@ def mixer(model: ModelConfig, window: int, sinks: int, memory: int = 0) -> Alone
 
 def by_definition(made: Alone, model: ModelConfig, x: Tensor) -> Tensor:
     q, k, v = (layer(x).unflatten(-1, (-1, V)).numpy() for layer in (made.q, made.k, made.v))
-    frequencies = None if model.rotary is None else rotary_frequencies(model.rotary, V).double().numpy()
+    assert model.attention is not None
+    rotary = model.attention.rotary
+    frequencies = None if rotary is None else rotary_frequencies(rotary, V).double().numpy()
     memory = None if made.memory is None else (made.memory.k.numpy(), made.memory.v.numpy())
     config = made.config
     o = reference.windowed(q / np.sqrt(V), k, v, config.window, config.sinks, frequencies, memory)
