@@ -106,7 +106,6 @@ def test_states_start_at_zero_and_the_graph_holds_the_memory(tmp_path: Path) -> 
     _, report = small.graph(tmp_path / "g.onnx", "memory")
     assert all(spec.initial == 0 for spec in report.signature.states)
     assert [layer["mixer"].get("memory") for layer in report.signature.layers] == [4, 3]
-    assert "memory" not in small.model("none").config.layers[0].to_dict()
 
 
 def test_the_teacher_of_a_model_with_a_memory_is_not_guessed() -> None:
