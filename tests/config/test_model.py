@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
+from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig, RotaryConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.model.mixers.base import Stateful
 from t2r_runtime.errors import UserError

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from small import CONFIGS, LLAMA, POSITIONS, WIDTH, V, model
-from t2r_export.config.model import RotaryConfig
+from t2r_export.config.attention import RotaryConfig
 from t2r_export.model.positions import (
     LearnedPositions,
     Positions,
