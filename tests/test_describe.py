@@ -53,7 +53,7 @@ def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> No
 def test_fold_and_why_not(tmp_path: Path) -> None:
     made, graph = both(tmp_path, "hybrid")
     kept = "not folded: positions are rotated between the projection and φ (positions='keep')"
-    softmax = "not folded: softmax attention has no feature map to fold"
+    softmax = "not folded: softmax layers have no feature map to fold"
     assert [layer["fold"] for layer in made.layers] == [kept, softmax, "not folded yet: export folds it"]
     assert [layer["fold"] for layer in graph.layers] == [kept, softmax, "folded"]
 
@@ -139,7 +139,7 @@ def test_lines(tmp_path: Path) -> None:
     assert "bytes of a sequence: 604" in text
     assert "layer 0: linear, 5 relu features, guard add 0.001, positions drop, folded" in text
     assert "state S.0: float32 B × 3 × 5 × 4, 240 bytes" in text
-    assert "layer 1: softmax, not folded: softmax attention has no feature map to fold" in lines(
+    assert "layer 1: softmax, not folded: softmax layers have no feature map to fold" in lines(
         both(tmp_path, "hybrid")[1]
     )
     assert any(

@@ -57,7 +57,7 @@ def test_report() -> None:
     folded, report = fold(small.model("hybrid"))
     assert [(r.layer, r.kind, r.folded, r.status) for r in report] == [
         (0, "linear", False, "not folded: positions are rotated between the projection and φ (positions='keep')"),
-        (1, "softmax", False, "not folded: softmax attention has no feature map to fold"),
+        (1, "softmax", False, "not folded: softmax layers have no feature map to fold"),
         (2, "linear", True, "folded"),
     ]
     assert [r.error is None for r in report] == [True, True, False]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -51,9 +52,7 @@ def scheme(name: str) -> Scheme:
     Raises:
         UserError: an unknown one; lists the known ones.
     """
-    if name not in SCHEMES:
-        raise UserError(f"a scheme of {', '.join(SCHEMES)}", repr(name), "choose one of those")
-    return SCHEMES[name]
+    return entry("a scheme", name, SCHEMES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t2r_runtime.errors import UserError
+from t2r_export.config.validation import entry
 
 OPSET = 21  # the newest that every ONNX Runtime since 1.20 takes; Debian's 1.21 refuses IR 11
 IR_VERSION = 10
@@ -49,6 +49,4 @@ def find(name: str) -> Target:
     Raises:
         UserError: there is none; lists those that are.
     """
-    if name not in TARGETS:
-        raise UserError(f"a target of {', '.join(TARGETS)}", repr(name), "choose one of those")
-    return TARGETS[name]
+    return entry("a target", name, TARGETS)

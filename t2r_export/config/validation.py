@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from t2r_runtime.errors import UserError
+
+V = TypeVar("V")
 
 # Bounds on what a stranger's config may ask for. They stop an absurd number before anything is allocated, and are
 # far above any decoder that a single machine runs.
@@ -39,6 +41,16 @@ def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
 
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     need(value in known, f"{name} to be one of {', '.join(known)}", repr(value), f"choose one of those for {name}")
+
+
+def entry(what: str, name: str, table: Mapping[str, V]) -> V:
+    """What a table has under a name; `what` is the kind of thing, with its article.
+
+    Raises:
+        UserError: nothing; lists the names.
+    """
+    need(name in table, f"{what} of {', '.join(table)}", repr(name), "choose one of those")
+    return table[name]
 
 
 def number(name: str, value: Any, positive: bool = True) -> None:

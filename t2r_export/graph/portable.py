@@ -12,8 +12,7 @@ from t2r_export.graph import prefill
 from t2r_export.graph.operators import Operators
 from t2r_export.graph.prefill import Prompt
 from t2r_export.graph.recorder import Dim, Value, product
-
-MASKED = -3e4  # of a score: exp of it is 0 in every precision
+from t2r_export.model.ops import MASKED
 
 
 class GraphOps(Operators):

@@ -33,6 +33,9 @@ class Shaped(Protocol):
 
 
 T = TypeVar("T", bound=Shaped)
+# Added to the score of what a query must not see: exp of it is 0 in every precision. Finite, because providers differ
+# in what -inf gives, and within the range of float16.
+MASKED = -3e4
 State = dict[str, T]  # states by name, batch first
 
 

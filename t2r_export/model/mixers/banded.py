@@ -14,14 +14,11 @@ from typing import Any
 import numpy as np
 
 from t2r_export.model.mixers.base import Heads, HeadSizes
-from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
 
-# Added to the score of what a query must not see: exp of it is 0 in every precision. Finite, because providers differ
-# in what -inf gives, and within the range of float16.
-MASKED = -3e4
 CHUNK = 32  # tokens: a prompt of a few tokens is filled up to it, and a long one has many such products side by side
 
 
@@ -108,6 +105,13 @@ class Band:
             y = ops.reshape(y, (0, G, -1, heads // G, self.chunk, d))
             y = ops.reshape(ops.transpose(y, (0, 1, 3, 2, 4, 5)), (0, heads, -1, self.chunk, d))
         return ops.unblock(y)
+
+    def rotated(self, rows: T, keys: T, rope: int, per_group: int, step: Step[T]) -> tuple[T, T]:
+        """Rows as `queries` gives them and keys as `keys` does, rotated by their places among a chunk's L keys."""
+        ops, reach = step.ops, self.before * self.chunk
+        own = step.rotation_between(rope, reach, reach + self.chunk)
+        each_head = type(own)(*(ops.concat([part] * per_group, axis=0) for part in own))
+        return apply_rope(rows, each_head, ops), apply_rope(keys, step.rotation_between(rope, 0, self.length), ops)
 
     def distance(self) -> np.ndarray[Any, Any]:
         """How far behind each query (C) its columns (L) are."""
@@ -210,10 +214,7 @@ class SlidingWindow:
             rows = band.queries(q, G, ops)
             keys, values = (band.keys(state[name], new, ops) for name, new in (("k", heads.k), ("v", heads.v)))
             if self.rope is not None:
-                reach = band.before * band.chunk
-                keys = apply_rope(keys, step.rotation_between(self.rope, 0, band.length), ops)
-                own = step.rotation_between(self.rope, reach, reach + band.chunk)
-                rows = apply_rope(rows, type(own)(*(ops.concat([part] * self.per_group, axis=0) for part in own)), ops)
+                rows, keys = band.rotated(rows, keys, self.rope, self.per_group, step)
         else:
             rows, keys, values = ops.group_queries(q, G), after["k"], after["v"]
             if self.rope is not None:

@@ -42,7 +42,7 @@ class Stateful(nn.Module):
 
     def why_not_foldable(self) -> str | None:
         """Why this mixer cannot be folded, or None if it can."""
-        return f"a {self.config.kind} layer has no feature map to fold"
+        return f"{self.config.kind} layers have no feature map to fold"
 
     def fold_state(self, state: State[Any]) -> State[Any]:
         """A state of this mixer as its folded form keeps it: the same by default."""

@@ -10,10 +10,10 @@ tokens. They have no place in the text: a query that meets them is not rotated.
 from __future__ import annotations
 
 from t2r_export.config.mixers import SoftmaxConfig
-from t2r_export.model.mixers.banded import MASKED, attend
+from t2r_export.model.mixers.banded import attend
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
-from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, GROWING, StateSpec
 
@@ -40,10 +40,13 @@ class SoftmaxMixer(AttentionMixer):
     def _with_memory(self, heads: Heads[T], past: T, k: T, v: T, memory: Memory, step: Step[T]) -> T:
         """Attention to the memory and to the tokens, one softmax over both."""
         ops, sizes = step.ops, self.sizes
-        bias: T | None = None
-        if ops.many:
-            mask = ops.mul(ops.causal_mask(past, heads.k), MASKED)
-            bias = ops.concat([mask] * (sizes.heads // sizes.kv_heads), axis=0)  # (R·T, P + T)
+        per_group = sizes.heads // sizes.kv_heads
+
+        def mask() -> T:
+            hidden = ops.mul(ops.causal_mask(past, heads.k), MASKED)
+            return ops.concat([hidden] * per_group, axis=0)  # (R·T, P + T)
+
+        bias: T | None = step.shared(("causal mask", per_group), mask) if ops.many else None
         # scaling q, not the scores: d numbers per head instead of P + T
         q, plain = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, heads.plain_q))
         tokens = attend(q, k, v, ops, bias, sizes.softcap)
@@ -53,9 +56,6 @@ class SoftmaxMixer(AttentionMixer):
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)
         return [StateSpec("k", "float32", shape), StateSpec("v", "float32", shape)]
-
-    def why_not_foldable(self) -> str | None:
-        return "softmax attention has no feature map to fold"
 
 
 def merge_softmax(first: tuple[T, T, T], second: tuple[T, T, T], ops: Ops[T]) -> T:

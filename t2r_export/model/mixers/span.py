@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import SpanConfig
-from t2r_export.model.mixers.banded import MASKED, Band, append, attend, empty_slot_mask
+from t2r_export.model.mixers.banded import Band, append, attend, empty_slot_mask
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
-from t2r_export.model.ops import State, T
+from t2r_export.model.ops import MASKED, State, T
 from t2r_export.model.positions import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
@@ -133,10 +133,7 @@ class SpanMixer(AttentionMixer):
         rows = band.queries(q, group.heads, ops)
         keys, values = (band.keys(buffer, x, ops) for buffer, x in zip(past, new, strict=True))
         if self.sizes.rope is not None:
-            reach = band.before * band.chunk
-            own = step.rotation_between(self.sizes.rope, reach, reach + band.chunk)
-            rows = apply_rope(rows, type(own)(*(ops.concat([part] * per_group, axis=0) for part in own)), ops)
-            keys = apply_rope(keys, step.rotation_between(self.sizes.rope, 0, band.length), ops)
+            rows, keys = band.rotated(rows, keys, self.sizes.rope, per_group, step)
         slots = ops.constant(np.clip(n - 1 - band.distance(), 0, n - 1), "int64", f"slots_of_band_{n}")  # (C, L)
         table = ops.transpose(self._log_mask(group, step), (1, 0))  # (n, heads · R)
         soft = ops.transpose(ops.embedding(slots, table), (2, 0, 1))  # (heads · R, C, L)

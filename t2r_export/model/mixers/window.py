@@ -51,6 +51,3 @@ class WindowMixer(AttentionMixer):
 
     def memory_length(self) -> int:
         return self.near.last + 1
-
-    def why_not_foldable(self) -> str | None:
-        return "softmax attention has no feature map to fold"

@@ -85,4 +85,4 @@ def test_state_spec_and_fold(kind: str) -> None:
     made, *_ = setting(kind)
     spec = {s.name: (s.dtype, s.shape, s.initial) for s in made.state_spec()}
     assert spec == dict.fromkeys(made.states, ("float32", ("B", WIDTH), 0.0))
-    assert made.why_not_foldable() == f"a {kind} layer has no feature map to fold"
+    assert made.why_not_foldable() == f"{kind} layers have no feature map to fold"

@@ -80,7 +80,7 @@ def test_state_spec_and_fold() -> None:
     made, *_ = setting("grouped", 0)
     spec = {s.name: (s.dtype, s.shape, s.grows) for s in made.state_spec()}
     assert spec == dict.fromkeys(("k", "v"), ("float32", ("B", G, "T", V), True))
-    assert made.why_not_foldable() == "softmax attention has no feature map to fold"
+    assert made.why_not_foldable() == "softmax layers have no feature map to fold"
 
 
 @torch.no_grad()

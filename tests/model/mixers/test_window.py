@@ -136,7 +136,7 @@ def test_state_spec_and_fold() -> None:
     assert spec == {"k": window, "v": window, "sink_k": sinks, "sink_v": sinks}
     assert [s.name for s in mixer(GPT2, 3, 0).state_spec()] == ["k", "v"]
     assert made.needs_position, "the model has a position for it"
-    assert made.why_not_foldable() == "softmax attention has no feature map to fold"
+    assert made.why_not_foldable() == "window layers have no feature map to fold"
 
 
 def test_every_weight_learns() -> None:
