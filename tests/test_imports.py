@@ -49,7 +49,7 @@ ROOMS = {
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
-SHARED = {"t2r_export", "t2r_export.errors", "t2r_export.files"}  # what every room may import
+SHARED = {"t2r_export", "t2r_export.errors", "t2r_export.files", "t2r_export.python"}  # what every room may import
 ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
 ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
 

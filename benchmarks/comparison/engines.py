@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from comparison import timing
 from comparison.peer_files import write_folder, write_gguf
 from comparison.sizes import config_of, random_model, softmax_model
+from t2r_export import python
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -175,7 +175,7 @@ def _make_genai(candidate: Candidate, size: str, folder: Path) -> Files:
 def genai_command(source: Path, out: Path, candidate: Candidate) -> list[str]:
     """The command line of onnxruntime-genai's own model builder."""
     block = whole(candidate, "block", 32)
-    program = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(out)]
+    program = [*python.ARGUMENTS, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(out)]
     cache = ["-c", str(out.parent / "cache")]
     return [*program, "-p", candidate.form, "-e", "cpu", *cache, "--extra_options", f"block_size={block}"]
 

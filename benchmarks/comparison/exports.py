@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from comparison.engines import Candidate, genai_command, parse, require_installe
 from comparison.peer_files import write_folder
 from comparison.sizes import config_of, random_model, softmax_model
 from comparison.timing import run
+from t2r_export import python
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.transformer import Transformer
@@ -107,7 +107,7 @@ OPTIONS = {
 def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
     model = random_model(size, LinearConfig(whole(candidate, "K", 32), positions="drop"))
     checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
-    program = [sys.executable, "-m", "t2r_export", "export", str(source / "model.pt")]
+    program = [*python.ARGUMENTS, "-m", "t2r_export", "export", str(source / "model.pt")]
     options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
     options += ["--prefill"] if whole(candidate, "prefill", 0) else []
     given = {name: value for name, value in candidate.options.items() if name not in ("K", "prefill")}

@@ -5,8 +5,6 @@ The process is this Python with this module and comparison.runners in it, and wh
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from comparison.runners import RUNNERS, Runner
+from t2r_export import python
 from t2r_export.providers import subprocess
 from t2r_runtime.errors import UserError
 
@@ -81,7 +80,7 @@ class Worker:
     ) -> None:
         self._engine = engine
         self._opening = (engine, path, threads, capacity, dict(options or {}))
-        command = shlex.join(["env", f"OMP_NUM_THREADS={threads}", sys.executable])
+        command = f"env OMP_NUM_THREADS={threads} {python.THIS}"
         self._process = subprocess.Worker(command, Measured)
 
     def __enter__(self) -> Worker:

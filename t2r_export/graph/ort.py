@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from t2r_export import python
 from t2r_export.files import write_bytes
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
@@ -84,10 +83,7 @@ def _tool(name: str, *arguments: str | Path) -> str:
     """What a tool of ONNX Runtime says on stderr."""
     # the variable lets ONNX Runtime read opset 27; what comes out runs without it
     environment = {**os.environ, "ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
-    command = [sys.executable, "-m", f"onnxruntime.tools.{name}", *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", errors="replace", env=environment, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"onnxruntime.tools.{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    return done.stderr
+    code, out, err = python.run("-m", f"onnxruntime.tools.{name}", *map(str, arguments), env=environment)
+    if code:
+        raise RuntimeError(f"onnxruntime.tools.{name} failed:\n{out[-2000:]}\n{err[-4000:]}")
+    return err

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,7 +179,7 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 @contextlib.contextmanager
 def _opened(graph: Path, config: BenchConfig) -> Iterator[Worker]:
     """A process with the graph in it, which ends with the context."""
-    with contextlib.closing(Worker(shlex.quote(sys.executable), TimedDecoder)) as worker:
+    with contextlib.closing(Worker(kind=TimedDecoder)) as worker:
         options = {"provider_options": dict(config.provider_options), "allow_fallback": config.allow_fallback}
         worker.call("__init__", graph, config.provider, config.threads, **options)
         yield worker

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from t2r_export import python
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.quantize import MIN_CALIBRATION, SCHEMES, QuantizeConfig, scheme
 from t2r_export.export import export
@@ -106,7 +106,7 @@ def parity_matrix(
             # a text that does not serve is a mistake to correct, not the reason of a cell
             calibration_tokens(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
         for provider in providers:
-            command = (pythons or {}).get(provider, sys.executable)
+            command = (pythons or {}).get(provider, python.THIS)
             missing = None
             if any(_open(known, provider, precision) for precision in precisions):
                 try:

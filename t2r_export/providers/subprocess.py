@@ -1,51 +1,52 @@
 """A decoder in another process, which may be another Python with another ONNX Runtime.
 
 One process holds one ONNX Runtime, some providers come with their own, and some end the process that asks them for what
-they cannot do. `SubprocessDecoder` is a Stepper and hands each call to a process that runs `serve` and imports
-numpy and t2r_runtime alone. Calls and results are pickles on the pipe between the two, in both of which we trust.
+they cannot do. `SubprocessDecoder` is a Stepper and hands each call to a process that runs t2r_export.providers.served.
+Calls and results are pickles on the pipe between the two, in both of which we trust.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
-import os
 import pickle
-import shlex
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from t2r_export import python
 from t2r_runtime import Decoder, UserError
-from t2r_runtime.errors import printable
-from t2r_runtime.providers import versions
 from t2r_runtime.signature import Signature
 from t2r_runtime.stepper import Ids
 
+SERVED = str(Path(__file__).with_name("served.py"))
+
 
 class Worker:
-    """A process of the Python that `command` starts, waiting for calls of the methods of a `kind`, which it makes."""
+    """A process of the Python that `command` starts, waiting for calls of the methods of a `kind`, which it makes.
 
-    def __init__(self, command: str, kind: type = Decoder) -> None:
+    Raises:
+        UserError: nothing starts.
+    """
+
+    def __init__(self, command: str = python.THIS, kind: type = Decoder) -> None:
         # last on the path: that Python has its own numpy
         packages = [str(Path(inspect.getfile(c)).parents[c.__module__.count(".")]) for c in (Decoder, kind)]
-        program = f"import runpy, sys; sys.path += {packages!r}; runpy.run_path({__file__!r}, run_name='__main__')"
-        try:
-            self._process = subprocess.Popen(
-                [*shlex.split(command), "-c", program, kind.__module__, kind.__qualname__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # some builds print hundreds of lines there before the first graph
-            )
-        except (OSError, ValueError, IndexError) as error:
-            raise UserError("a command that starts a Python", f"{command!r} ({error})", "correct it") from error
+        # a Python before 3.11 still puts the current folder first
+        paths = f"import sys; sys.path[:] = [p for p in sys.path if p] + {packages!r}"
+        program = f"{paths}; import runpy; runpy.run_path({SERVED!r}, run_name='__main__')"
+        self._process = python.start(
+            *("-c", program, kind.__module__, kind.__qualname__),
+            command=command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # some builds print hundreds of lines there before the first graph
+        )
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """What the object there gives back or raises; `__init__` makes it, and `versions` needs none.
@@ -134,34 +135,3 @@ def remote_versions(command: str, provider: str) -> dict[str, str]:
         return found
     finally:
         worker.close()
-
-
-def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any] = Decoder) -> None:
-    """Answer calls until the pipe ends. `__init__` makes the `kind` whose methods the others are."""
-    served: Any = None
-    while True:
-        try:
-            name, arguments, options = pickle.load(calls)
-        except EOFError:
-            return
-        result: Any
-        try:
-            if name == "versions":
-                result = versions(*arguments)
-            elif name == "__init__":
-                result, served = None, kind(*arguments, **options)
-            else:
-                member = getattr(served, name)
-                result = member(*arguments, **options) if callable(member) else member
-        except Exception as error:
-            # ONNX Runtime's own errors do not unpickle where another one is installed, or none
-            foreign = type(error).__module__.startswith("onnxruntime")
-            result = UserError("a step", printable(error), "choose another provider") if foreign else error
-        pickle.dump(result, results)
-        results.flush()
-
-
-if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not print into the pickles
-    serve(sys.stdin.buffer, answers, getattr(importlib.import_module(sys.argv[1]), sys.argv[2]))

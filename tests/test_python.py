@@ -1,0 +1,86 @@
+"""No file of the current folder is run in a library's place, however a Python is started."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import small
+from t2r_export import python
+from t2r_export.graph.ort import to_ort
+from t2r_export.providers.bench import BenchConfig, bench
+from t2r_export.providers.subprocess import SubprocessDecoder, Worker, remote_versions
+from t2r_runtime.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+TRAPS = ("onnxruntime", "numpy", "runpy", "t2r_runtime")
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with modules named as libraries are, which leave a file behind when they are run."""
+    place = tmp_path / "downloads"
+    place.mkdir()
+    for name in TRAPS:
+        (place / f"{name}.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\nraise SystemExit('sprung')\n")
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    return tmp_path
+
+
+def test_the_trap_works(trapped: Path) -> None:
+    """It is what `-m` and `-c` of a plain Python fall into."""
+    bare = {"command": f"env -u PYTHONSAFEPATH {sys.executable}"}
+    with python.start("-c", "import onnxruntime", **bare, stderr=-3) as process:
+        process.wait()
+    assert (trapped / "sprung").exists()
+
+
+def test_export_to_ort(trapped: Path) -> None:
+    small.graph(trapped / "g.onnx", "learned")
+    to_ort(trapped / "g.onnx", trapped / "g.ort")
+    assert (trapped / "g.ort").exists() and not (trapped / "sprung").exists()
+
+
+@pytest.mark.parametrize("command", [python.THIS, sys.executable, f"env SOME=thing {sys.executable}"])
+def test_a_decoder_in_another_process(command: str, trapped: Path) -> None:
+    small.graph(trapped / "g.onnx", "learned")
+    there = SubprocessDecoder(command, trapped / "g.onnx", threads=1)
+    there.step(1)
+    there.close()
+    assert "onnxruntime" in remote_versions(command, "cpu")
+    assert not (trapped / "sprung").exists()
+
+
+def test_an_older_python(trapped: Path) -> None:
+    """Python 3.10 does not know the variable; the program of a worker looks after itself."""
+    worker = Worker(f"env -u PYTHONSAFEPATH {sys.executable}")
+    assert "onnxruntime" in worker.call("versions", "cpu")
+    worker.close()
+    assert not (trapped / "sprung").exists()
+
+
+def test_bench(trapped: Path) -> None:
+    small.graph(trapped / "g.onnx", "learned")
+    bench([trapped / "g.onnx"], BenchConfig(steps=1, warmup=0, prompt=2, rounds=1, starts=1, threads=1))
+    assert not (trapped / "sprung").exists()
+
+
+def test_what_a_run_says() -> None:
+    program = "import sys; print('out'); print('err', file=sys.stderr); print(sys.flags.safe_path); sys.exit(3)"
+    assert python.run("-c", program) == (3, "out\nTrue\n", "err\n")
+    with pytest.raises(UserError, match="expected a command that starts a Python; received 'no/such/python'"):
+        python.start("-c", "", command="no/such/python")
+
+
+@pytest.mark.parametrize("folder", ["t2r_export", "benchmarks"])
+def test_one_place_starts_pythons(folder: str) -> None:
+    """`sys.executable` stands nowhere else, but where -I or a script's own path keeps the current folder out."""
+    exempt = {"t2r_export/python.py", "benchmarks/comparison/timing.py", "benchmarks/memory_chunked.py"}
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        named = any(isinstance(node, ast.Attribute) and node.attr == "executable" for node in ast.walk(tree))
+        assert not named or str(file.relative_to(ROOT)) in exempt, file
