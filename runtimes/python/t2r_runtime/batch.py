@@ -25,6 +25,7 @@ from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.stepper import TokenIds
+from t2r_runtime.threads import InUse, alone
 
 NOT_FINITE = -1  # in place of a token, as a generation graph has it
 
@@ -42,10 +43,12 @@ class Batch:
     """Texts side by side; none so far.
 
     Args:
-        decoder: whose graph they go through. It keeps its own text, and must not run while a batch does.
+        decoder: whose graph they go through. It keeps its own text.
 
     Raises:
         UserError: caches that grow, whose lengths would have to be the same; or a graph of a fixed batch.
+
+    A batch belongs to one thread at a time, as a decoder does.
 
     Each text is what it would be alone, but for rounding: products of more rows may add in another order. With the
     quantization int8 texts influence each other a little, since it scales a whole batch at once.
@@ -56,6 +59,7 @@ class Batch:
         signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
             raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch")
+        self.in_use = InUse("batch", "give each thread a Batch of its own")
         self._all = decoder.fork()
         self._count = itertools.count()
         self._sequences: dict[int, _Sequence] = {}
@@ -67,6 +71,7 @@ class Batch:
         """The handles of the texts that go on, oldest first."""
         return tuple(self._sequences)
 
+    @alone
     def add(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> int:
         """Begin a text: read its prompt but for the last token, which the next step reads.
 
@@ -88,6 +93,7 @@ class Batch:
         self._sequences[handle] = _Sequence(request, max_tokens, request.last)
         return handle
 
+    @alone
     def step(self) -> dict[int, int]:
         """One more token for every text.
 
@@ -107,6 +113,7 @@ class Batch:
             written[handle] = self._choose(handle, logits[row], None if tokens is None else tokens[row])
         return written
 
+    @alone
     def remove(self, handle: int) -> dict[str, NDArray[Any]]:
         """End a text.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
 from t2r_runtime.errors import UserError
-from t2r_runtime.gather import row_numbers
+from t2r_runtime.gather import Rows, row_numbers
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import COMPANIONS, GENERATE, Signature
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
 from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
+from t2r_runtime.threads import InUse, alone
 
 ROWS = 512  # tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
 
@@ -40,7 +42,8 @@ class Decoder:
     Raises:
         UserError: see t2r_runtime.session.open_graph.
 
-    One decoder is one state: use it from one thread at a time, and call `reset` between texts.
+    One decoder is one state: call `reset` between texts. Two threads in it at once are a UserError in one of them; give
+    each a `fork`.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Decoder:
         companions: Collection[str] = COMPANIONS,
     ) -> None:
         self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, companions=companions)
+        self.in_use = InUse("decoder", "give each thread a fork() of its own")
         self._states: States
         self._positions: NDArray[np.int64]  # tokens that each sequence has read
         self._start(self.signature.batch or 1)
@@ -85,6 +89,7 @@ class Decoder:
         """Whether `generate` without a callback is one run of a generation graph."""
         return GENERATE in self._graph.companions
 
+    @alone
     def reset(self, batch: int | None = None) -> None:
         """Go back to the start of a text.
 
@@ -102,6 +107,7 @@ class Decoder:
         else:
             self._start(batch)
 
+    @alone
     def step(self, ids: Ids) -> NDArray[np.float32]:
         """Read one token of each sequence.
 
@@ -117,6 +123,7 @@ class Decoder:
         (logits,) = self._read(token_ids(ids, self.signature, self.batch, "(B,)"), LOGITS_ALONE)
         return logits.copy()
 
+    @alone
     def prefill(self, ids: Ids) -> NDArray[np.float32]:
         """Read a prompt: many tokens at once where there is a prefill graph, else one step per token.
 
@@ -134,6 +141,7 @@ class Decoder:
         (logits,) = self._read(token_ids(ids, self.signature, self.batch), LOGITS_ALONE)
         return logits.copy()
 
+    @alone
     def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Read ids as `prefill` does, and fetch no more than the largest logits: the graph itself chose them.
 
@@ -158,6 +166,7 @@ class Decoder:
         if self._graph.captured:
             raise UserError("one decoder per graph under CUDA graphs", "another", "leave enable_cuda_graph out")
         other = copy.copy(self)
+        other.in_use = InUse("decoder", "give each thread a fork() of its own")
         other._start(self.signature.batch or 1)
         return other
 
@@ -174,27 +183,35 @@ class Decoder:
         """
         self.take([(self, rows)])
 
+    @alone
     def take(self, parts: Sequence[tuple[Decoder, ArrayLike]]) -> None:
         """Go on with rows of decoders of the same opened graph (see `fork`), one below the other, as in `reorder`.
 
         Raises:
             UserError: as for `reorder`, and for caches of different lengths.
         """
-        chosen = [(decoder, row_numbers(rows, decoder.batch)) for decoder, rows in parts]
-        assert all(decoder._graph is self._graph for decoder, _ in chosen)
-        batch = sum(len(rows) for _, rows in chosen)
+        assert all(decoder._graph is self._graph for decoder, _ in parts)
+        with contextlib.ExitStack() as others:
+            for decoder, _ in parts:
+                others.enter_context(decoder.in_use)
+            self._take([(decoder, row_numbers(rows, decoder.batch)) for decoder, rows in parts])
+
+    def _take(self, parts: Sequence[tuple[Decoder, Rows]]) -> None:
+        batch = sum(len(rows) for _, rows in parts)
         self.signature.require_batch(batch)
-        if len(chosen) > 1:
+        if len(parts) > 1:
             self.signature.require_constant("for sequences of several decoders")
         states = self._states if batch == self.batch else States(self._graph, batch)
-        states.take([(decoder._states, rows) for decoder, rows in chosen])
-        self._positions = np.concatenate([decoder._positions[rows] for decoder, rows in chosen])
+        states.take([(decoder._states, rows) for decoder, rows in parts])
+        self._positions = np.concatenate([decoder._positions[rows] for decoder, rows in parts])
         self._states = states
 
+    @alone
     def state(self) -> dict[str, NDArray[Any]]:
         """Copies of all states, name → array of the shape and dtype in `signature.states`."""
         return self._states.read()
 
+    @alone
     def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
         """Go on from `states`, which are copied. The batch becomes theirs.
 
@@ -214,12 +231,14 @@ class Decoder:
         self._states.write(arrays)
         self._positions = positions
 
+    @alone
     def save_state(self, path: str | Path) -> None:
         """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot."""
         import t2r_runtime.snapshot as snapshot
 
         snapshot.save(path, self.signature, self.state(), self.position)
 
+    @alone
     def load_state(self, path: str | Path) -> None:
         """Go on from a file of `save_state`, as if nothing had happened between.
 
@@ -234,6 +253,7 @@ class Decoder:
         """`generate`, one token at a time; what it refuses, it refuses at once."""
         return generate.stream(self, ids, max_tokens, sampling)
 
+    @alone
     def generate(
         self,
         ids: ArrayLike,

@@ -7,7 +7,6 @@ to one session (WebGPU) no other one reads: there rows go through the host.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.threads import once
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -68,7 +68,7 @@ def on_device(parts: Sequence[tuple[ort.OrtValue, Rows]], out: ort.OrtValue, gra
     graph.run_with_iobinding(binding)
 
 
-@functools.cache
+@once
 def session(dtype: str, parts: int, provider: str) -> ort.InferenceSession:
     """A graph that takes rows of so many tensors of `dtype`: y = Concat(Gather(x0, rows0), Gather(x1, rows1), …)."""
     import onnxruntime as ort

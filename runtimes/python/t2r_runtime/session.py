@@ -7,7 +7,6 @@ its initial value, and a node without a provider would run on the CPU, both sile
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +19,7 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
 from t2r_runtime.signature import COMPANIONS, GENERATE, PREFILL, ROLES, STEP, Signature
+from t2r_runtime.threads import once
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -114,7 +114,7 @@ def _when_used(
         do = "put it there, or leave its role out of companions"
         raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do)
 
-    @functools.cache
+    @once
     def opened() -> ort.InferenceSession:
         session, other, _ = _open(path, provider, options, extra, allow_fallback)
         if other != signature.companion(role):
