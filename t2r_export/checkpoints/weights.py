@@ -107,6 +107,9 @@ def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
     """The model, in eval mode, that consists of `weights` themselves (no copy is made).
 
     `weights` has the names and shapes of `weight_shapes(config)`: what came from a file goes through `compare` first.
+
+    Raises:
+        UserError: states of more bytes than a graph may have.
     """
     model = outline(config)
     weights = dict(weights)
@@ -115,6 +118,7 @@ def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
     model.load_state_dict(weights, strict=True, assign=True)
     if config.tied_head:  # assigning made two parameters of the one tensor
         model.head.weight = model.embedding.weight
+    model.state_spec()  # of any size, in a config of a few bytes
     return model.eval()
 
 

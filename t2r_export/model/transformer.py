@@ -21,7 +21,7 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rope, build_positions
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
-from t2r_runtime.signature import BATCH, POSITION, StateSpec
+from t2r_runtime.signature import BATCH, MAX_STATE_BYTES, POSITION, StateSpec, require_bounded
 
 
 class Norm(nn.Module):
@@ -216,8 +216,12 @@ class Transformer(nn.Module):
                 after |= _named(mixer.fold_state({s.name: state[s.name] for s in mixer.state_spec()}), layer)
         return after
 
-    def state_spec(self) -> list[StateSpec]:
-        """Every state of the model: the layers' in order, then the position where it is used."""
+    def state_spec(self, max_state_bytes: int = MAX_STATE_BYTES) -> list[StateSpec]:
+        """Every state of the model: the layers' in order, then the position where it is used.
+
+        Raises:
+            UserError: they take more than that at batch 1: a config of a few bytes can ask for any window.
+        """
         specs = [
             StateSpec(f"{s.name}.{layer}", s.dtype, s.shape, s.initial)
             for layer, block in enumerate(self.blocks)
@@ -225,6 +229,7 @@ class Transformer(nn.Module):
         ]
         if self.counts:
             specs.append(StateSpec(POSITION, "int32", (BATCH,)))
+        require_bounded(specs, max_state_bytes)
         return specs
 
     def init_state(self, batch: int) -> State[Tensor]:

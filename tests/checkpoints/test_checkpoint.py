@@ -16,7 +16,7 @@ import torch
 import folders
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
-from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.files import sha256, sha256_beside
 from t2r_export.model.transformer import Transformer
@@ -377,3 +377,12 @@ def test_a_hash_made_beside_is_the_files(saved: Path, tmp_path: Path) -> None:
     missing = sha256_beside(tmp_path / "nothing.pt")
     with pytest.raises(FileNotFoundError):
         missing()
+
+
+def test_a_window_of_any_size_is_refused(tmp_path: Path) -> None:
+    """A file of a few bytes whose states are many gigabytes: refused when it is opened."""
+    long = dataclasses.replace(CONFIG, layers=(WindowConfig(1 << 20),) * 24)
+    checkpoint.save(tmp_path / "long.pt", random_model(long), None, {})
+    with pytest.raises(UserError, match="states of at most 2,147,483,648 bytes a sequence; received "):
+        checkpoint.load(tmp_path / "long.pt")
+    assert len(random_model(long).state_spec(max_state_bytes=1 << 40)) > 24

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -72,6 +73,15 @@ BAD_VALUES = [
     ("vocab_size", 0),
     ("vocab_size", None),
     ("vocab_size", True),
+    ("vocab_size", 1.5),
+    ("vocab_size", 1 << 40),
+    ("states", {}),
+    ("states", []),
+    ("layers", {}),
+    ("eos_tokens", {}),
+    ("eos_tokens", [1.5]),
+    ("eos_tokens", ["2"]),
+    ("batch", 1 << 40),
     ("batch", -2),
     ("max_positions", 1.5),
     ("past_end", "wrap"),
@@ -118,6 +128,33 @@ BAD_VALUES = [
 @pytest.mark.parametrize("field, value", BAD_VALUES)
 def test_a_malformed_value(field: str, value: object, tmp_path: Path) -> None:
     refused(_with_value(tmp_path, field, json.dumps(value)))
+
+
+def many_states(count: int = 200, size: int = 1 << 31) -> list[dict[str, object]]:
+    """Of 8 GB each, in a few bytes."""
+    form = {"dtype": "float32", "shape": ["B", size], "initial": 0, "constant": False}
+    return [{"name": f"S.{n}", **form} for n in range(count)]
+
+
+@pytest.mark.parametrize("states", [many_states(), many_states(1, (1 << 29) + 1), many_states(3, 1 << 28)])
+def test_states_are_bounded_together(states: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "full", None)  # nothing is made for them
+    message = refused(_with_value(tmp_path, "states", json.dumps(states)))
+    assert message.startswith("expected states of at most 2,147,483,648 bytes a sequence; received ")
+    assert "raise max_state_bytes" in message
+
+
+def test_the_caller_may_allow_more_or_less(tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx")
+    needed = sum(spec.bytes() for spec in graphs.states("constant"))
+    assert Decoder(path, max_state_bytes=needed).step(1).shape == (1, graphs.VOCABULARY)
+    assert f"received {needed:,} bytes, S.0 alone" in refused(path, max_state_bytes=needed - 1)
+
+
+def test_the_states_of_a_fixed_batch_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = graphs.save(tmp_path / "g.onnx", batch=1 << 40)
+    monkeypatch.setattr(np, "full", None)
+    assert "choose a smaller batch" in refused(path)
 
 
 @pytest.mark.parametrize("text", ["{", "", "[" * 100_000])

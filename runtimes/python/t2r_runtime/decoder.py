@@ -17,7 +17,7 @@ from t2r_runtime.gather import Rows, row_numbers
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
-from t2r_runtime.signature import COMPANIONS, GENERATE, Signature
+from t2r_runtime.signature import COMPANIONS, GENERATE, MAX_STATE_BYTES, Signature
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
 from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
 from t2r_runtime.threads import InUse, alone
@@ -38,6 +38,7 @@ class Decoder:
         companions: roles of the graphs beside this one that may be used, where it names them. Each is opened when it is
             first used, and takes memory for a session of its own: "prefill" reads many tokens of a prompt at once,
             "generate" does all that `generate` is asked for without a callback in one run, on the provider cpu.
+        max_state_bytes: the most that the states of one sequence may take, which a stranger's graph chooses.
 
     Raises:
         UserError: see t2r_runtime.session.open_graph.
@@ -54,8 +55,17 @@ class Decoder:
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
         companions: Collection[str] = COMPANIONS,
+        max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        self._graph = open_graph(path, provider, threads, provider_options, allow_fallback, companions=companions)
+        self._graph = open_graph(
+            path,
+            provider,
+            threads,
+            provider_options,
+            allow_fallback,
+            companions=companions,
+            max_state_bytes=max_state_bytes,
+        )
         self.in_use = InUse("decoder", "give each thread a fork() of its own")
         self._states: States
         self._positions: NDArray[np.int64]  # tokens that each sequence has read

@@ -13,7 +13,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -200,11 +200,11 @@ def _opened(
     return ort.InferenceSession(str(path), sess_options=options)
 
 
-def placement(session: ort.InferenceSession, provider: Provider, feeds: Mapping[str, Any]) -> Placement:
+def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable[[], Mapping[str, Any]]) -> Placement:
     """The nodes that each provider took; a part of the graph that became one kernel counts as its nodes, if known.
 
     Args:
-        feeds: inputs for one step. ONNX Runtime before 1.24 has no other way to tell than a profile of one.
+        feeds: makes inputs for one step. ONNX Runtime before 1.24 has no other way to tell than a profile of one.
     """
     taken: Placement = {}
     if hasattr(session, "get_provider_graph_assignment_info"):
@@ -214,7 +214,7 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Mapping[
             )
     elif provider.ort_name != CPU:
         try:
-            session.run(None, dict(feeds))
+            session.run(None, dict(feeds()))
         finally:
             profile = Path(session.end_profiling())
             written = profile.read_text()

@@ -18,7 +18,7 @@ import t2r_runtime.providers as providers
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
-from t2r_runtime.signature import COMPANIONS, GENERATE, PREFILL, ROLES, STEP, Signature
+from t2r_runtime.signature import COMPANIONS, GENERATE, MAX_STATE_BYTES, PREFILL, ROLES, STEP, Signature
 from t2r_runtime.threads import once
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Graph:
     device: str
     placement: Mapping[str, int]  # provider → number of nodes
     captured: bool = False  # steps are replayed as CUDA graphs
+    max_state_bytes: int = MAX_STATE_BYTES  # of all states at batch 1, as the caller allows
     # by role, what opens another graph of the same states when it is first used
     companions: Mapping[str, Callable[[], ort.InferenceSession]] = field(default_factory=dict)
 
@@ -54,6 +55,7 @@ def open_graph(
     allow_fallback: bool = False,
     config: Mapping[str, str] | None = None,
     companions: Collection[str] = COMPANIONS,
+    max_state_bytes: int = MAX_STATE_BYTES,
 ) -> Graph:
     """Open `path` and check that it is a step graph of this contract.
 
@@ -70,6 +72,7 @@ def open_graph(
         companions: roles of the companions to have too. On WebGPU the prefill graph is left out, where the memory of
             states is one session's; and the generation graph is for the CPU, to which others leave its choice of a
             token.
+        max_state_bytes: the most that all states may take at batch 1; more is refused before any is made.
 
     Raises:
         UserError: an unknown or missing provider, no such file, not a graph, a graph that ONNX Runtime or the provider
@@ -79,8 +82,9 @@ def open_graph(
     extra = dict(provider_options or {})
     chosen = providers.find_provider(provider)
     captured = _captured(chosen, extra)
+    path = existing_file(path, "an ONNX file")
     session, signature, taken = _open(
-        existing_file(path, "an ONNX file"), provider, _options(threads, config or {}), extra, allow_fallback
+        path, provider, _options(threads, config or {}), extra, allow_fallback, max_state_bytes
     )
     if signature.role != STEP:
         raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it")
@@ -95,8 +99,8 @@ def open_graph(
                 options.add_session_config_entry("session.force_spinning_stop", "1")  # not in the way of the steps
             # prompts differ in length: no captured graphs
             free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}
-            others[role] = _when_used(Path(path), signature, role, provider, options, free, allow_fallback)
-    return Graph(session, signature, chosen.device, providers.counted(taken), captured, others)
+            others[role] = _when_used(path, signature, role, provider, options, free, allow_fallback, max_state_bytes)
+    return Graph(session, signature, chosen.device, providers.counted(taken), captured, max_state_bytes, others)
 
 
 def _when_used(
@@ -107,6 +111,7 @@ def _when_used(
     options: ort.SessionOptions,
     extra: Mapping[str, str],
     allow_fallback: bool,
+    max_state_bytes: int,
 ) -> Callable[[], ort.InferenceSession]:
     """What opens the companion that the step graph at `step` names, once: it takes as long as that one."""
     path = step.with_name(signature.graphs[role])
@@ -116,7 +121,7 @@ def _when_used(
 
     @once
     def opened() -> ort.InferenceSession:
-        session, other, _ = _open(path, provider, options, extra, allow_fallback)
+        session, other, _ = _open(path, provider, options, extra, allow_fallback, max_state_bytes)
         if other != signature.companion(role):
             raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
         return session
@@ -125,7 +130,12 @@ def _when_used(
 
 
 def _open(
-    path: Path, provider: str, options: ort.SessionOptions, extra: Mapping[str, str], allow_fallback: bool
+    path: Path,
+    provider: str,
+    options: ort.SessionOptions,
+    extra: Mapping[str, str],
+    allow_fallback: bool,
+    max_state_bytes: int,
 ) -> tuple[ort.InferenceSession, Signature, providers.Placement]:
     """One graph of this contract."""
     chosen = providers.find_provider(provider)
@@ -146,7 +156,8 @@ def _open(
         raise UserError(
             f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export"
         ) from error
-    signature = Signature.from_metadata(metadata)
+    signature = Signature.from_metadata(metadata, max_state_bytes)
+    signature.require_memory(signature.batch or 1, max_state_bytes)
     check_interface(
         signature,
         {node.name: _form(node) for node in session.get_inputs()},
@@ -155,7 +166,7 @@ def _open(
     if _captured(chosen, extra):
         signature.require_constant("for CUDA graphs (enable_cuda_graph)")
     try:
-        taken = providers.placement(session, chosen, first_feeds(signature))
+        taken = providers.placement(session, chosen, lambda: first_feeds(signature))
     except Exception as error:  # as above
         raise UserError(f"a first step on {provider}", printable(error), "choose another provider") from error
     if not allow_fallback:

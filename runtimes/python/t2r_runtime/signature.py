@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -37,7 +37,9 @@ TOKENS = "N"  # a dimension given by the caller, anew in each run
 
 PREFIX = "t2r."  # of every metadata key
 DTYPES = ("float32", "float16", "int32", "int64")
-MAX_STATE_BYTES = 1 << 34  # of one state at batch 1; bounds what a stranger's graph makes us allocate
+MAX_STATE_BYTES = 1 << 31  # of all states at batch 1: what a stranger's graph may make us allocate, unless we say more
+MAX_VOCABULARY = 1 << 24  # so that logits are bounded too
+BATCH_STATES = 8  # times that, of all sequences side by side
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,6 @@ class StateSpec:
                 str(self),
                 "export the graph again",
             )
-        if self.bytes(batch=1, length=1) > MAX_STATE_BYTES:
-            raise UserError(f"a state of at most {MAX_STATE_BYTES} bytes", str(self), "check where this file is from")
 
     @property
     def past(self) -> str:
@@ -92,6 +92,22 @@ class StateSpec:
         """Memory of its numbers, for a cache of `length` tokens."""
         size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
         return size * math.prod(self.dims(batch, length))
+
+
+def require_bounded(states: Iterable[StateSpec], most: int = MAX_STATE_BYTES) -> None:
+    """Refuse states that take more than `most` bytes at batch 1, caches with one token in them.
+
+    Raises:
+        UserError: with the largest of them.
+    """
+    sizes = {spec.name: spec.bytes(batch=1, length=1) for spec in states}
+    if (total := sum(sizes.values())) > most:
+        name = max(sizes, key=sizes.__getitem__)
+        raise UserError(
+            f"states of at most {most:,} bytes a sequence",
+            f"{total:,} bytes, {printable(name, 50)} alone {sizes[name]:,}",
+            "check where this file is from, or raise max_state_bytes in Python",
+        )
 
 
 @dataclass(frozen=True)
@@ -143,6 +159,16 @@ class Signature:
                 "choose another" if any_size else "export the model without a fixed batch",
             )
 
+    def require_memory(self, batch: int, most: int = MAX_STATE_BYTES) -> None:
+        """Refuse a number of sequences whose states and logits together take more than BATCH_STATES times `most` bytes.
+
+        Raises:
+            UserError: they do.
+        """
+        size = batch * 4 * self.vocab_size + sum(spec.bytes(batch) for spec in self.states)
+        if size > BATCH_STATES * most:
+            raise UserError(f"states of at most {BATCH_STATES * most} bytes", f"{size} bytes", "choose a smaller batch")
+
     def require_constant(self, purpose: str) -> None:
         """Refuse states that grow.
 
@@ -172,11 +198,15 @@ class Signature:
         return {PREFIX + key: json.dumps(value, sort_keys=True) for key, value in values.items()}
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, str]) -> Signature:
+    def from_metadata(cls, metadata: Mapping[str, str], max_state_bytes: int = MAX_STATE_BYTES) -> Signature:
         """Inverse of `to_metadata`.
 
+        Args:
+            max_state_bytes: the most that all states may take at batch 1.
+
         Raises:
-            UserError: not a graph of ours, another contract version, a missing key (named), or a malformed value.
+            UserError: not a graph of ours, another contract version, a missing key (named), a malformed value, or
+                larger states.
         """
         if PREFIX + "contract" not in metadata:
             raise UserError(
@@ -192,10 +222,12 @@ class Signature:
                 "export the model again, or use the runtime of that version",
             )
         values = {key: _read(metadata, key) for key in cls.__dataclass_fields__}
+        no_lists = [key for key in ("states", "eos_tokens", "layers") if not isinstance(values[key], list)]
+        if no_lists:
+            raise _bad_metadata(f"no list as {', '.join(no_lists)}")
         try:
             values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in values["states"])
-            values["eos_tokens"] = tuple(int(t) for t in values["eos_tokens"])
-            values["layers"] = tuple(values["layers"])
+            values["eos_tokens"], values["layers"] = tuple(values["eos_tokens"]), tuple(values["layers"])
             signature = cls(**values)
             problems = _malformed(signature)
         except UserError:
@@ -204,6 +236,7 @@ class Signature:
             raise _bad_metadata(printable(error)) from error
         if problems:
             raise _bad_metadata(printable("; ".join(problems)))
+        require_bounded(signature.states, max_state_bytes)
         return signature
 
 
@@ -238,7 +271,7 @@ def _malformed(signature: Signature) -> list[str]:
     names = [spec.name for spec in signature.states]
     strings = (signature.checkpoint_sha256, signature.producer, signature.target, signature.quantization)
     checks = {
-        "vocab_size": count(signature.vocab_size),
+        "vocab_size": count(signature.vocab_size) and signature.vocab_size <= MAX_VOCABULARY,
         "batch": signature.batch is None or count(signature.batch),
         "max_positions": signature.max_positions is None or count(signature.max_positions),
         "past_end": signature.past_end in ("refuse", "clamp"),

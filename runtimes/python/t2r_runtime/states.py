@@ -32,7 +32,6 @@ from t2r_runtime.signature import (
     GROWING,
     INPUT_IDS,
     LOGITS,
-    MAX_STATE_BYTES,
     PREFILL,
     TOP_LOGITS,
     TOP_TOKENS,
@@ -56,9 +55,7 @@ class States:
 
     def __init__(self, graph: Graph, batch: int) -> None:
         specs = graph.signature.states
-        size = sum(spec.bytes(batch) for spec in specs)
-        if size > MAX_STATE_BYTES:
-            raise UserError(f"states of at most {MAX_STATE_BYTES} bytes", f"{size} bytes", "choose a smaller batch")
+        graph.signature.require_memory(batch, graph.max_state_bytes)
         self.batch = batch
         self._graph, self._session, self._device = graph, graph.session, graph.device
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
