@@ -9,6 +9,7 @@ float64 over the same tokens decides.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,13 +19,14 @@ import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble
+from t2r_export.config.validation import choice
 from t2r_export.fold import FOLD_TOLERANCE, fold
 from t2r_export.graph.layout import states_in
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
-from t2r_export.proof.tolerances import Tolerance, tolerance, widened
+from t2r_export.proof.tolerances import REFERENCES, Tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFILL
@@ -48,6 +50,7 @@ def verify(
     on_progress: Callable[[int], None] = lambda _: None,
     decoder: Stepper | None = None,
     rounding: bool = False,
+    reference: str = "float32",
 ) -> Report:
     """Compare the graph at `path` with the eager model of `checkpoint`.
 
@@ -58,12 +61,15 @@ def verify(
         decoder: the graph at `path`, where it takes more than its path and provider to open.
         rounding: measure the model's own rounding for every check, not only where the fixed bound does not hold. It
             takes a copy of the model in float64 and a few times the time of the eager steps.
+        reference: the precision of the eager model. Against "float64" the graph shows all that float32 costs it, its
+            drift over a long text too, of which an eager model in float32 has its own.
 
     Raises:
         UserError: the graph is of a model of another shape, or nobody has measured a tolerance for the provider.
     """
     if steps < 1:
         raise UserError("at least 1 step", str(steps), "correct --steps")
+    choice("reference", reference, REFERENCES)
     decoder = decoder or Decoder(path, provider=provider)
     signature = decoder.signature
     bound = tolerance(provider, signature.quantization)
@@ -73,9 +79,12 @@ def verify(
     for each in (model, unfolded):
         each.positions.past_end = signature.past_end
     _same_interface(decoder, model)
-    both = SideBySide(unfolded, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
+    eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
+    both = SideBySide(eager, decoder, model.state_spec(), torch.Generator().manual_seed(seed))
     checks = Checks(unfolded, bound, rounding)
-    report = Report(provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256)
+    report = Report(
+        provider, signature.quantization, steps, signature.checkpoint_sha256 == checkpoint.sha256, reference
+    )
     report.checks, report.greedy_bound = checks.made, bound.greedy
     _chained(report, checks, both, steps, on_progress)
     _from_the_start(checks, both)

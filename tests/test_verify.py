@@ -47,6 +47,23 @@ def test_what_is_right_passes(name: str, layout: str, tmp_path: Path) -> None:
     assert {c.name for c in proof.checks} == {v for n, v in NAMES.items() if n != "fold" or folded}
 
 
+@pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid"])
+def test_against_float64(name: str, tmp_path: Path) -> None:
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
+    narrow, wide = (
+        verify(checkpoint, tmp_path / "g.onnx", steps=12, rounding=True, reference=reference)
+        for reference in ("float32", "float64")
+    )
+    assert wide.passed, wide
+    assert wide.to_dict()["reference"] == "float64"
+    assert [check.name for check in wide.checks] == [check.name for check in narrow.checks]
+    for check, other in zip(wide.checks, narrow.checks, strict=True):
+        if check.name.startswith("chained steps"):  # what float32 costs, and not what two float32 differ by
+            assert check.worst > 0
+            assert check.worst != other.worst
+            assert check.worst <= 4 * (check.rounding or 0)
+
+
 def test_a_fixed_batch_has_no_single(tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", batch=3)
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=STEPS)
@@ -100,6 +117,14 @@ def test_a_fault_in_the_graph_is_seen(fault: str, tmp_path: Path) -> None:
     said_no = {c.name for c in proof.checks if not c.passed}
     assert {NAMES[n] for n in seen_by} <= said_no, said_no
     assert NAMES["fold"] not in said_no, "the fold is right; the graph is not"
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS)[:3])
+def test_a_fault_is_seen_against_float64(fault: str, tmp_path: Path) -> None:
+    name, wrong, seen_by = FAULTS[fault]
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
+    proof = verify(checkpoint, faults.inject(tmp_path / "g.onnx", wrong), steps=STEPS, reference="float64")
+    assert {NAMES[n] for n in seen_by} <= {c.name for c in proof.checks if not c.passed}
 
 
 def test_packed_layers_change_places(tmp_path: Path) -> None:
@@ -157,6 +182,10 @@ def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
+        (
+            {"reference": "bfloat16"},
+            "expected reference to be one of float32, float64; received 'bfloat16'; choose one of those for reference",
+        ),
         ({"steps": 0}, "expected at least 1 step; received 0; correct --steps"),
         (
             {"provider": "abacus"},

@@ -54,7 +54,8 @@ def parity_text(report: Report) -> str:
     else:
         row = ["same greedy token", f"{report.greedy_agreement:.1%}", "", f"{report.greedy_bound:.0%}"]
     rows.append([*row, _ok(report.greedy_passed)])
-    text = table(rows, [f"{report.steps} steps, {report.provider}", "worst", "own rounding", "tolerance", ""])
+    against = "" if report.reference == "float32" else f" against {report.reference}"
+    text = table(rows, [f"{report.steps} steps, {report.provider}{against}", "worst", "own rounding", "tolerance", ""])
     if report.ill_conditioned:
         text += f"\nThe model is ill-conditioned: {ILL_CONDITIONED}"
     return text

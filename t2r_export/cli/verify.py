@@ -11,6 +11,7 @@ from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.progress import progress
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
+from t2r_export.proof.tolerances import REFERENCES
 
 
 @click.command("verify")
@@ -19,6 +20,13 @@ from t2r_export.errors import CheckFailed
 @providers.options
 @click.option("--steps", type=int, default=1000, show_default=True, help="Number of chained steps to compare.")
 @click.option("--rounding", is_flag=True, help="Show the model's own float32 error beside every bound.")
+@click.option(
+    "--reference",
+    type=click.Choice(REFERENCES),
+    default="float32",
+    show_default=True,
+    help="Precision of MODEL's own steps; float64 shows what float32 costs GRAPH.",
+)
 @json_option
 def command(
     model: Path,
@@ -28,6 +36,7 @@ def command(
     allow_fallback: bool,
     steps: int,
     rounding: bool,
+    reference: str,
     as_json: bool,
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
@@ -37,7 +46,16 @@ def command(
     loaded = checkpoint.load(model)
     decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
     with progress("verify", steps) as on_progress:
-        report = verify(loaded, graph, provider, steps, on_progress=on_progress, decoder=decoder, rounding=rounding)
+        report = verify(
+            loaded,
+            graph,
+            provider,
+            steps,
+            on_progress=on_progress,
+            decoder=decoder,
+            rounding=rounding,
+            reference=reference,
+        )
     show(as_json, {**report.to_dict(), "placement": decoder.placement}, parity_text(report))
     providers.note_split(provider, decoder.placement)
     if not report.same_checkpoint:

@@ -27,6 +27,7 @@ from onnx import TensorProto, helper
 from t2r_export.config.targets import find
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.ort import folder_beside, to_ort
+from t2r_export.graph.trial import run_once
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replacing
@@ -53,10 +54,14 @@ def write(
     Args:
         out: a name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
         external_bytes: weights past that go to a file of their own.
-        check: called with the finished .onnx before it takes its place; what it raises leaves all as it was.
+        check: called with the finished .onnx, which has run a step, before it takes its place; what it raises leaves
+            all as it was.
 
     Returns:
         The files, `out` first, and the step's signature, which names the companions.
+
+    Raises:
+        CheckFailed: a graph that does not run.
     """
     refuse_companions(out, list(bundle.companions))
     if out.suffix == ".ort":
@@ -112,6 +117,7 @@ def _write_onnx(
     with replacing(out) as part:
         with open(part, "wb") as stream:
             _write_inline(stream, message, [] if outside else bundle.step.graph.initializer, weights)
+        run_once(part)
         check(part)
     return files, signature
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from t2r_export import python
 from t2r_export.files import write_bytes
+from t2r_export.graph.trial import run_once
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 
@@ -48,6 +49,7 @@ def to_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
     with folder_beside(out) as folder:
         _tool("convert_onnx_models_to_ort", graph, "--output_dir", folder, *_OPTIONS, style)
         (converted,), (operators,) = folder.glob("*.ort"), folder.glob("*.config")
+        run_once(converted)
         write_bytes(config, _HEADER.encode() + b"".join(_operator_lines(operators)))
         write_bytes(mobile, mobile_report(graph).encode())
         with replacing(out) as part:

@@ -13,6 +13,8 @@ from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.ops import update_rule
 
+MAX_AXES = 3  # of what the kernels of a norm with a sum take
+
 
 class AttentionOps(GraphOps):
     """Linear attention as one node, where a step reads one token.
@@ -96,7 +98,7 @@ class FusedOps(AttentionOps):
     def _of_a_sum(self, op: str, x: Value, weights: Sequence[Tensor], eps: float) -> Value | None:
         """The norm of x, where the last node is the sum that x is; it then takes that node's place."""
         addends = self.sums.get(x.name)
-        if addends is None or self.nodes[-1].output[0] != x.name:
+        if addends is None or self.nodes[-1].output[0] != x.name or len(x.shape) > MAX_AXES:
             return None
         self.nodes.pop()
         inputs = [*addends, *(self.parameter(weight) for weight in weights)]

@@ -38,6 +38,7 @@ class Report:
     quantization: str
     steps: int
     same_checkpoint: bool
+    reference: str = "float32"  # the eager model's precision
     checks: list[Check] = field(default_factory=list)
     # the first step with another greedy token than the model's that is not a tie within twice the bound of logits
     first_greedy_mismatch: int | None = None
@@ -65,6 +66,7 @@ class Report:
             "quantization": self.quantization,
             "steps": self.steps,
             "same_checkpoint": self.same_checkpoint,
+            "reference": self.reference,
             "checks": [check.to_dict() for check in self.checks],
             "first_greedy_mismatch": self.first_greedy_mismatch,
             "greedy_agreement": self.greedy_agreement,

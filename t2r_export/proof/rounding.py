@@ -33,8 +33,8 @@ def own_rounding(model: Transformer, texts: Sequence[Text]) -> Errors:
     exact, worst = copy.deepcopy(model).double(), Errors()
     with _nudged(model):
         for text in texts:
-            wide = {name: value.double() if value.is_floating_point() else value for name, value in text.states.items()}
-            states = _repeated(text.states)
+            wide = _in(torch.float64, text.states)
+            states = _repeated(_in(torch.float32, text.states))
             for ids in text.ids:
                 logits, states = model.step(ids.repeat(RUNS), states)
                 expected, wide = exact.step(ids, wide)
@@ -60,6 +60,10 @@ def _nudged(model: Transformer) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _in(dtype: torch.dtype, states: State[Tensor]) -> State[Tensor]:
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in states.items()}
 
 
 def _repeated(states: State[Tensor]) -> State[Tensor]:

@@ -93,11 +93,12 @@ class SideBySide:
         """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
 
         So all are non-zero, none is like another, and their size is one that the model can meet. The position is kept.
+        Of a model in float64, too, they are numbers of float32, which the graph can start from.
         """
         ids = self.random_ids((batch, self.prefix))
         _, states = self.model.prefill(ids, self.model.init_state(batch))
         return {
-            name: value * (0.5 + torch.rand(value.shape, generator=self.generator))
+            name: (value.float() * (0.5 + torch.rand(value.shape, generator=self.generator))).to(value.dtype)
             if value.is_floating_point()
             else value
             for name, value in states.items()
@@ -109,7 +110,9 @@ class SideBySide:
 
     def packed(self, states: State[Tensor]) -> dict[str, np.ndarray]:
         """The model's states as the decoder takes them."""
-        return pack(arrays(self.model, states), self.decoder.signature.states)
+        exact = arrays(self.model, states)
+        narrow = {name: x.astype(np.float32) if x.dtype == np.float64 else x for name, x in exact.items()}
+        return pack(narrow, self.decoder.signature.states)
 
     @property
     def prefix(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from t2r_export.config.quantize import SCHEMES
 from t2r_runtime.errors import UserError
 
+REFERENCES = ("float32", "float64")  # precisions of the eager model
 ROUNDING = 4.0  # a graph may be off this many times what the model's own float32 is
 LIMIT = 10.0  # and no more than this many times the fixed bound: beyond, nothing could be told from a fault
 

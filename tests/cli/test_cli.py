@@ -104,7 +104,7 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
     for file in ("w.pt", "w.onnx"):
         out, _ = run(capsys, "inspect", tmp_path / file)
         assert "memory: constant: each layer keeps k and v of the last 5 tokens and the first 2\n" in out
-        assert "layer 1: window, the last 5 tokens and the first 2, not folded: softmax attention has no" in out
+        assert "layer 1: window, the last 5 tokens and the first 2, not folded: window layers have no" in out
         assert "state sink_v.1: float32 B × 3 × 2 × 4, 96 bytes" in out
 
 

@@ -35,6 +35,14 @@ SIGNATURE = Signature(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="module")
+def without_trial() -> Iterator[None]:
+    """Only a form of file is tested here, on graphs that are no steps: test_trial has what runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_file, "run_once", lambda path: None)
+        yield
+
+
 def weights(seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
