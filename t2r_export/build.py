@@ -69,6 +69,14 @@ def build(
     return students
 
 
+def without_held_out(documents: list[str]) -> list[str]:
+    """What a tokenizer learns from: all but the last tenth of the documents, or where they are few, of their text."""
+    if len(documents) >= 10:
+        return documents[: -(len(documents) // 10)]
+    text = "\n\n".join(documents)
+    return [text[: len(text) - len(text) // 10]]
+
+
 def train_tokenizer(documents: list[str], vocab_size: int) -> str:
     """A byte-level BPE (Sennrich et al. 2016) with one special token, 0, that begins and ends a document.
 
@@ -96,7 +104,7 @@ def _teacher(plan: Mapping[str, Any], text: Path, work: Path, on_progress: Calla
         return path
     if not start.exists():
         documents = read_documents(text)
-        tokenizer = train_tokenizer(documents[: -max(1, len(documents) // 10)], plan["tokenizer"]["vocab_size"])
+        tokenizer = train_tokenizer(without_held_out(documents), plan["tokenizer"]["vocab_size"])
         config = ModelConfig.from_dict(plan["model"])
         checkpoint.save(start, initialize(config, seed=0), tokenizer, {"origin": "random weights"})
     on_progress(f"training the teacher: {path}")
@@ -113,6 +121,8 @@ def _student(
         return Student(**{**json.loads(done.read_text()), "path": path})
     if not swapped.exists():
         loaded = checkpoint.load(teacher)
+        for line in loaded.notes:
+            on_progress(f"note: {line}")
         swap = dict(options["convert"])
         layers, seed = swap.pop("layers", "all"), swap.pop("seed", 0)
         start = initialize(loaded.model.config, seed) if options.get("weights") == "random" else loaded.model

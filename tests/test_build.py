@@ -8,6 +8,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+import folders
+from cli_models import letter_tokenizer
 from t2r_export.build import STUDENT, build, train_tokenizer
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
@@ -118,3 +120,24 @@ def test_the_recipes_that_are_kept_can_be_built(recipe: Path) -> None:
         rest = dict(student["finetune"])
         plan = parse_plan(rest.pop("stages"), rest.pop("steps", None), rest.pop("lr", None))
         FinetuneConfig(model=Path("model.pt"), output=Path("out.pt"), data=(Path("text"),), plan=plan, **rest)
+
+
+def test_a_build_says_what_an_import_does_not_use(place: Path) -> None:
+    source = folders.write_llama(place / "llama", favourite_colour="blue")
+    (source / "tokenizer.json").write_text(letter_tokenizer())
+    (place / "recipe.toml").write_text('text = "text.txt"\nsource = "llama"\n' + RECIPE[RECIPE.index("[[student]]") :])
+    said: list[str] = []
+    build(place / "recipe.toml", place / "work", place, said.append)
+    assert said[0] == "note: keys of config.json that are not used: favourite_colour"
+
+
+def test_the_tokenizer_learns_from_a_text_of_one_document(place: Path) -> None:
+    """The last tenth is held out, and not all there is."""
+    text = STORY.replace("<|endoftext|>\n", "") * 40
+    (place / "text.txt").write_text(text + "zzzz" * 20)
+    build(place / "recipe.toml", place / "work", place)
+    tokenizer = checkpoint.load(place / "work" / "teacher.pt").tokenizer
+    assert tokenizer is not None
+    vocabulary = Tokenizer.from_str(tokenizer).get_vocab()
+    assert len(vocabulary) == 270
+    assert not any("zz" in token for token in vocabulary)

@@ -42,6 +42,7 @@ class Checkpoint:
     tokenizer: str | None  # the text of a tokenizer.json
     provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
     sha256: str  # of the file, or of the folder's files (see importers.files)
+    notes: tuple[str, ...] = ()  # what a person should know of an import, a line each
 
 
 def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> None:
@@ -94,7 +95,7 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     if path.is_dir():
         found = read_folder(path)
         model = assemble(found.config, found.weights)
-        return Checkpoint(found.config, model, found.tokenizer, found.provenance, found.sha256)
+        return Checkpoint(found.config, model, found.tokenizer, found.provenance, found.sha256, found.notes)
     data = _read(path)
     digest = digest or sha256_beside(path)
     try:

@@ -122,11 +122,11 @@ def assemble(config: ModelConfig, weights: Mapping[str, Tensor]) -> Transformer:
     return model.eval()
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], most: int = LISTED) -> str:
     """A few of the names, on one line whatever characters a file put into them, and how many more there are."""
     names = list(names)
-    shown = ", ".join(printable(name) for name in names[:LISTED])
-    more = len(names) - LISTED
+    shown = ", ".join(printable(name) for name in names[:most])
+    more = len(names) - most
     return (shown or "none") + (f" and {more} more" if more > 0 else "")
 
 

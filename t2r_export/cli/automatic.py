@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from t2r_export.cli.output import note, show, size, table
+from t2r_export.cli.output import note, note_each, show, size, table
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
@@ -103,6 +103,7 @@ def convert_automatically(
     mixers = [read_mixer(item) for item in tried or TRIED]
     trial = Trial(seed=seed) if trial_steps is None else Trial(trial_steps, seed=seed)
     loaded = checkpoint.load(source)
+    note_each(loaded.notes)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config)
     candidates = (convert(loaded.model, mixer, seed=seed) for mixer in mixers)
     found = choose(loaded.model, candidates, corpus, room, length, trial, note)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
-from t2r_export.cli.output import json_option, show, size
+from t2r_export.cli.output import json_option, note_each, show, size
 from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, mixer_from_dict
 from t2r_runtime.errors import UserError
 
@@ -129,6 +129,7 @@ def command(
     _check_options(mixer, given)
     config = mixer_from_dict({"kind": mixer, **given})
     loaded = checkpoint.load(source)
+    note_each(loaded.notes)
     if "positions" in given and not loaded.config.rotates:
         raise UserError(
             "positions only for a rotary model",

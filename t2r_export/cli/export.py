@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from t2r_export.cli import quantize as quantizing
-from t2r_export.cli.output import json_option, show
+from t2r_export.cli.output import json_option, note_each, show
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import PAST_ENDS, STATE_LAYOUTS, ExportConfig
@@ -110,11 +110,14 @@ def command(
     quantized = None
     if scheme is None:
         quantizing.refuse_without_scheme(check, **given)
-        report = export(checkpoint.load(model, digest), out, config)
+    loaded = checkpoint.load(model, digest)
+    note_each(loaded.notes)
+    if scheme is None:
+        report = export(loaded, out, config)
     else:
         how = QuantizeConfig(scheme=scheme, **given)
         with quantizing.failure_shown(as_json):
-            report, quantized = export_quantized(checkpoint.load(model, digest), out, config, how, check)
+            report, quantized = export_quantized(loaded, out, config, how, check)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,

@@ -29,6 +29,12 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+def note_each(lines: Sequence[str]) -> None:
+    """What a person should know of an import, each on a line of stderr."""
+    for line in lines:
+        note(f"note: {line}")
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON knows it: dataclasses are objects, paths are texts, and NaN and infinity are null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

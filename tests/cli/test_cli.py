@@ -13,6 +13,7 @@ import onnx
 import pytest
 import torch
 
+import folders
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import VERBS, export_main, main
@@ -93,6 +94,16 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
     assert made.config.to_dict() == result["config"]
     assert made.provenance["origin"] == "random weights"
     assert made.provenance["convert"]["source_sha256"] == checkpoint.load(folder / "model.pt").sha256
+
+
+@pytest.mark.parametrize("verb", [["convert"], ["export"]])
+def test_an_import_says_in_one_line_what_it_does_not_use(verb: list[str], tmp_path: Path, capsys: Output) -> None:
+    source = folders.write_llama(tmp_path / "llama", favourite_colour="blue", mood=3, use_cache=True)
+    rest = [str(tmp_path / "out.pt"), "--feature-size", "4"] if verb == ["convert"] else [str(tmp_path / "out.onnx")]
+    assert main([*verb, str(source), *rest, "--json"]) == 0
+    done = capsys.readouterr()
+    assert done.err == "note: keys of config.json that are not used: favourite_colour, mood\n"
+    json.loads(done.out)
 
 
 def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> None:

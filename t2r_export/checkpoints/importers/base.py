@@ -12,17 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from t2r_export.checkpoints.importers.keys import Keys
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import LARGEST, MAX_LAYERS
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 
 # transformers' names -> ours; several names stand for one formula
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
 }
@@ -41,6 +45,7 @@ class Importer:
     """One checkpoint family.
 
     Attributes:
+        keys: what each key of its config.json is.
         config: config.json -> our config. Raises UserError for what is missing, wrong, or a feature that we lack.
         sources: our config -> every tensor that a checkpoint with this config has, by its full name.
         prefix: what full names begin with; a checkpoint of the bare backbone leaves it out.
@@ -48,6 +53,7 @@ class Importer:
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
     """
 
+    keys: Keys
     config: Callable[[Fields], ModelConfig]
     sources: Callable[[ModelConfig], dict[str, Source]]
     prefix: str
@@ -58,24 +64,59 @@ class Importer:
 class Fields:
     """A config.json (or an object in it) read key by key, each with its check. Knows which keys nobody read.
 
-    A key that is absent or null has its default; without one it is an error that names the key.
+    A key that is absent has its family's default; null is a value, which `null` of a method gives a meaning.
     """
 
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
-        self.data = data
+    def __init__(self, data: Mapping[str, Any], where: str, keys: Keys | None = None) -> None:
+        """`keys` are the family's.
+
+        Raises:
+            UserError: a key that changes the function, or two spellings of one that contradict each other.
+        """
+        self.data = dict(data)
         self.where = where
+        self.keys = keys
         self.read: set[str] = set()
+        if keys is not None:
+            self._spell(keys)
+            self._refuse(keys)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value, or `default` where it is absent or null, unchecked."""
+    def _spell(self, keys: Keys) -> None:
+        """Every alias under the key that it stands for."""
+        for alias, key in keys.aliases.items():
+            if alias not in self.data:
+                continue
+            value = self.data.pop(alias)
+            if not _same(self.data.setdefault(key, value), value):
+                raise UserError(
+                    f"{key} and {alias} in {self.where} to be equal, since they name one thing",
+                    f"{_json(self.data[key])} and {_json(value)}",
+                    "leave the wrong one out",
+                )
+
+    def _refuse(self, keys: Keys) -> None:
+        for key, value in self.data.items():
+            neutral = keys.neutral(key)
+            if neutral is not None and not any(_same(value, one) for one in neutral):
+                allowed = ", ".join(_json(one) for one in neutral)
+                raise UserError(
+                    f"{printable(key, 80)} in {self.where} to be absent or {allowed}, since nothing else is supported",
+                    _json(value),
+                    "use a model without it, or take the key out if the model was trained without it",
+                )
+
+    def get(self, key: str, null: Any = None) -> Any:
+        """The value, unchecked; `null` where it is null."""
+        assert self.keys is None or key in self.keys.read, f"{key} is in no table"
         self.read.add(key)
-        value = self.data.get(key)
-        return default if value is None else value
+        default = None if self.keys is None else self.keys.read[key]
+        value = self.data.get(key, default)
+        return null if value is None else value
 
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.wrong(key, "an integer of at least 1", value)
+    def size(self, key: str, null: int | None = None, least: int = 1) -> int:
+        value = self.get(key, null)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.wrong(key, f"an integer of at least {least}", value)
         return value
 
     def layers(self, key: str) -> int:
@@ -85,31 +126,24 @@ class Fields:
             raise self.wrong(key, f"at most {MAX_LAYERS}", count)
         return count
 
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key, default)
+    def number(self, key: str, null: float | None = None) -> float:
+        value = self.get(key, null)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < LARGEST:
             raise self.wrong(key, "a finite positive number", value)
         return float(value)
 
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.get(key, default)
+    def flag(self, key: str) -> bool:
+        value = self.get(key)
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false", value)
         return value
 
-    def choice(self, key: str, known: Mapping[str, str], default: str) -> str:
+    def choice(self, key: str, known: Mapping[str, str], null: str | None = None) -> str:
         """`known[value]`, where `value` is the key's."""
-        value = self.get(key, default)
+        value = self.get(key, null)
         if not isinstance(value, str) or value not in known:
             raise self.wrong(key, f"one of {', '.join(known)}", value, "this is the list of those that can be read")
         return known[value]
-
-    def only(self, key: str, supported: Any) -> None:
-        """Refuse a feature that we do not have: the key must be absent, null, or `supported`."""
-        value = self.get(key, supported)
-        supported_only = f"absent or {_json(supported)}, since nothing else is supported"
-        if value != supported or isinstance(value, bool) != isinstance(supported, bool):
-            raise self.wrong(key, supported_only, value, "use a model without it")
 
     def object(self, key: str) -> dict[str, Any]:
         value = self.get(key, {})
@@ -117,21 +151,27 @@ class Fields:
             raise self.wrong(key, "an object", value)
         return value
 
-    def tokens(self, key: str, vocab_size: int) -> tuple[int, ...]:
-        """A token, or a list of tokens, or none."""
+    def tokens(self, key: str) -> list[int]:
+        """A token, or a list of tokens, or none, whatever the vocabulary."""
         value = self.get(key, [])
         tokens = value if isinstance(value, list) else [value]
-        for token in tokens:
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab_size:
-                raise self.wrong(key, f"tokens from 0 to {vocab_size - 1}", value)
-        return tuple(tokens)
+        if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+            raise self.wrong(key, "a token or a list of tokens", value)
+        return tokens
 
     def unread(self) -> list[str]:
-        return sorted(set(self.data) - self.read)
+        """Keys that have no effect here, and are not known to have none elsewhere."""
+        known = frozenset() if self.keys is None else self.keys.harmless | self.keys.refused.keys()
+        return sorted(set(self.data) - self.read - known)
 
     def wrong(self, key: str, expected: str, value: Any, do: str = "") -> UserError:
         received = "no value" if value is None else _json(value)
         return UserError(f"{key} in {self.where} to be {expected}", received, do or f"correct {key}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON is: true is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def _json(value: Any) -> str:

@@ -38,6 +38,7 @@ class Imported:
     tokenizer: str | None
     provenance: dict[str, Any]
     sha256: str  # of all files that were read, see Folder.sha256
+    notes: tuple[str, ...]  # what a person should know of this import, a line each
 
 
 def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
@@ -48,44 +49,60 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
             feature that the family's importer lacks; names or shapes that do not fit the config; weights not finite.
     """
     files = Folder(folder)
-    fields = Fields(files.object(CONFIG, LIMITS[CONFIG]), CONFIG)
-    family = fields.get("model_type")
+    data = files.object(CONFIG, LIMITS[CONFIG])
+    family = data.get("model_type")
     if not isinstance(family, str) or family not in importers:
-        raise fields.wrong("model_type", f"one of {', '.join(sorted(importers))}", family, "use a model of those")
+        expected = f"one of {', '.join(sorted(importers))}"
+        raise Fields(data, CONFIG).wrong("model_type", expected, family, "use a model of those")
+    importer = importers[family]
+    fields = Fields(data, CONFIG, importer.keys)
     if fields.get("quantization_config"):
         raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
-    importer = importers[family]
     config = importer.config(fields)
-    config = dataclasses.replace(config, **_special_tokens(config, fields, files))
+    special, notes = _special_tokens(config, fields, files)
+    config = dataclasses.replace(config, **special)
     tensors = _tensors(files, importer)
     weights = _weights(config, importer, tensors, folder)
     tokenizer = _tokenizer(files)
     origin = {
         "format": "huggingface",
         "name": folder.resolve().name,
-        "model_type": family,
+        "model_type": fields.get("model_type"),
         "dtypes": sorted({tensor.dtype for tensor in tensors.values()}),
         "trained_positions": _trained_positions(fields, config),
         "config_keys_not_used": fields.unread(),
         "files": files.hashes(),
     }
-    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256())
+    if fields.unread():
+        notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
+    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), tuple(notes))
 
 
-def _special_tokens(config: ModelConfig, fields: Fields, files: Folder) -> dict[str, Any]:
-    """bos_token and eos_tokens: of generation_config.json, which is what generation goes by, or of config.json."""
+def _special_tokens(config: ModelConfig, fields: Fields, files: Folder) -> tuple[dict[str, Any], list[str]]:
+    """bos_token and eos_tokens: of generation_config.json, which is what generation goes by, or of config.json.
+
+    Those that the vocabulary does not have are passed over, with a note: transformers writes GPT-2's into the config of
+    any small model, and some write -1 for none.
+    """
     sources = [fields]
     if files.has(GENERATION):
         sources.insert(0, Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION))
-    bos = [tokens for source in sources if (tokens := source.tokens("bos_token_id", config.vocab_size))]
-    eos = [tokens for source in sources if (tokens := source.tokens("eos_token_id", config.vocab_size))]
-    return {"bos_token": bos[0][0] if bos else None, "eos_tokens": eos[0] if eos else ()}
+    found: dict[str, tuple[int, ...]] = {}
+    notes = []
+    for key in ("bos_token_id", "eos_token_id"):
+        for source in sources:
+            tokens = source.tokens(key)
+            known = tuple(token for token in tokens if 0 <= token < config.vocab_size)
+            if len(known) < len(tokens) and key in source.data:
+                notes.append(f"{key} in {source.where} is not among the {config.vocab_size} tokens and is passed over")
+            found[key] = found.get(key) or known
+    return {"bos_token": next(iter(found["bos_token_id"]), None), "eos_tokens": found["eos_token_id"]}, notes
 
 
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
     """How far its training went: what a model without a table of positions can be asked for beyond it is untried."""
     key = "max_position_embeddings"
-    return config.max_positions if fields.get(key) is None else fields.size(key)
+    return config.max_positions if fields.data.get(key) is None else fields.size(key)
 
 
 def _tokenizer(files: Folder) -> str | None:

@@ -8,15 +8,44 @@ from __future__ import annotations
 import re
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
+KEYS = keys(
+    read={
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_inner": None,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
+    },
+    refused={
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "position_embedding_type": (None, "absolute"),
+    },
+    harmless="""
+    attn_pdrop embd_pdrop n_ctx reorder_and_upcast_attn resid_pdrop summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj
+    """,
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+)
+
 
 def _config(fields: Fields) -> ModelConfig:
-    fields.only("scale_attn_weights", True)
-    for feature in ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"):
-        fields.only(feature, False)
     width, heads = fields.size("n_embd"), fields.size("n_head")
     if width % heads:
         raise fields.wrong("n_head", f"a divisor of n_embd={width}", heads)
@@ -26,11 +55,11 @@ def _config(fields: Fields) -> ModelConfig:
         ffn_size=fields.size("n_inner", 4 * width),
         layers=(SoftmaxConfig(),) * fields.layers("n_layer"),
         norm="layer",
-        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-        activation=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),
+        norm_eps=fields.number("layer_norm_epsilon"),
+        activation=fields.choice("activation_function", ACTIVATIONS),
         position="learned",
         max_positions=fields.size("n_positions"),
-        tied_head=fields.flag("tie_word_embeddings", True),
+        tied_head=fields.flag("tie_word_embeddings"),
         attention=AttentionConfig(heads=heads, kv_heads=heads, head_size=width // heads),
     )
 
@@ -59,6 +88,7 @@ def _sources(config: ModelConfig) -> dict[str, Source]:
 
 
 GPT2 = Importer(
+    keys=KEYS,
     config=_config,
     sources=_sources,
     prefix="transformer.",

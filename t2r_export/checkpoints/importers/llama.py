@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
@@ -24,52 +25,73 @@ ROPE_TYPES = {
 }
 
 
+ROTARY: dict[str, Any] = {
+    "max_position_embeddings": 2048,
+    "original_max_position_embeddings": None,
+    "rope_parameters": None,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+}
+DECODER: dict[str, Any] = {
+    **ROTARY,
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "layer_types": None,
+}
+POSITIONS = {"position_embedding_type": (None, "rope")}  # refused otherwise
+KEYS = keys(
+    read={**DECODER, "attention_bias": False, "mlp_bias": False, "bos_token_id": 1, "eos_token_id": 2},
+    refused=POSITIONS,
+    harmless="pretraining_tp",  # the same products in pieces
+)
+
+
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
-    return decoder(fields, qkv_bias=bias, output_bias=bias, ffn_bias=fields.flag("mlp_bias", False))
+    bias = fields.flag("attention_bias")
+    layers = sliding_layers(fields, window=None, stated=False)
+    return decoder(fields, layers, qkv_bias=bias, output_bias=bias, ffn_bias=fields.flag("mlp_bias"))
 
 
 def decoder(
     fields: Fields,
+    layers: tuple[MixerConfig, ...],
     *,
     qkv_bias: bool,
     output_bias: bool,
     ffn_bias: bool = False,
     qk_norm: bool = False,
-    head_size: int | None = None,
-    layers: tuple[MixerConfig, ...] | None = None,
 ) -> ModelConfig:
-    """What the families of this shape have in common, from their config.json.
-
-    Args:
-        head_size: where the file names none; None: the width, divided among the heads.
-        layers: None: softmax in all.
-    """
-    # never part of Llama as transformers computes it, and different arithmetic where a config has them
-    fields.only("partial_rotary_factor", 1.0)
-    fields.only("rope_interleaved", False)
+    """What the families of this shape have in common, from their config.json."""
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads)
-    if fields.get("head_dim") is None and head_size is None and width % heads:
+    if fields.get("head_dim") is None and width % heads:
         raise fields.wrong("num_attention_heads", f"a divisor of hidden_size={width}", heads)
     return ModelConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
         ffn_size=fields.size("intermediate_size"),
-        layers=layers or (SoftmaxConfig(),) * fields.layers("num_hidden_layers"),
+        layers=layers,
         norm="rms",
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
-        activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+        norm_eps=fields.number("rms_norm_eps"),
+        activation=fields.choice("hidden_act", ACTIVATIONS),
         gated_ffn=True,
         position="none",
-        tied_head=fields.flag("tie_word_embeddings", False),
+        tied_head=fields.flag("tie_word_embeddings"),
         ffn_bias=ffn_bias,
         attention=AttentionConfig(
             heads=heads,
             kv_heads=kv_heads,
-            head_size=fields.size("head_dim", head_size or max(1, width // heads)),
+            head_size=fields.size("head_dim", max(1, width // heads)),
             qkv_bias=qkv_bias,
             output_bias=output_bias,
             qk_norm=qk_norm,
@@ -83,16 +105,19 @@ def _rotary(fields: Fields) -> RotaryConfig:
     new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
     if new and old and new != old:
         raise fields.wrong("rope_scaling", "absent beside rope_parameters", old)
-    theta = fields.number("rope_theta", 10000.0)
-    trained = fields.get("max_position_embeddings")
+    fields.get("rope_theta")  # known, also where the one among them goes before it
+    trained, preferred = fields.get("max_position_embeddings"), fields.get("original_max_position_embeddings")
     rope = Fields(new or old, f"the rotary parameters of {fields.where}")
     kind = rope.choice("rope_type", {name: name for name in ROPE_TYPES}, rope.get("type", "default"))
-    rope.only("partial_rotary_factor", 1.0)
-    theta = rope.number("rope_theta", theta)
+    if rope.get("partial_rotary_factor", 1) != 1:
+        raise rope.wrong("partial_rotary_factor", "absent or 1", rope.get("partial_rotary_factor"))
+    theta = fields.number("rope_theta") if rope.get("rope_theta") is None else rope.number("rope_theta")
     values: dict[str, Any] = {key: rope.number(key) for key in ROPE_TYPES[kind]}
-    original = rope.get("original_max_position_embeddings", trained)
+    rope.get("original_max_position_embeddings")  # of no meaning to the other types
     if kind == "llama3":
-        values["original_max_positions"] = rope.size("original_max_position_embeddings", original)
+        # as transformers has it: a length beside the rotary parameters goes before the one among them
+        where = fields if preferred is not None else rope
+        values["original_max_positions"] = where.size("original_max_position_embeddings", trained)
     unread = [key for key in rope.unread() if rope.data[key] is not None]
     if unread:
         known = sorted(("rope_theta", *ROPE_TYPES[kind]))
@@ -100,20 +125,27 @@ def _rotary(fields: Fields) -> RotaryConfig:
     return RotaryConfig(theta=theta, scaling="none" if kind == "default" else kind, **values)
 
 
-def sliding_layers(fields: Fields, sliding: Callable[[int], bool]) -> tuple[MixerConfig, ...]:
-    """Softmax layers, and windows of `sliding_window` tokens without sinks where layer_types says so, or where that
-    key is absent, `sliding` does of a layer's number."""
+def sliding_layers(fields: Fields, window: int | None, first: int = 0, stated: bool = True) -> tuple[MixerConfig, ...]:
+    """Softmax layers, and windows of `window` tokens without sinks.
+
+    Args:
+        window: None: there are none.
+        first: windows begin with the layer of this number, where layer_types does not say.
+        stated: layer_types may say otherwise; false: transformers passes it over, so it must say the same.
+    """
     count = fields.layers("num_hidden_layers")
     known = ("full_attention", "sliding_attention")
-    types = fields.get("layer_types")
-    if types is None:
-        types = [known[sliding(layer)] for layer in range(count)]
+    implied = [known[window is not None and layer >= first] for layer in range(count)]
+    types = fields.get("layer_types", implied)
     if not isinstance(types, list) or len(types) != count or not all(kind in known for kind in types):
         raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(known)}", types)
-    if "sliding_attention" not in types:
-        return (SoftmaxConfig(),) * count
-    window = WindowConfig(fields.size("sliding_window"), sinks=0)
-    return tuple(window if kind == "sliding_attention" else SoftmaxConfig() for kind in types)
+    if types != implied and not stated:
+        raise fields.wrong("layer_types", f"absent, or {known[window is not None]} for each layer", types)
+    if window is None and known[1] in types:
+        raise fields.wrong("layer_types", "without sliding_attention, since the config has no window", types)
+    return tuple(
+        WindowConfig(window, sinks=0) if window is not None and kind == known[1] else SoftmaxConfig() for kind in types
+    )
 
 
 def sources(config: ModelConfig) -> dict[str, Source]:
@@ -146,9 +178,10 @@ def sources(config: ModelConfig) -> dict[str, Source]:
     return found
 
 
-def importer(config: Callable[[Fields], ModelConfig]) -> Importer:
+def importer(keys: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
     """An importer of tensors that are named and shaped as Llama's."""
     return Importer(
+        keys=keys,
         config=config,
         sources=sources,
         prefix="model.",
@@ -157,4 +190,4 @@ def importer(config: Callable[[Fields], ModelConfig]) -> Importer:
     )
 
 
-LLAMA = importer(_config)
+LLAMA = importer(KEYS, _config)

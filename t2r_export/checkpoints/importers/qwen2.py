@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.llama import decoder, importer, sliding_layers
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import DECODER, POSITIONS, decoder, importer, sliding_layers
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.model import ModelConfig
+
+READ: dict[str, Any] = {
+    **DECODER,
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+KEYS = keys(read=READ, refused={**POSITIONS, "mlp_bias": (None, False)})
 
 
 def layers(fields: Fields) -> tuple[MixerConfig, ...]:
     """The first max_window_layers are softmax, the others windows, where use_sliding_window says so."""
-    first, used = fields.size("max_window_layers", 28), fields.flag("use_sliding_window", False)
-    if not used:
-        fields.get("sliding_window")  # of no meaning then
-    return sliding_layers(fields, lambda layer: used and layer >= first)
+    first, used = fields.size("max_window_layers", least=0), fields.flag("use_sliding_window")
+    window = fields.get("sliding_window") if used else None
+    return sliding_layers(fields, None if window is None else fields.size("sliding_window"), first)
 
 
 def _config(fields: Fields) -> ModelConfig:
-    return decoder(fields, qkv_bias=True, output_bias=False, layers=layers(fields))
+    return decoder(fields, layers(fields), qkv_bias=True, output_bias=False)
 
 
-QWEN2 = importer(_config)
+QWEN2 = importer(KEYS, _config)

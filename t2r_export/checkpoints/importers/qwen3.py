@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.checkpoints.importers.llama import decoder, importer
-from t2r_export.checkpoints.importers.qwen2 import layers
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import POSITIONS, decoder, importer
+from t2r_export.checkpoints.importers.qwen2 import READ, layers
 from t2r_export.config.model import ModelConfig
 
-HEAD_SIZE = 128  # where config.json names none, whatever the width
+KEYS = keys(
+    read={**READ, "head_dim": 128, "attention_bias": False},
+    refused={**POSITIONS, "mlp_bias": (None, False)},
+)
 
 
 def _config(fields: Fields) -> ModelConfig:
-    bias = fields.flag("attention_bias", False)
-    return decoder(fields, qkv_bias=bias, output_bias=bias, qk_norm=True, head_size=HEAD_SIZE, layers=layers(fields))
+    bias = fields.flag("attention_bias")
+    return decoder(fields, layers(fields), qkv_bias=bias, output_bias=bias, qk_norm=True)
 
 
-QWEN3 = importer(_config)
+QWEN3 = importer(KEYS, _config)

@@ -49,7 +49,9 @@ def test_the_hash_is_of_every_file(llama: Path) -> None:
 
 def test_keys_that_nobody_read_are_on_record(llama: Path) -> None:
     folders.change_config(llama, favourite_colour="blue")
-    assert checkpoint.load(llama).provenance["origin"]["config_keys_not_used"] == ["favourite_colour"]
+    found = checkpoint.load(llama)
+    assert found.provenance["origin"]["config_keys_not_used"] == ["favourite_colour"]
+    assert found.notes == ("keys of config.json that are not used: favourite_colour",)
 
 
 def test_shards_are_one_model(llama: Path) -> None:
@@ -66,9 +68,23 @@ def test_generation_config_says_where_a_text_ends(llama: Path, value: Any, expec
     assert config.bos_token == 1
 
 
-def test_a_special_token_outside_the_vocabulary_is_refused(llama: Path) -> None:
-    folders.change_config(llama, eos_token_id=[2, 31])
-    refused(llama, r"eos_token_id in config.json to be tokens from 0 to 30; received \[2, 31\]")
+@pytest.mark.parametrize("value, kept", [([2, 31], (2,)), (-1, ()), (50256, ())])
+def test_a_special_token_outside_the_vocabulary_is_passed_over_with_a_note(
+    llama: Path, value: Any, kept: tuple[int, ...]
+) -> None:
+    folders.change_config(llama, eos_token_id=value, bos_token_id=-1)
+    found = checkpoint.load(llama)
+    assert (found.config.bos_token, found.config.eos_tokens) == (None, kept)
+    assert found.notes == (
+        "bos_token_id in config.json is not among the 31 tokens and is passed over",
+        "eos_token_id in config.json is not among the 31 tokens and is passed over",
+    )
+
+
+@pytest.mark.parametrize("value", ["2", [2, None], 2.0, [True], {}])
+def test_a_special_token_that_is_no_token_is_refused(llama: Path, value: Any) -> None:
+    folders.change_config(llama, eos_token_id=value)
+    refused(llama, "eos_token_id in config.json to be a token or a list of tokens; received")
 
 
 def test_a_tied_head_that_is_stored_all_the_same_is_accepted_if_equal(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""What each key of a config.json is to a family: read, refused where it changes the function, or without effect on it.
+
+transformers passes over a key that its class of a family does not use, whatever that key means to the class that it
+was written for: a model with one of them is then another model, and nothing says so. So what changes a neighbouring
+family's function is refused by name, what is known to change nothing is listed, and the rest is shown to the user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# keys of any family, and the values under which they change nothing
+REFUSED: dict[str, tuple[Any, ...]] = {
+    # which tokens a token sees
+    "is_causal": (True,),  # null is false to transformers
+    "use_bidirectional_attention": (None, False),
+    "is_encoder_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "sliding_window": (None,),
+    "use_sliding_window": (None, False),
+    "sliding_window_pattern": (None,),
+    "attention_chunk_size": (None,),
+    "layer_types": (None,),
+    "per_layer_config": (None, {}),
+    "num_kv_shared_layers": (None, 0),
+    "pruned_heads": (None, {}),
+    # positions
+    "alibi": (None, False),
+    "use_alibi": (None, False),
+    "no_rope_layers": (None, []),
+    "no_rope_layer_interval": (None, 0),
+    "partial_rotary_factor": (None, 1),
+    "rotary_pct": (None, 1),
+    "rope_pct": (None, 1),
+    "rotary_dim": (None,),
+    "rope_interleaved": (None, False),
+    "rope_local_base_freq": (None,),
+    # scales and caps; those that end in multiplier or softcap are refused by that, below
+    "attn_scale": (None,),
+    "attn_temperature_tuning": (None, False, 0),
+    "query_pre_attn_scalar": (None,),
+    "scale_emb": (None, 1),
+    "scale_depth": (None,),
+    "dim_model_base": (None,),
+    "embedding_scale": (None, 1),
+    "residual_scale": (None, 1),
+    "logit_scale": (None, 1),
+    "logits_scaling": (None, 1),
+    "clip_qkv": (None,),
+    # norms and how a block adds up
+    "qk_layernorm": (None, False),
+    "qk_norm": (None, False),
+    "use_qk_norm": (None, False),
+    "parallel_attn": (None, False),
+    "use_parallel_residual": (None, False),
+    "use_post_norm": (None, False),
+    # other parts
+    "num_experts": (None, 0),
+    "num_local_experts": (None, 0),
+    "n_routed_experts": (None, 0),
+    "kv_lora_rank": (None,),
+    "q_lora_rank": (None,),
+    "attn_output_gate": (None, False),
+}
+# what new families call such things: an unknown key of one of these names is refused, too
+SCALES = re.compile(r"\w*_(multipliers?|softcap|soft_cap|softcapping)")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+HARMLESS = _words(
+    """
+    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
+    attn_implementation chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype finetuning_task
+    gradient_checkpointing hidden_dropout id2label initializer_range is_decoder label2id name_or_path num_labels
+    output_attentions output_hidden_states pad_token_id prefix problem_type return_dict sep_token_id
+    task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tokenizer_class torch_dtype
+    torchscript transformers_version use_bfloat16 use_cache
+    """
+)
+# how a text is drawn, which older versions kept in config.json
+GENERATION = _words(
+    """
+    bad_words_ids begin_suppress_tokens decoder_start_token_id diversity_penalty do_sample early_stopping
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id
+    length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
+    output_scores remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature top_k
+    top_p typical_p
+    """
+)
+# what every family reads
+READ: dict[str, Any] = {"model_type": None, "quantization_config": None, "bos_token_id": None, "eos_token_id": None}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Every key that a family knows, each in one of the three tables, and other spellings of those that are read."""
+
+    read: Mapping[str, Any]  # and what transformers' class of the family takes where the key is absent
+    refused: Mapping[str, tuple[Any, ...]]  # and the values under which it changes nothing
+    harmless: frozenset[str]
+    aliases: Mapping[str, str]  # another spelling: the key
+
+    def neutral(self, key: str) -> tuple[Any, ...] | None:
+        """The values that a key may have without being refused; None: any."""
+        if key in self.read or key in self.harmless or key in self.aliases:
+            return None
+        return self.refused.get(key, (None, 1) if SCALES.fullmatch(key) else None)
+
+
+def keys(
+    read: Mapping[str, Any],
+    refused: Mapping[str, tuple[Any, ...]] | None = None,
+    harmless: str = "",
+    aliases: Mapping[str, str] | None = None,
+) -> Keys:
+    """A family's tables over those of all families; `harmless` are names with spaces between them."""
+    read = {**READ, **read}
+    others = {**REFUSED, **(refused or {})}
+    return Keys(
+        read=read,
+        refused={key: neutral for key, neutral in others.items() if key not in read},
+        harmless=HARMLESS | GENERATION | _words(harmless),
+        aliases=aliases or {},
+    )

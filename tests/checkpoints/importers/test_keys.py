@@ -1,0 +1,270 @@
+"""Every key of a config.json, for every family: what it does to transformers' model it does to ours, or is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from checkpoints.importers.peers import TOLERANCE, logit_error
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.importers import IMPORTERS
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
+from t2r_export.checkpoints.importers.keys import Keys
+from t2r_runtime.errors import UserError
+
+LENGTH = 21
+GPT2 = {"vocab_size": 29, "n_embd": 12, "n_layer": 3, "n_head": 3, "n_inner": 17, "n_positions": 23}
+LLAMA = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "intermediate_size": 11,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 10,
+    "max_position_embeddings": 24,
+}
+SIZES = {name: GPT2 if name == "gpt2" else LLAMA for name in IMPORTERS}
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
+LINEAR = {"rope_type": "linear", "factor": 3.0}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+# what a key is changed to, where its type says nothing better
+VALUES: dict[str, list[Any]] = {
+    "activation_function": ["gelu", "relu", "silu", "mish"],
+    "hidden_act": ["gelu", "gelu_new", "relu", "mish"],
+    "vocab_size": [19],
+    "hidden_size": [18, 36],
+    "n_embd": [6, 24],
+    "n_head": [2, 6],
+    "n_positions": [21, 40],
+    "num_attention_heads": [3, 12],
+    "num_key_value_heads": [1, 2, 6, None],
+    "head_dim": [4, None],
+    "n_inner": [None, 5],
+    "rms_norm_eps": [0.1],
+    "layer_norm_epsilon": [0.1],
+    "rope_theta": [50.0, 3],
+    "rope_parameters": [LLAMA3, LINEAR, {"rope_type": "dynamic", "factor": 2.0}, {"rope_theta": 9}],
+    "rope_scaling": [LLAMA3, LINEAR, {"type": "linear", "factor": 2.0}, {}],
+    "original_max_position_embeddings": [9],
+    "max_position_embeddings": [30],
+    "sliding_window": [5, 1, None],
+    "layer_types": [[FULL] * 3, [SLIDING] * 3, [FULL, SLIDING, FULL]],
+    "max_window_layers": [0, 2],
+    "per_layer_config": [{"1": {"intermediate_size": 7}}, {}],
+    "pruned_heads": [{"0": [1]}, {}],
+    "no_rope_layers": [[1, 0, 1], []],
+    "bos_token_id": [3, -1, 50256],
+    "eos_token_id": [3, [2, 50256]],
+    "pad_token_id": [0],
+    "id2label": [{"0": "a"}],
+    "label2id": [{"a": 0}],
+    "architectures": [["Other"]],
+    "dtype": ["float32"],
+    "torch_dtype": ["float32"],
+    "summary_type": ["mean"],
+    "summary_activation": ["tanh"],
+    "attn_implementation": ["eager"],
+    "_attn_implementation": ["eager"],
+    "problem_type": ["regression"],
+}
+
+NOT_CHANGED = {"model_type", "quantization_config"}
+
+
+def config_class(family: str) -> Any:
+    import transformers
+
+    return transformers.models.auto.configuration_auto.CONFIG_MAPPING[family]
+
+
+def values(key: str, default: Any) -> list[Any]:
+    """What to change a key to, from its name or from the type of its default."""
+    if key in VALUES:
+        return VALUES[key]
+    if isinstance(default, bool):
+        return [True, False, None]
+    return [default + 1, 3] if isinstance(default, int) else [0.3] if isinstance(default, float) else [2, True]
+
+
+def classes(family: str) -> dict[str, Any]:
+    """Keys and defaults of transformers' class of a family."""
+    config = config_class(family)
+    return {**config().to_dict(), **dict.fromkeys(config.attribute_map)}
+
+
+@pytest.mark.parametrize("family", IMPORTERS)
+def test_every_key_of_transformers_is_read_refused_or_harmless(family: str) -> None:
+    keys = IMPORTERS[family].keys
+    tables = (keys.read.keys(), keys.refused.keys(), keys.harmless, keys.aliases.keys())
+    for key in classes(family):
+        assert sum(key in table for table in tables) == 1, key
+    assert keys.aliases == config_class(family).attribute_map
+
+
+@pytest.mark.parametrize("family", IMPORTERS)
+def test_a_key_that_is_called_read_is_read(family: str) -> None:
+    keys = IMPORTERS[family].keys
+    fields = Fields(SIZES[family], "config.json", keys)
+    IMPORTERS[family].config(fields)
+    elsewhere = {"model_type", "quantization_config", "bos_token_id", "eos_token_id"}
+    conditional = {"sliding_window"} if "use_sliding_window" in keys.read else set()
+    assert fields.read | elsewhere | conditional == keys.read.keys()
+
+
+@pytest.mark.parametrize("family", IMPORTERS)
+def test_an_absent_key_means_what_it_means_to_transformers(family: str) -> None:
+    config = config_class(family)
+    fields = {name: field.default for name, field in config.__dataclass_fields__.items()}
+    for key, value in IMPORTERS[family].keys.read.items():
+        if key == "rope_theta":
+            assert value == config.default_theta
+        elif key not in ("model_type", "quantization_config"):
+            assert value == fields.get(key), key
+
+
+def write(folder: Path, family: str, **changes: Any) -> Any:
+    """A folder with exactly this config.json, and transformers' model of it, with weights that all matter.
+
+    Raises whatever transformers does where it cannot make such a model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    data = {"model_type": family, **SIZES[family], **changes}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_class(family).from_dict(json.loads(json.dumps(data))))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+    model.tie_weights()
+    with torch.no_grad():
+        model(torch.zeros(1, LENGTH, dtype=torch.int64))  # not every model that can be made can be run
+    head = "lm_head.weight" if model.config.tie_word_embeddings else None
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != head}
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(data))
+    return model.eval()
+
+
+def cases(kinds: Callable[[Keys], Iterable[str]]) -> list[tuple[str, str]]:
+    return [(family, key) for family, one in IMPORTERS.items() for key in sorted(kinds(one.keys))]
+
+
+@pytest.mark.parametrize("family, key", cases(lambda keys: keys.read.keys() - NOT_CHANGED | keys.aliases.keys()))
+def test_a_key_that_is_read_is_obeyed_or_refused(family: str, key: str, tmp_path: Path) -> None:
+    default, tried = {**IMPORTERS[family].keys.read, **classes(family)}.get(key), 0
+    for value in values(key, default):
+        try:
+            theirs = write(tmp_path, family, **{key: value})
+        except Exception:  # transformers has no such model: nothing to compare with
+            continue
+        tried += 1
+        try:
+            ours = checkpoint.load(tmp_path).model
+        except UserError:
+            continue
+        assert logit_error(ours, theirs, LENGTH) < TOLERANCE, value
+    assert tried
+
+
+@pytest.mark.parametrize("family", IMPORTERS)
+def test_keys_that_are_harmless_are(family: str, tmp_path: Path) -> None:
+    keys, defaults = IMPORTERS[family].keys, classes(family)
+    changed = {key: values(key, defaults.get(key))[0] for key in keys.harmless}
+    theirs = write(tmp_path, family, **changed)
+    found = checkpoint.load(tmp_path)
+    assert logit_error(found.model, theirs, LENGTH) < TOLERANCE
+    assert not any("not used" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("family", IMPORTERS)
+def test_a_neighbours_key_is_refused_unless_it_changes_nothing(family: str, tmp_path: Path) -> None:
+    write(tmp_path, family)
+    data = json.loads((tmp_path / "config.json").read_text())
+    for key, neutral in IMPORTERS[family].keys.refused.items():
+        for value in [*neutral, *values(key, None), {"0": [1]}, 0.5]:
+            (tmp_path / "config.json").write_text(json.dumps({**data, key: value}))
+            if any(type(value) is type(one) and value == one for one in neutral):
+                assert checkpoint.load(tmp_path).notes == ()
+            else:
+                with pytest.raises(UserError, match=f"expected {key} in config.json to be absent"):
+                    checkpoint.load(tmp_path)
+
+
+WITH_WINDOWS = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+PAIRS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 20}}),
+    (
+        "llama",
+        {
+            "rope_parameters": {**LLAMA3, "original_max_position_embeddings": 20},
+            "original_max_position_embeddings": 6,
+        },
+    ),
+    ("qwen3", {"rope_scaling": LLAMA3, "original_max_position_embeddings": 6}),
+    ("llama", {"rope_scaling": LINEAR, "original_max_position_embeddings": 6, "rope_theta": 70}),
+    ("qwen2", WITH_WINDOWS),
+    ("qwen3", {**WITH_WINDOWS, "layer_types": [SLIDING, FULL, SLIDING]}),
+    ("qwen2", {**WITH_WINDOWS, "max_window_layers": 0}),
+    ("mistral", {"sliding_window": 4, "layer_types": [SLIDING] * 3}),
+    ("mistral", {"sliding_window": None, "layer_types": [FULL] * 3}),
+    ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    ("gpt2", {"reorder_and_upcast_attn": True, "activation_function": "gelu_python"}),
+]
+
+
+@pytest.mark.parametrize("family, changes", PAIRS)
+def test_keys_together_are_obeyed(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    theirs = write(tmp_path, family, **changes)
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "family, key, value",
+    [
+        *((family, "is_causal", value) for family in IMPORTERS for value in (False, None)),
+        ("llama", "sliding_window", 5),
+        ("llama", "logits_scaling", 2.0),
+        ("llama", "no_rope_layers", [1, 0, 1]),
+        ("qwen2", "embedding_multiplier", 12),
+        ("qwen3", "final_logit_softcapping", 30.0),
+        ("mistral", "layer_types", [FULL, SLIDING, FULL]),
+        ("mistral", "attention_chunk_size", 8),
+        ("gpt2", "scale_attn_weights", False),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("gpt2", "add_cross_attention", True),
+        ("llama", "partial_rotary_factor", 0.5),
+        ("llama", "per_layer_config", {"1": {"rms_norm_eps": 0.5}}),
+    ],
+)
+def test_a_key_that_changes_the_function_is_refused_by_name(family: str, key: str, value: Any, tmp_path: Path) -> None:
+    write(tmp_path, family)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(UserError, match=f"expected {key} in config.json to be absent"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_every_activation_of_transformers_is_obeyed_or_refused(family: str, tmp_path: Path) -> None:
+    from transformers.activations import ACT2CLS
+
+    key = "activation_function" if family == "gpt2" else "hidden_act"
+    for name in ACT2CLS:
+        try:
+            theirs = write(tmp_path, family, **{key: name})
+        except Exception:  # needs what is not installed, or has weights of its own
+            assert name not in ACTIVATIONS
+            continue
+        if name in ACTIVATIONS:
+            assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE, name
+        else:
+            with pytest.raises(UserError, match=f"{key} in config.json to be one of|tensors that its config"):
+                checkpoint.load(tmp_path)
