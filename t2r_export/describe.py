@@ -6,22 +6,21 @@ Reads; never runs a step. A model and the graph that was exported from it are de
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
+from t2r_export.config.feed_forward import FeedForwardConfig, feed_forward_from_dict
 from t2r_export.config.layers import ranges
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
-from t2r_export.graph.file import load, metadata
-from t2r_export.model.mixers.base import Mixer
-from t2r_runtime.errors import UserError, printable
-from t2r_runtime.session import open_graph
+from t2r_export.graph.contents import contents
+from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFIX, Signature, StateSpec
+
+if TYPE_CHECKING:
+    from t2r_export.model.mixers.base import Mixer
 
 GRAPH_SUFFIXES = (".onnx", ".ort")
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
@@ -72,6 +71,16 @@ class Description:
         clamped = self.past_end == "clamp"
         return f"{self.max_positions} positions" + (", then its last one" if clamped else "")
 
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Of each layer its mixer with its options, its feed-forward, and what became of it or can."""
+        rows: list[tuple[str, ...]] = []
+        for layer in self.layers:
+            config, after = _mixer(layer), _feed_forward(layer)
+            feed_forward = ", ".join(part for part in (after.kind, after.summary()) if part)
+            rows.append((config.kind, config.summary() or "-", feed_forward, layer["fold"]))
+        return rows
+
     def to_dict(self) -> dict[str, Any]:
         states = [
             {**asdict(s), "bytes": s.bytes(), "bytes_per_token": s.bytes(length=1) - s.bytes()} for s in self.states
@@ -91,6 +100,8 @@ def describe(path: str | Path) -> Description:
 
 
 def _checkpoint(path: Path) -> Description:
+    from t2r_export.checkpoints import checkpoint  # torch, which a graph is described without
+
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
     layers = [
@@ -119,9 +130,7 @@ def _checkpoint(path: Path) -> Description:
 
 
 def _graph(path: Path) -> Description:
-    if not path.is_file():
-        raise UserError(f"a graph at {path}", "no such file", "check the path")
-    content = _ort(path) if path.suffix == ".ort" else _onnx(path)
+    content = contents(path)
     signature = Signature.from_metadata(content.metadata)
     layers = [_checked(dict(layer)) for layer in signature.layers]
     tokenizer = signature.tokenizer is not None
@@ -143,50 +152,12 @@ def _graph(path: Path) -> Description:
             "operators": dict(content.operators.most_common()),
             "batch": signature.batch or "any",
             "tokenizer": tokenizer,
+            "target": signature.target,
+            "quantization": signature.quantization,
+            "companions": sorted(signature.graphs),
+            "producer": signature.producer,
             "metadata": short,
         },
-    )
-
-
-@dataclass(frozen=True)
-class _Content:
-    """What a graph's file holds, in either format."""
-
-    metadata: dict[str, str]
-    parameters: int
-    opsets: dict[str, int]
-    ir_version: int
-    operators: Counter[str]
-
-
-def _onnx(path: Path) -> _Content:
-    model = load(path)
-    return _Content(
-        metadata=metadata(model),
-        parameters=sum(math.prod(t.dims) for t in model.graph.initializer),
-        opsets={o.domain or "ai.onnx": o.version for o in model.opset_import},
-        ir_version=model.ir_version,
-        operators=Counter(node.op_type for node in model.graph.node),
-    )
-
-
-def _ort(path: Path) -> _Content:
-    """Read with the classes that ONNX Runtime's tools bring, after ONNX Runtime itself has found the file sound."""
-    open_graph(path)
-    from onnxruntime.tools import ort_format_model  # noqa: F401  (which makes the next line possible)
-    from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession
-
-    model = InferenceSession.GetRootAsInferenceSession(path.read_bytes(), 0).Model()
-    graph = model.Graph()
-    properties = [model.MetadataProps(i) for i in range(model.MetadataPropsLength())]
-    domains = [model.OpsetImport(i) for i in range(model.OpsetImportLength())]
-    weights = [graph.Initializers(i) for i in range(graph.InitializersLength())]
-    return _Content(
-        metadata={p.Key().decode(): p.Value().decode() for p in properties},
-        parameters=sum(math.prod(w.Dims(i) for i in range(w.DimsLength())) for w in weights),
-        opsets={d.Domain().decode() or "ai.onnx": d.Version() for d in domains},
-        ir_version=model.IrVersion(),
-        operators=Counter(graph.Nodes(i).OpType().decode() for i in range(graph.NodesLength())),
     )
 
 
@@ -238,37 +209,3 @@ def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> di
         "growth_bytes": growth,
         "break_even": math.floor(start / cache) + 1 if cache else None,
     }
-
-
-def lines(description: Description) -> list[str]:
-    """The description for a person."""
-    d = description
-    out = [
-        f"{d.file}: a {d.kind}, {d.parameters:,} parameters, vocabulary {d.vocab_size}",
-        f"reach: {d.reach}",
-        _short(f"memory: {d.memory}: {d.memory_reason}"),
-        f"bytes of a sequence: {d.state_bytes:,}"
-        + (f" at the start, {d.growth_bytes:,} more a token" if d.growth_bytes else ""),
-    ]
-    if d.break_even is not None:
-        out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")
-    for number, layer in enumerate(d.layers):
-        out.append(f"layer {number}: {_layer(layer)}")
-    for state in d.states:
-        size = f"{state.bytes(length=1):,} bytes a token" if state.grows else f"{state.bytes():,} bytes"
-        shape = " × ".join(str(n) for n in state.shape)
-        out.append(f"state {state.name}: {state.dtype} {shape}, {size}")
-    out.extend(f"{key}: {_short(value)}" for key, value in d.details.items())
-    return out
-
-
-def _layer(layer: dict[str, Any]) -> str:
-    config, after = _mixer(layer), _feed_forward(layer)
-    feed_forward = "" if after == DENSE else f"feed-forward {after.kind}"
-    parts = (config.kind, config.summary(), layer["fold"], feed_forward, after.summary())
-    return ", ".join(part for part in parts if part)
-
-
-def _short(value: Any) -> str:
-    text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
-    return printable(text)

@@ -20,6 +20,7 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, refuse_companions, write
 from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low
+from t2r_export.graph.reader import PARAMETERS
 from t2r_export.graph.recording import build_graph
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
@@ -84,10 +85,10 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if config.prefill:
         companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
         weights |= ops.weights
-    bundle = Bundle(step, signature, weights, companions)
+    parameters = sum(p.numel() for p in model.parameters())
+    bundle = Bundle(step, signature, weights, companions, {PARAMETERS: str(parameters)})
     if config.state_layout == "packed":
         bundle = packed(bundle)
-    parameters = sum(p.numel() for p in model.parameters())
     return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds)
 
 

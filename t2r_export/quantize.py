@@ -30,16 +30,16 @@ from t2r_export.config.quantize import (
 from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.file import EXTERNAL_BYTES, programs, read, refuse_companions, write
+from t2r_export.graph.file import EXTERNAL_BYTES, refuse_companions, write
 from t2r_export.graph.generation import generation_graph
 from t2r_export.graph.ort import folder_beside
+from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
@@ -80,8 +80,8 @@ def quantize(
         UserError: a graph that is not ours or quantized already, or too short a calibration text.
         QualityCheckFailed: the check was not passed; nothing is written.
     """
-    source = existing_file(source, "a graph")
-    return _written(read(source), source, Path(out), config, check, external_bytes)[0]
+    source = Path(source)
+    return _written(read_graph(source), source, Path(out), config, check, external_bytes)[0]
 
 
 def export_quantized(
@@ -164,7 +164,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         companions[GENERATE] = generation_graph(step, signature)
     names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS])
     given = {name: getattr(config, name) for name in names if name != "calibrate"}
-    return Bundle(step, signature, weights, companions, {OPTIONS_KEY: json.dumps(given, sort_keys=True)})
+    notes = {**bundle.notes, OPTIONS_KEY: json.dumps(given, sort_keys=True)}
+    return Bundle(step, signature, weights, companions, notes)
 
 
 def _quantized(

@@ -13,11 +13,19 @@ import pytest
 import small
 from small import CONFIGS, GPT2, POSITIONS, SOFTMAX, G, K, V
 from t2r_export.checkpoints import checkpoint
+from t2r_export.cli.description import text
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import SpanConfig
-from t2r_export.describe import Description, describe, lines
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.describe import Description, describe
 from t2r_export.export import export
+from t2r_export.quantize import quantize
 from t2r_runtime.errors import UserError
+
+
+def lines(description: Description) -> list[str]:
+    """What a person reads, with one space between columns."""
+    return [" ".join(line.split()) for line in text(description).splitlines()]
 
 
 def both(folder: Path, config: Any = GPT2, **options: Any) -> tuple[Description, Description]:
@@ -132,31 +140,46 @@ def test_details(tmp_path: Path) -> None:
 
 
 def test_lines(tmp_path: Path) -> None:
-    text = lines(both(tmp_path, "rotary_drop")[1])
-    assert text[0].startswith(f"{tmp_path / 'g.onnx'}: a graph, ")
-    assert "reach: no end" in text
-    assert "memory: constant: each layer keeps S (3 × 5 × 4) and z (3 × 5)" in text
-    assert "bytes of a sequence: 604" in text
-    assert "layer 0: linear, 5 relu features, guard add 0.001, positions drop, folded" in text
-    assert "state S.0: float32 B × 3 × 5 × 4, 240 bytes" in text
-    assert "layer 1: softmax, not folded: softmax layers have no feature map to fold" in lines(
-        both(tmp_path, "hybrid")[1]
-    )
-    assert any(
-        line.startswith("state k.1: float32 B × 3 × T × 4, 48 bytes a token")
-        for line in lines(describe(tmp_path / "m.pt"))
-    )
+    said = lines(both(tmp_path, "rotary_drop")[1])
+    assert said[0].startswith(f"{tmp_path / 'g.onnx'}: a graph, ")
+    assert "reach: no end" in said
+    assert "memory: constant: each layer keeps S (3 × 5 × 4) and z (3 × 5)" in said
+    assert "bytes of a sequence: 604" in said
+    assert "layers mixer options feed-forward fold" in said
+    assert "0-1 linear 5 relu features, guard add 0.001, positions drop dense folded" in said
+    assert "S 0-1 float32 B × 3 × 5 × 4 240" in said
+    assert "position - int32 B 4" in said
+    assert "special tokens: bos 1, eos (2)" in said
+    assert "opset: ai.onnx 21" in said
+    hybrid, graph = map(lines, both(tmp_path, "hybrid"))
+    assert "1 softmax - dense not folded: softmax layers have no feature map to fold" in graph
+    assert any(line.startswith("k 1 float32 B × 3 × T × 4 48 a token") for line in hybrid)
+    assert "provenance: origin dice" in hybrid
 
 
-def test_weights_beside_the_graph_are_not_needed(tmp_path: Path) -> None:
-    graph, data = export(small.checkpoint(), tmp_path / "g.onnx", external_bytes=1).files
-    whole = describe(graph)
-    data.unlink()
-    assert describe(graph) == whole
+@pytest.mark.parametrize("name", ["learned", "hybrid_gate", "mixed"])
+def test_nothing_of_json_is_shown(name: str, tmp_path: Path) -> None:
+    for description in both(tmp_path, name):
+        assert not set("{}[]\"'") & set(text(description).replace(str(tmp_path), "").replace("positions='keep'", ""))
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid"])
+def test_as_many_parameters_as_export_says(name: str, tmp_path: Path) -> None:
+    source, report = small.graph(tmp_path / "g.onnx", name, prefill=True)
+    assert describe(tmp_path / "g.onnx").parameters == report.parameters
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
+    assert describe(tmp_path / "q.onnx").parameters == report.parameters
+    for strange in ("-1", "9" * 30, "many", ""):  # and where nobody says it, those of the file
+        claiming(tmp_path / "q.onnx")
+        model = onnx.load(tmp_path / "q.onnx")
+        kept = {p.key: p.value for p in model.metadata_props} | {"t2r.parameters": strange}
+        onnx.helper.set_model_props(model, kept)
+        onnx.save(model, tmp_path / "q.onnx")
+        assert describe(tmp_path / "q.onnx").parameters > 0
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected a graph at .*g.onnx; received no such file; check the path"):
+    with pytest.raises(UserError, match="expected an ONNX file; received .*, which does not exist; check"):
         describe(tmp_path / "g.onnx")
     with pytest.raises(UserError, match="expected a checkpoint at .*m.pt; received nothing"):
         describe(tmp_path / "m.pt")
@@ -167,7 +190,7 @@ def test_not_a_graph(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(content)
     with pytest.raises(UserError) as caught:
         describe(tmp_path / "g.onnx")
-    assert str(caught.value).endswith(("; export the model again", "; export the model with t2r-export"))
+    assert str(caught.value).endswith("; export the model again with t2r-export")
     assert "\n" not in str(caught.value)
 
 
@@ -204,7 +227,7 @@ LAYER = {
             "expected contract version 1; received version 3; export the model again, or use",
         ),
         ({"states": "REMOVE"}, "expected the metadata key t2r.states; received a graph without it; export the model"),
-        ({"states": 3}, f"{FORM}'int' object is not iterable; export the model again"),
+        ({"states": 3}, f"{FORM}no list as states; export the model again"),
         ({"layers": [3]}, f"{FORM}a bad value of layers; export the model again"),
         ({"vocab_size": "many"}, f"{FORM}a bad value of vocab_size; export the model again"),
         ({"eos_tokens": [None]}, FORM),
@@ -238,5 +261,5 @@ LAYER = {
 def test_strange_metadata(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx")
     with pytest.raises(UserError) as caught:
-        lines(describe(claiming(tmp_path / "g.onnx", **values)))
+        text(describe(claiming(tmp_path / "g.onnx", **values)))
     assert str(caught.value).startswith(message)

@@ -317,7 +317,7 @@ def test_calibration_needs_numbers(tokens: Path, tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "sinusoidal")
     model = onnx.load(tmp_path / "g.onnx")
     bias = initializers(model)["norm.bias"]
-    bias.raw_data = np.full(bias.dims, np.nan, np.float32).tobytes()
+    bias.raw_data = np.full(bias.dims, 3e38, np.float32).tobytes()
     onnx.save(model, tmp_path / "g.onnx")
     with pytest.raises(UserError, match="expected a model that gives finite logits; received others on the cal"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", config("int8-static", tokens))

@@ -30,6 +30,7 @@ from t2r_runtime.files import replacing
 FORMAT = "t2r-checkpoint"
 VERSION = 1
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
+GRAPHS = (".onnx", ".ort")
 OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
 
 
@@ -196,6 +197,8 @@ def _check_archive(path: Path) -> None:
     """
     if not path.is_file():
         raise UserError(f"a checkpoint at {path}", "nothing" if not path.exists() else "no ordinary file", OPEN)
+    if path.suffix in GRAPHS:
+        raise UserError("a checkpoint", f"the exported graph {path}", "name the model that it was exported from")
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

@@ -14,7 +14,8 @@ from t2r_export.cli.output import json_option, show
 @json_option
 def command(path: Path, as_json: bool) -> None:
     """Describe PATH (a model.pt, a Hugging Face folder or a graph): layers, states, sizes, metadata."""
-    from t2r_export.describe import describe, lines
+    from t2r_export.cli.description import text
+    from t2r_export.describe import describe
 
     description = describe(path)
-    show(as_json, description.to_dict(), "\n".join(lines(description)))
+    show(as_json, description.to_dict(), text(description))

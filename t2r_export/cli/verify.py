@@ -41,10 +41,13 @@ def command(
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
     from t2r_export.checkpoints import checkpoint
+    from t2r_export.graph.reader import read, require_whole
     from t2r_export.verify import verify
 
     loaded = checkpoint.load(model)
     decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
+    if graph.suffix == ".onnx":
+        require_whole(read(graph), graph)
     with progress("verify", steps) as on_progress:
         report = verify(
             loaded,

@@ -1,4 +1,4 @@
-"""A bundle of graphs to disk, one weight at a time, and back.
+"""A bundle of graphs to disk, one weight at a time.
 
 onnx's own way, and onnx-ir's, build a file in memory before they write it: an export of 512 MB then peaks at 2,326 MB,
 where this one peaks at 898 MB, which is the model and one tensor more. (With the weights in a file of their own both
@@ -19,9 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 
 from t2r_export.config.targets import find
@@ -30,20 +28,16 @@ from t2r_export.graph.ort import folder_beside, to_ort
 from t2r_export.graph.trial import run_once
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file, replacing
+from t2r_runtime.files import replacing
 from t2r_runtime.signature import ROLES, STEP, Signature
 
 EXTERNAL_BYTES = 1_500_000_000
 DIGEST = 12  # hex digits in a file's name
-CONTEXT = "EPContext"  # the operator whose attribute is a compiled program
 _SMALL = 1024  # bytes; what is less stays in the graph
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
-
-
-# -- writing
 
 
 def write(
@@ -233,63 +227,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
-
-
-# -- reading
-
-
-def load(path: Path) -> onnx.ModelProto:
-    """The message at `path`, without the weights that lie beside it.
-
-    Raises:
-        UserError: it is not an ONNX graph.
-    """
-    try:
-        return onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError, OSError) as error:
-        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
-
-
-def metadata(model: onnx.ModelProto) -> dict[str, str]:
-    """The graph's metadata, by key."""
-    return {prop.key: prop.value for prop in model.metadata_props}
-
-
-def programs(model: onnx.ModelProto) -> int:
-    """How many programs of a provider's compiler a graph holds; 0 if it is one of operators."""
-    return sum(node.op_type == CONTEXT for node in model.graph.node)
-
-
-def read(path: Path) -> Bundle:
-    """The step graph at `path` and its companions; the weights beside them are mapped, not loaded.
-
-    Raises:
-        UserError: a graph that is not ours or not whole.
-    """
-    step = load(path)
-    signature = Signature.from_metadata(metadata(step))
-    companions = {
-        role: load(existing_file(path.with_name(Path(name).name), f"the {ROLES.get(role, role)}"))
-        for role, name in signature.graphs.items()
-    }
-    bundle = Bundle(step, replace(signature, graphs={}), {}, companions)
-    for model in bundle.graphs:
-        for tensor in model.graph.initializer:
-            if tensor.external_data:
-                entry = {item.key: item.value for item in tensor.external_data}
-                name = " ".join(entry.values())  # one for what is stored once, whatever it is called
-                bundle.weights[name] = _mapped(tensor, entry, path)
-                tensor.CopyFrom(placed(tensor, location=name))
-    return bundle
-
-
-def _mapped(tensor: TensorProto, entry: Mapping[str, str], path: Path) -> np.ndarray:
-    """The numbers of an initializer of the graph at `path` that lie in a file beside it."""
-    file = path.with_name(Path(entry.get("location", "")).name or path.name)  # a stranger's graph reads nothing else
-    try:
-        kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        if kind.hasobject:
-            raise ValueError("text instead of numbers")
-        return np.memmap(file, kind, "r", int(entry.get("offset", 0)), tuple(tensor.dims))
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"the weights of {path} in {file}", str(error), "export the model again") from error

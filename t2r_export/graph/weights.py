@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor
+
+if TYPE_CHECKING:  # a graph that is read has arrays alone, and need not wait for torch
+    from torch import Tensor
 
 # a tensor is stored as float32, several one below the other as one tensor, an array as it is
-Weight = Tensor | tuple[Tensor, ...] | np.ndarray
+Weight: TypeAlias = "Tensor | tuple[Tensor, ...] | np.ndarray"
 
 
 def shape(weight: Weight) -> tuple[int, ...]:

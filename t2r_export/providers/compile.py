@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export.graph.file import load, metadata, programs
 from t2r_export.graph.ort import folder_beside
+from t2r_export.graph.reader import load, programs, read_graph
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.session import open_graph
-from t2r_runtime.signature import GENERATE, PREFILL, ROLES, Signature
+from t2r_runtime.signature import GENERATE, PREFILL, ROLES
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ def compile_graph(
         raise UserError(f"a provider whose programs can be kept, of {', '.join(able)}", provider, "choose one of those")
     if out.suffix != ".onnx":
         raise UserError("a name that ends in .onnx for a compiled graph", str(out), "correct it")
-    given = load(source)
-    Signature.from_metadata(metadata(given))
-    if programs(given):
+    if programs(read_graph(source).step):
         raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
     with folder_beside(out) as folder:
         made = folder / "compiled.onnx"

@@ -20,7 +20,8 @@ from torch import Tensor
 import small
 from t2r_export.graph import file as graph_file
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.file import load, read, write
+from t2r_export.graph.file import write
+from t2r_export.graph.reader import load, read
 from t2r_export.graph.weights import Weight, refer, values
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import STEP, Signature

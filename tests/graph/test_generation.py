@@ -352,7 +352,7 @@ class TestOpening:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
             f"expected the generation graph {report.signature.graphs['generate']} beside g.onnx; received none; "
-            "put it there, or leave its role out of companions"
+            "copy the files beside it too, or leave its role out of companions"
         )
         assert len(Decoder(tmp_path / "g.onnx", companions=()).generate([1], 3, Sampling(stop_tokens=()))) == 3
 

@@ -15,7 +15,7 @@ from onnx import helper
 
 import small
 from cli_models import Output, run
-from t2r_export.graph.file import CONTEXT, load, programs
+from t2r_export.graph.reader import CONTEXT, load, programs
 from t2r_export.providers import compile as module
 from t2r_export.providers.compile import compile_graph
 from t2r_runtime import PROVIDERS, Decoder, UserError

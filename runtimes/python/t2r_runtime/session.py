@@ -8,7 +8,6 @@ its initial value, and a node without a provider would run on the CPU, both sile
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ import t2r_runtime.providers as providers
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
+from t2r_runtime.refusals import not_opened, require_graph
 from t2r_runtime.signature import COMPANIONS, GENERATE, MAX_STATE_BYTES, PREFILL, ROLES, STEP, Signature
 from t2r_runtime.threads import once
 
@@ -82,6 +82,7 @@ def open_graph(
     extra = dict(provider_options or {})
     chosen = providers.find_provider(provider)
     captured = _captured(chosen, extra)
+    require_graph(path)
     path = existing_file(path, "an ONNX file")
     session, signature, taken = _open(
         path, provider, _options(threads, config or {}), extra, allow_fallback, max_state_bytes
@@ -116,7 +117,7 @@ def _when_used(
     """What opens the companion that the step graph at `step` names, once: it takes as long as that one."""
     path = step.with_name(signature.graphs[role])
     if not path.is_file():
-        do = "put it there, or leave its role out of companions"
+        do = "copy the files beside it too, or leave its role out of companions"
         raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do)
 
     @once
@@ -146,16 +147,7 @@ def _open(
         raise
     except Exception as error:  # ONNX Runtime's errors have no common base below Exception
         who = "ONNX Runtime" if provider == "cpu" else f"{provider}'s {chosen.ort_name} here"
-        too_new = re.search("Current official support for domain .* is till opset [0-9]+", str(error))
-        if too_new:
-            raise UserError(
-                f"an opset that {who} reads",
-                f"a newer one ({too_new[0]})",
-                "export with --target portable or fused, or set ALLOW_RELEASED_ONNX_OPSET_ONLY=0 in the environment",
-            ) from error
-        raise UserError(
-            f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export"
-        ) from error
+        raise not_opened(path, who, error) from error
     signature = Signature.from_metadata(metadata, max_state_bytes)
     signature.require_memory(signature.batch or 1, max_state_bytes)
     check_interface(

@@ -20,7 +20,7 @@ from small import GPT2, LLAMA, B, G, H, V
 from t2r_export.config.mixers import SpanConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
-from t2r_export.describe import describe, lines
+from t2r_export.describe import describe
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold, fold_error
 from t2r_export.model import reference
@@ -121,7 +121,7 @@ def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path)
     described = describe(tmp_path / "g.onnx")
     assert described.memory == "constant"
     spans = ", ".join(map(str, fold(checkpoint.model)[0].config.layers[0].to_dict()["spans"]))
-    assert any(f"layer 0: span, the last {spans} tokens, ramp 4, folded" in line for line in lines(described))
+    assert described.rows[0] == ("span", f"the last {spans} tokens, ramp 4", "dense", "folded")
 
 
 def test_a_wrong_fold_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

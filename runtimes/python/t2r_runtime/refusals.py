@@ -1,0 +1,67 @@
+"""Why a graph was not opened: ONNX Runtime's words, and where they leave a reader alone, ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from pathlib import Path
+
+from t2r_runtime.errors import UserError, printable
+
+OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # ONNX Runtime reads newer opsets than its own where this is 0
+_TOO_NEW = re.compile("Current official support for domain .* is till opset [0-9]+")
+_NO_DATA = re.compile('External data path does not exist: "([^"]+)"')
+_HEADER_BYTES = 8  # of safetensors: the length of the JSON that follows
+
+
+def require_graph(path: str | Path) -> None:
+    """Refuse a checkpoint in a graph's place, by its first bytes: a Hugging Face folder, a model.pt or safetensors.
+
+    Raises:
+        UserError: it is one, and how it is exported.
+    """
+    path = Path(path)
+    if _is_checkpoint(path):
+        raise UserError(
+            "an exported graph", f"the checkpoint {path}", f"export it first: t2r-export {path} {path.stem}.onnx"
+        )
+
+
+def not_opened(path: Path, who: str, error: Exception) -> UserError:
+    """The error of a graph that ONNX Runtime did not open.
+
+    Args:
+        who: opened it, as in "ONNX Runtime".
+    """
+    text = str(error)
+    if too_new := _TOO_NEW.search(text):
+        return UserError(
+            f"an opset that {who} reads",
+            f"a newer one ({too_new[0]})",
+            f"export with --target portable or fused, or set {OPSET_SWITCH}=0 in the environment",
+        )
+    if lost := _NO_DATA.search(text):
+        return UserError(
+            f"the weights {printable(Path(lost[1]).name)} beside {path}",
+            "no such file",
+            "copy the files beside it too, under their own names",
+        )
+    return UserError(f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export")
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "config.json").is_file()
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        head = file.read(_HEADER_BYTES + 1)
+    if head.startswith(b"PK"):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return any(name.endswith("/data.pkl") for name in archive.namelist())
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+            return False
+    length = int.from_bytes(head[:_HEADER_BYTES], "little")
+    return head[_HEADER_BYTES:] == b"{" and length + _HEADER_BYTES <= os.path.getsize(path)

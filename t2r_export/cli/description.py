@@ -1,0 +1,72 @@
+"""`t2r inspect` for a person: a line for what is one, a table for layers and one for states; equal rows stand once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t2r_export.cli.output import table
+from t2r_export.config.layers import ranges
+from t2r_export.describe import Description
+from t2r_runtime.errors import printable
+from t2r_runtime.signature import StateSpec
+
+LAYERS = ("layers", "mixer", "options", "feed-forward", "fold")
+STATES = ("states", "layers", "dtype", "shape", "bytes")
+FOR_PROGRAMS = ("metadata",)  # of the details, what `--json` alone shows
+
+
+def text(description: Description) -> str:
+    """The description for a person."""
+    d = description
+    out = [
+        f"{d.file}: a {d.kind}, {d.parameters:,} parameters, vocabulary {d.vocab_size}",
+        f"reach: {d.reach}",
+        printable(f"memory: {d.memory}: {d.memory_reason}"),
+        f"bytes of a sequence: {d.state_bytes:,}"
+        + (f" at the start, {d.growth_bytes:,} more a token" if d.growth_bytes else ""),
+    ]
+    if d.break_even is not None:
+        out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")
+    numbered = _grouped([(row, number) for number, row in enumerate(d.rows)])
+    out += ["", table([(ranges(numbers), *row) for row, numbers in numbered.items()], LAYERS)]
+    states = _grouped([_state(spec) for spec in d.states])
+    rows = [(name, ranges(numbers) if numbers else "-", *row) for (name, *row), numbers in states.items()]
+    out += ["", table(rows, STATES), ""]
+    shown = {"special tokens": d.special_tokens, **d.details}
+    out += [f"{key}: {printable(_words(value))}" for key, value in shown.items() if key not in FOR_PROGRAMS]
+    return "\n".join(out)
+
+
+def _grouped(rows: Sequence[tuple[tuple[str, ...], int | None]]) -> dict[tuple[str, ...], list[int]]:
+    """The numbers that go with each row, where it has any."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row, number in rows:
+        groups.setdefault(row, []).extend([] if number is None else [number])
+    return groups
+
+
+def _state(spec: StateSpec) -> tuple[tuple[str, ...], int | None]:
+    """A row of the table, and the layer that the state's name ends in."""
+    name, dot, layer = spec.name.rpartition(".")
+    numbered = bool(dot) and layer.isascii() and layer.isdigit() and len(layer) < 5
+    size = f"{spec.bytes(length=1):,} a token" if spec.grows else f"{spec.bytes():,}"
+    shape = " × ".join(map(str, spec.shape))
+    row = (printable(name if numbered else spec.name, 60), spec.dtype, shape, size)
+    return row, int(layer) if numbered else None
+
+
+def _words(value: Any) -> str:
+    """Plain data without the marks of JSON; what holds more data stands in brackets."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_inner(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_inner, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _inner(value: Any) -> str:
+    words = _words(value)
+    return f"({words})" if isinstance(value, Mapping | list | tuple) and value else words

@@ -1,0 +1,68 @@
+"""What a graph's file holds, in either format: metadata, weights, operators."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2r_export.graph.reader import PARAMETERS, metadata, read_graph
+from t2r_runtime.session import open_graph
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the step graph's file says."""
+
+    metadata: dict[str, str]
+    elements: int  # numbers in all initializers
+    opsets: dict[str, int]
+    ir_version: int
+    operators: Counter[str]
+
+    @property
+    def parameters(self) -> int:
+        """The model's parameters, as export counted them; of a graph that does not say it, all numbers in it."""
+        said = self.metadata.get(PARAMETERS, "")
+        return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else self.elements
+
+
+def contents(path: Path) -> Contents:
+    """The contents of a graph that the runtime takes.
+
+    Raises:
+        UserError: what t2r_export.graph.reader.read_graph raises.
+    """
+    return _ort(path) if path.suffix == ".ort" else _onnx(path)
+
+
+def _onnx(path: Path) -> Contents:
+    model = read_graph(path).step
+    return Contents(
+        metadata=metadata(model),
+        elements=sum(math.prod(t.dims) for t in model.graph.initializer),
+        opsets={o.domain or "ai.onnx": o.version for o in model.opset_import},
+        ir_version=model.ir_version,
+        operators=Counter(node.op_type for node in model.graph.node),
+    )
+
+
+def _ort(path: Path) -> Contents:
+    """Read with the classes that ONNX Runtime's tools bring, after ONNX Runtime itself has found the file sound."""
+    open_graph(path)
+    from onnxruntime.tools import ort_format_model  # noqa: F401  (which makes the next line possible)
+    from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession
+
+    model = InferenceSession.GetRootAsInferenceSession(path.read_bytes(), 0).Model()
+    graph = model.Graph()
+    properties = [model.MetadataProps(i) for i in range(model.MetadataPropsLength())]
+    domains = [model.OpsetImport(i) for i in range(model.OpsetImportLength())]
+    weights = [graph.Initializers(i) for i in range(graph.InitializersLength())]
+    return Contents(
+        metadata={p.Key().decode(): p.Value().decode() for p in properties},
+        elements=sum(math.prod(w.Dims(i) for i in range(w.DimsLength())) for w in weights),
+        opsets={d.Domain().decode() or "ai.onnx": d.Version() for d in domains},
+        ir_version=model.IrVersion(),
+        operators=Counter(graph.Nodes(i).OpType().decode() for i in range(graph.NodesLength())),
+    )

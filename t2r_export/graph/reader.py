@@ -1,0 +1,163 @@
+"""A bundle of graphs from disk: the one way in for every verb.
+
+What the runtime refuses is refused here, by the runtime itself and in its words. What it does not look for, since it
+would have to read every weight before the first step, is looked for here: a file that is not what the hash in its name
+says, and weights that are not finite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import helper
+
+from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.file import DIGEST
+from t2r_export.graph.weights import placed, values
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import existing_file
+from t2r_runtime.refusals import OPSET_SWITCH, require_graph
+from t2r_runtime.session import open_graph
+from t2r_runtime.signature import PREFIX, ROLES, Signature
+
+CONTEXT = "EPContext"  # the operator whose attribute is a compiled program
+PARAMETERS = PREFIX + "parameters"  # informative; no part of the contract
+AGAIN = "export the model again, or copy the files once more"
+_NAMED_FOR_CONTENT = re.compile(rf"\.([0-9a-f]{{{DIGEST}}})\.(data|\w+\.onnx)$")
+
+
+def read_graph(path: str | Path) -> Bundle:
+    """The step graph at `path` and its companions, if the runtime takes them and they are whole.
+
+    A compiled graph, which opens nowhere but on its chip, is read without being opened.
+
+    Raises:
+        UserError: what t2r_runtime.session.open_graph raises, and what `read` and `require_whole` do.
+    """
+    path = existing_file(path, "an ONNX file")
+    if not _compiled(path):
+        with _any_opset():
+            opened = open_graph(path, config={"session.disable_prepacking": "1"})
+            for companion in opened.companions.values():
+                companion()
+    bundle = read(path)
+    require_whole(bundle, path)
+    return bundle
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """The message at `path`, without the weights that lie beside it.
+
+    Raises:
+        UserError: it is not an ONNX graph.
+    """
+    require_graph(path)
+    try:
+        return onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise UserError(f"an ONNX graph in {path}", f"{error or 'a damaged file'}", "export the model again") from error
+
+
+def metadata(model: onnx.ModelProto) -> dict[str, str]:
+    """The graph's metadata, by key."""
+    return {prop.key: prop.value for prop in model.metadata_props}
+
+
+def programs(model: onnx.ModelProto) -> int:
+    """How many programs of a provider's compiler a graph holds; 0 if it is one of operators."""
+    return sum(node.op_type == CONTEXT for node in model.graph.node)
+
+
+def read(path: Path) -> Bundle:
+    """The step graph at `path` and its companions; the weights beside them are mapped, not loaded.
+
+    Raises:
+        UserError: a graph that is not ours or not whole.
+    """
+    step = load(path)
+    signature = Signature.from_metadata(metadata(step))
+    companions = {
+        role: load(existing_file(path.with_name(name), f"the {ROLES.get(role, role)}"))
+        for role, name in signature.graphs.items()
+    }
+    notes = {key: value for key, value in metadata(step).items() if key not in signature.to_metadata()}
+    bundle = Bundle(step, replace(signature, graphs={}), {}, companions, notes)
+    for model in bundle.graphs:
+        for tensor in model.graph.initializer:
+            if tensor.external_data:
+                entry = {item.key: item.value for item in tensor.external_data}
+                name = " ".join(entry.values())  # one for what is stored once, whatever it is called
+                bundle.weights[name] = _mapped(tensor, entry, path)
+                tensor.CopyFrom(placed(tensor, location=name))
+    return bundle
+
+
+def require_whole(bundle: Bundle, path: Path) -> None:
+    """Refuse a bundle read from `path` that is not what its files' names say, or whose weights are not finite.
+
+    Raises:
+        UserError: it is so, and which file or weight.
+    """
+    signature = Signature.from_metadata(metadata(bundle.step))
+    for name in signature.graphs.values():
+        _compare(name, hashlib.sha256(path.with_name(name).read_bytes()).hexdigest())
+    mapped = sorted((w for w in bundle.weights.values() if isinstance(w, np.memmap)), key=lambda w: w.offset)
+    for file in {weight.filename for weight in mapped}:
+        contents = (weight for weight in mapped if weight.filename == file)  # as they were written
+        digests = (hashlib.sha256(np.ascontiguousarray(weight).data.cast("B")).digest() for weight in contents)
+        _compare(Path(str(file)).name, hashlib.sha256(b"".join(digests)).hexdigest())
+    for model in bundle.graphs:
+        for tensor in model.graph.initializer:
+            numbers = values(tensor, bundle.weights)
+            if numbers.size and numbers.dtype.kind == "f" and not np.isfinite([numbers.min(), numbers.max()]).all():
+                raise UserError(
+                    f"finite weights in {path}", f"others in {printable(tensor.name, 100)}", "export the model again"
+                )
+
+
+def _compare(name: str, digest: str) -> None:
+    """Refuse a file that is named for another content than it has; a name without a hash says nothing."""
+    named = _NAMED_FOR_CONTENT.search(name)
+    if named and named[1] != digest[:DIGEST]:
+        raise UserError(f"in {name} what the hash in its name says", "other bytes: a damaged file", AGAIN)
+
+
+def _mapped(tensor: onnx.TensorProto, entry: Mapping[str, str], path: Path) -> np.ndarray:
+    """The numbers of an initializer of the graph at `path` that lie in a file beside it."""
+    file = path.with_name(Path(entry.get("location", "")).name or path.name)  # a stranger's graph reads nothing else
+    try:
+        kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if kind.hasobject:
+            raise ValueError("text instead of numbers")
+        return np.memmap(file, kind, "r", int(entry.get("offset", 0)), tuple(tensor.dims))
+    except (ArithmeticError, OSError, ValueError, KeyError) as error:
+        raise UserError(f"the weights of {path} in {file}", str(error), "export the model again") from error
+
+
+def _compiled(path: Path) -> bool:
+    """Whether the graph holds a compiled program; of a file that is no graph the runtime says what it is."""
+    with contextlib.suppress(DecodeError, ValueError, OSError):
+        return programs(onnx.load(path, load_external_data=False)) > 0
+    return False
+
+
+@contextlib.contextmanager
+def _any_opset() -> Iterator[None]:
+    """Let ONNX Runtime read an opset that is newer than its release: a graph of it is no damaged one."""
+    before = os.environ.get(OPSET_SWITCH)
+    os.environ[OPSET_SWITCH] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(OPSET_SWITCH)
+        if before is not None:
+            os.environ[OPSET_SWITCH] = before
