@@ -101,9 +101,8 @@ def read_tokens(path: Path, signature: Signature) -> Tokens:
     text, bos = Tokenizer.of(signature), signature.bos_token
     start, end = ([bos], []) if bos is not None else ([], list(signature.eos_tokens[:1]))
     tokens: list[int] = []
-    for document in read_documents(path):
-        ids = text.encode(document)
-        tokens += [*(start if ids[:1] != start else []), *ids, *end]
+    for ids in text.encode_documents(read_documents(path)):
+        tokens += [*start, *ids, *end]
     return np.array(tokens, np.int64)
 
 

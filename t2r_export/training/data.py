@@ -27,6 +27,7 @@ from torch import Tensor
 
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.model import ModelConfig
+from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
 
 IntArray = npt.NDArray[Any]
@@ -99,12 +100,10 @@ def tokenize(documents: Sequence[str], tokenizer: str | None, model: ModelConfig
             "a checkpoint without one",
             "give token ids as a .npy file, or import the model from a folder with a tokenizer.json",
         )
-    from tokenizers import Tokenizer
-
-    encodings = Tokenizer.from_str(tokenizer).encode_batch(list(documents), add_special_tokens=False)
+    encodings = Tokenizer(tokenizer).encode_documents(documents)
     before = [] if model.bos_token is None else [model.bos_token]
     after = [] if before else list(model.eos_tokens[:1])
-    return [before + encoding.ids + after for encoding in encodings]
+    return [before + ids + after for ids in encodings]
 
 
 def _from_documents(documents: list[list[int]], held_out: float) -> Corpus:

@@ -146,7 +146,7 @@ def test_text_that_is_no_unicode() -> None:
 
 @pytest.mark.parametrize("tokenizer", ["", "{}", "[" * 1000, '{"version": "1.0", "model": 3}'])
 def test_no_tokenizer(tokenizer: str) -> None:
-    with pytest.raises(UserError, match="expected the text of a tokenizer.json; received .*; export the model again"):
+    with pytest.raises(UserError, match="expected the text of a tokenizer.json; received .*; use the tokenizer"):
         Tokenizer(tokenizer)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import Signature
+from t2r_runtime.tokenizer_file import library_tokenizer, no_panic
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character, or not yet one
 MAX_UNFINISHED = 16  # characters: one has at most 4 bytes, so that a longer row of these will never be any
@@ -21,22 +22,11 @@ class Tokenizer:
         bos_token: stands in for an empty prompt; None if the model has none.
 
     Raises:
-        UserError: not a tokenizer.json, or the package tokenizers is not installed.
+        UserError: see t2r_runtime.tokenizer_file.library_tokenizer.
     """
 
     def __init__(self, tokenizer: str, bos_token: int | None = None) -> None:
-        try:
-            import tokenizers
-        except ImportError as error:
-            raise UserError("the package tokenizers", "a Python without it", "pip install tokenizers") from error
-        try:
-            self._tokenizer: Any = tokenizers.Tokenizer.from_str(tokenizer)
-        except Exception as error:  # tokenizers raises Exception itself
-            raise UserError(
-                "the text of a tokenizer.json", printable(error), "export the model again with its tokenizer"
-            ) from error
-        self._tokenizer.no_truncation()  # a tokenizer.json can ask for it, and a prompt would lose its end
-        self._tokenizer.no_padding()
+        self._tokenizer: Any = library_tokenizer(tokenizer)
         self._bos = bos_token
 
     @classmethod
@@ -60,18 +50,28 @@ class Tokenizer:
         Raises:
             UserError: an empty text, and a model without a BOS token; or text that cannot be UTF-8.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
-            raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded") from error
-        ids: list[int] = self._tokenizer.encode(text).ids
+        _require_text(text)
+        with no_panic("a text that this tokenizer takes"):
+            ids: list[int] = self._tokenizer.encode(text).ids
         if not ids and self._bos is None:
             raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")
         return ids or [int(self._bos or 0)]
 
+    def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers of each text, without special tokens around it: to train on, where a model sees no others.
+
+        Raises:
+            UserError: text that cannot be UTF-8.
+        """
+        for text in texts:
+            _require_text(text)
+        with no_panic("texts that this tokenizer takes"):
+            return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        with no_panic("tokens that this tokenizer takes"):
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """Text of the tokens that follow `prompt`, as they come."""
@@ -127,6 +127,15 @@ class StreamingDetokenizer:
             return both[len(self._before) :]
         # bytes that continue the context's last bytes and spoil them together: on their own they read right
         return self._tokenizer.decode(self._pending)
+
+
+def _require_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise UserError("a text", printable(type(text).__name__), "decode it first")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
+        raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded") from error
 
 
 def _tail(tokenizer: Tokenizer, prompt: list[int]) -> list[int]:

@@ -20,6 +20,7 @@ from t2r_export.checkpoints.importers.base import Fields, Importer, Source
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
 from t2r_export.checkpoints.weights import EMBEDDING, as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
+from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
@@ -110,6 +111,7 @@ def _tokenizer(files: Folder) -> str | None:
         return None
     text = files.text(TOKENIZER, LIMITS[TOKENIZER])
     parse_object(text, str(files.folder / TOKENIZER))
+    Tokenizer(text)  # or it would be refused when the model is trained already
     return text
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import folders
+from cli_models import letter_tokenizer
 from t2r_export.checkpoints import checkpoint
 from t2r_runtime.errors import UserError
 
@@ -28,9 +29,9 @@ def refused(folder: Path, message: str) -> None:
 
 
 def test_a_folder_becomes_a_checkpoint(llama: Path) -> None:
-    (llama / "tokenizer.json").write_text('{"version": "1.0"}')
+    (llama / "tokenizer.json").write_text(letter_tokenizer())
     found = checkpoint.load(llama)
-    assert found.tokenizer == '{"version": "1.0"}'
+    assert found.tokenizer == letter_tokenizer()
     assert not found.model.training
     assert not any(tensor.is_meta for tensor in (*found.model.parameters(), *found.model.buffers()))
     origin = found.provenance["origin"]
@@ -198,6 +199,8 @@ def test_a_config_that_is_no_object_is_refused(llama: Path, text: bytes, message
 def test_a_tokenizer_that_is_no_json_is_refused(llama: Path) -> None:
     (llama / "tokenizer.json").write_text("hello")
     refused(llama, "JSON in .*tokenizer.json")
+    (llama / "tokenizer.json").write_text("{}")
+    refused(llama, "the text of a tokenizer.json; received Model missing")
 
 
 @pytest.mark.parametrize(
