@@ -7,10 +7,7 @@ opening an untrusted file runs none of its code. `load` also opens a Hugging Fac
 from __future__ import annotations
 
 import json
-import pickle
-import re
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +16,19 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from t2r_export.checkpoints.archive import FORMAT, OPEN, check_archive
 from t2r_export.checkpoints.importers import read_folder
+from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.validation import brief
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import replacing
 
-FORMAT = "t2r-checkpoint"
 VERSION = 1
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
-GRAPHS = (".onnx", ".ort")
-OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
 
 
 @dataclass(frozen=True)
@@ -167,47 +164,32 @@ def _write(save: Callable[[Any], None], file: IO[bytes]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     """The file's dictionary, checked in its keys and their types."""
-    _check_archive(path)
+    check_archive(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which are refused anyway
             # mapped, not read: pages come in as they are used, and leave again when memory is short
             data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"tensors and plain data, and nothing else, in {path}", _refused(error), f"do not trust this file; {OPEN}"
-        ) from error
     except OSError:
         raise
     except Exception as error:  # damaged bytes make torch call its own functions with anything, so this can be any
         raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise UserError(f"a checkpoint of the format {FORMAT} in {path}", "something else", OPEN)
+    if not isinstance(data, dict):
+        raise _another(path)
+    for key, value in data.items():
+        if key != "weights":
+            check_plain(value, f"{brief(key)} in {path}")
+    if data.get("format") != FORMAT:
+        raise _another(path)
     if data.get("version") != VERSION:
         raise UserError(
-            f"version {VERSION} of {path}", printable(repr(data.get("version"))), "use the version of t2r that wrote it"
+            f"version {VERSION} of {path}", brief(data.get("version")), "use the version of t2r that wrote it"
         )
     _check_types(data, path)
     return data
 
 
-def _check_archive(path: Path) -> None:
-    """Refuse what is not a whole, uncompressed zip archive before torch looks at it.
-
-    torch stores without compression; a compressed member can only be there to unpack into more than the file's size.
-    """
-    if not path.is_file():
-        raise UserError(f"a checkpoint at {path}", "nothing" if not path.exists() else "no ordinary file", OPEN)
-    if path.suffix in GRAPHS:
-        raise UserError("a checkpoint", f"the exported graph {path}", "name the model that it was exported from")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise UserError(f"a checkpoint in {path}", f"no archive, or a part of one ({error})", OPEN) from error
-    if not any(member.filename.endswith("/data.pkl") for member in members):
-        raise UserError(f"a checkpoint in {path}", "an archive of something else", OPEN)
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise UserError(f"an archive without compression in {path}", "a compressed one", OPEN)
+def _another(path: Path) -> UserError:
+    return UserError(f"a checkpoint of the format {FORMAT} in {path}", "something else", OPEN)
 
 
 def _check_types(data: dict[str, Any], path: Path) -> None:
@@ -224,16 +206,9 @@ def _check_types(data: dict[str, Any], path: Path) -> None:
         raise UserError(f"a text as the tokenizer in {path}", type(tokenizer).__name__, OPEN)
     if not isinstance(data["provenance"], dict):
         raise UserError(f"an object as the provenance in {path}", type(data["provenance"]).__name__, OPEN)
-    _plain(data["provenance"], f"the provenance in {path}")
 
 
 def _stored(value: Any) -> bool:
     """Whether this is a plain tensor whose every number is in the file: no view that repeats them, no mere shape."""
     plain = type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided and not value.is_nested
     return plain and value.device.type == "cpu" and value.is_contiguous()
-
-
-def _refused(error: Exception) -> str:
-    """What torch refused to unpickle, from its message of many lines of advice that would not be ours."""
-    found = re.search(r"GLOBAL (\S+)", str(error))
-    return f"a reference to {printable(found[1])}" if found else "something else"

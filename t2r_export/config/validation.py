@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 
 V = TypeVar("V")
 
@@ -19,9 +20,19 @@ MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary ones: the
 LARGEST = 1e300  # any number that is not a size
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 6
+
+
+def brief(value: Any) -> str:
+    """A value as Python spells it, on one line and no longer than a message can be."""
+    return printable(_SHORT.repr(value))
+
+
 def need(condition: bool, expected: str, received: Any, do: str) -> None:
     if not condition:
-        raise UserError(expected, str(received), do)
+        raise UserError(expected, printable(received) if isinstance(received, str) else brief(received), do)
 
 
 def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
@@ -29,7 +40,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     need(
         whole and least <= value <= limit,
         f"{name} to be an integer from {least} to {limit}",
-        repr(value),
+        brief(value),
         f"correct {name}",
     )
 
@@ -40,7 +51,7 @@ def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
 
 
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    need(value in known, f"{name} to be one of {', '.join(known)}", repr(value), f"choose one of those for {name}")
+    need(value in known, f"{name} to be one of {', '.join(known)}", brief(value), f"choose one of those for {name}")
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -59,13 +70,13 @@ def number(name: str, value: Any, positive: bool = True) -> None:
     need(
         fine and (value > 0 or not positive),
         f"{name} to be a finite{' positive' if positive else ''} number",
-        repr(value),
+        brief(value),
         f"correct {name}",
     )
 
 
 def flag(name: str, value: Any) -> None:
-    need(isinstance(value, bool), f"{name} to be true or false", repr(value), f"correct {name}")
+    need(isinstance(value, bool), f"{name} to be true or false", brief(value), f"correct {name}")
 
 
 def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
     need(
         not unknown and not missing,
         f"{what} to have the keys {', '.join(sorted(names))}",
-        f"missing {missing or 'none'}, unexpected {unknown or 'none'}",
+        f"missing {brief(missing) if missing else 'none'}, unexpected {brief(unknown) if unknown else 'none'}",
         f"correct {what}, or read it with the version that wrote it",
     )
     return dict(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pickle
 import resource
 import zipfile
 from collections.abc import Callable, Iterator
@@ -281,12 +282,14 @@ Q = ("weights", "blocks.1.mixers.0.q.weight")
         ),
         (put("tokenizer", value=3), "a text as the tokenizer in .*; received int"),
         (put("provenance", value=[]), "an object as the provenance in .*; received list"),
-        (put("provenance", "x", value=torch.ones(1)), "plain JSON data as the provenance in .*; received .*Tensor"),
+        (put("provenance", "x", value=torch.ones(1)), "plain data as 'provenance' in .*; received a Tensor"),
+        (put("config", "width", value=(1, 2)), "plain data as 'config' in .*; received a tuple"),
+        (put("provenance", 3, value=1), "received something else: an object with keys that are no texts"),
         (put("weights", value=[]), "tensors by name as the weights in .*; received something else"),
         (put(*Q, value=1.0), "tensors by name as the weights"),
         (put(*Q, value=torch.ones(1, 12).expand(24, 12)), "tensors by name as the weights"),
-        (put(*Q, value=torch.ones(24, 12, device="meta")), "tensors by name as the weights"),
-        (put(*Q, value=torch.ones(24, 12).to_sparse()), "tensors by name as the weights"),
+        (put(*Q, value=torch.ones(24, 12, device="meta")), "received a reference to torch._utils._rebuild_meta_tensor"),
+        (put(*Q, value=torch.ones(24, 12).to_sparse()), "received a reference to torch._utils._rebuild_sparse_tensor"),
         (
             put(*Q, value=torch.full((24, 12), torch.inf)),
             "finite numbers in 'blocks.1.mixers.0.q.weight'; received an inf",
@@ -357,18 +360,137 @@ def test_any_config_value_of_a_wrong_type_is_an_error_of_the_user(saved: Path, w
         owner[key] = before
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_damaged_bytes_are_an_error_of_the_user(saved: Path, seed: int) -> None:
-    """Whatever the damage in the pickle, a load gives a model or a line."""
+def same(found: checkpoint.Checkpoint, other: checkpoint.Checkpoint) -> bool:
+    """Whether two checkpoints are one model with one history, to the bit."""
+    ours, theirs = found.model.state_dict(), other.model.state_dict()
+    rest = [(one.config, one.tokenizer, one.provenance) for one in (found, other)]
+    return rest[0] == rest[1] and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_is_found_or_changes_nothing(saved: Path, seed: int) -> None:
+    """Anywhere in the file; what has no checksum (padding, times) is nothing that is read."""
+    before, content = checkpoint.load(saved), bytearray(saved.read_bytes())
+    damaged, found = saved.with_name("damaged.pt"), 0
     generator = torch.Generator().manual_seed(seed)
+    for place in torch.randint(0, len(content), (5,), generator=generator).tolist():
+        bit = 1 << int(torch.randint(0, 8, (), generator=generator))
+        content[place] ^= bit
+        damaged.write_bytes(content)
+        content[place] ^= bit
+        try:
+            assert same(checkpoint.load(damaged), before)
+        except UserError:
+            found += 1
+    assert found
+
+
+def rewritten(saved: Path, change: Callable[[bytes], bytes]) -> Path:
+    """The archive with another data.pkl, checksums and all: damage that somebody made."""
+    path = saved.with_name("made.pt")
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, change(data) if name.endswith("/data.pkl") else data)
+    return path
+
+
+def test_a_flipped_bit_in_a_weight_names_the_member(saved: Path) -> None:
     content = bytearray(saved.read_bytes())
     with zipfile.ZipFile(saved) as archive:
-        member = archive.getinfo("archive/data.pkl")
-    place = member.header_offset + int(torch.randint(100, member.file_size, (), generator=generator))
-    content[place] ^= int(torch.randint(1, 256, (), generator=generator))
+        member = archive.getinfo("archive/data/3")
+    content[member.header_offset + 100] ^= 1
     saved.write_bytes(content)
+    refused(
+        saved, "a whole checkpoint in .*; received archive/data/3, which differs from its checksum; copy or download"
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_instructions_are_an_error_of_the_user(saved: Path, seed: int) -> None:
+    """Whatever the damage in the pickle, with a checksum that fits it, a load gives a model or a line."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(data: bytes) -> bytes:
+        content = bytearray(data)
+        content[int(torch.randint(2, len(data), (), generator=generator))] ^= int(
+            torch.randint(1, 256, (), generator=generator)
+        )
+        return bytes(content)
+
     with contextlib.suppress(UserError):
-        checkpoint.load(saved)
+        checkpoint.load(rewritten(saved, change))
+
+
+def doubled(empty: Any, times: int = 60) -> Any:
+    """A list, object or tuple that holds another twice, which holds another twice: 2^60 values in 60."""
+    value = empty
+    for _ in range(times):
+        value = {"a": value, "b": value} if isinstance(empty, dict) else type(empty)((value, value))
+    return value
+
+
+def itself() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+ENDLESS: list[Any] = [doubled([]), doubled({}), itself()]
+
+
+@pytest.mark.parametrize("value", ENDLESS, ids=["lists", "objects", "itself"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("provenance", "x"),
+        ("config", "width"),
+        ("config", "layers"),
+        ("tokenizer",),
+        ("version",),
+        ("format",),
+        ("more",),
+    ],
+)
+def test_data_without_end_is_refused(saved: Path, place: tuple[str, ...], value: Any) -> None:
+    data = torch.load(saved, weights_only=True)
+    put(*place, value=value)(data)
+    torch.save(data, saved)
+    refused(saved, f"plain data as '{place[0]}' in .*; received more than 1048576 values, .*; do not trust this file")
+
+
+@pytest.mark.parametrize("key", [doubled(()), 10**30, 3, None, (1, 2)])
+def test_a_key_that_could_be_endless_to_hash_is_refused(saved: Path, key: Any) -> None:
+    data = torch.load(saved, weights_only=True)
+    data["provenance"]["x"] = [1]
+    data["weights"] = {}
+    torch.save(data, saved)
+    # saved as a list of pairs, and made an object's: Python itself could not hash the first
+    pair = pickle.dumps([key, 1], protocol=2)[2:-1]
+    path = rewritten(saved, lambda content: b"\x80\x02}(" + keyed(pair) + b"u.")
+    refused(path, "received something else: an object with keys that are no texts; give a model.pt")
+
+
+def keyed(pair: bytes) -> bytes:
+    """The instructions of a list of two values, as those of the values alone."""
+    start = pair.index(b"(") + 1
+    assert pair[0:1] == b"]"
+    assert pair[-1:] == b"e"
+    return pair[start:-1]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        b"cbuiltins\nbytearray\n\x8a\x06\x00\x00\x00\x00\x00\x10\x85R.",
+        b"ctorch\nFloatStorage\n\x8a\x06\x00\x00\x00\x00\x00\x10\x85R.",
+        b"ccollections\nOrderedDict\n]\x85R.",
+        b"ccollections\nOrderedDict\n)R}b.",
+        b"\x8f.",
+    ],
+)
+def test_calls_that_torch_allows_and_nobody_needs_are_refused(saved: Path, instructions: bytes) -> None:
+    refused(rewritten(saved, lambda data: b"\x80\x02" + instructions), "a reference to builtins|something else: ")
 
 
 def test_a_hash_made_beside_is_the_files(saved: Path, tmp_path: Path) -> None:

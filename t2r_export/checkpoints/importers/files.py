@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError
 
+HASH = re.compile("[0-9a-f]{64}")
 DOWNLOAD = "download or save the folder again"
 
 
@@ -68,9 +70,19 @@ class Folder:
         return parse_object(self.text(name, limit), str(self.folder / name))
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of every file that was used, by name."""
+        """SHA-256 of every file that was used, by name.
+
+        Raises:
+            UserError: one that Hugging Face's cache has under its hash differs from that. Other files have no checksum:
+                a damaged weight that is still a finite number is found nowhere else than in a comparison of hashes.
+        """
         if self._hashes is None:
             self._hashes = {name: sha256(path) for name, path in sorted(self.used.items())}
+            for name, digest in self._hashes.items():
+                blob = self.used[name].resolve()
+                if blob.parent.name == "blobs" and HASH.fullmatch(blob.name) and blob.name != digest:
+                    expected = f"{name} in {self.folder} to have the SHA-256 that it is stored under"
+                    raise UserError(expected, digest, DOWNLOAD)
         return self._hashes
 
     def sha256(self) -> str:

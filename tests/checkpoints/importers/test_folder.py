@@ -13,6 +13,7 @@ import torch
 import folders
 from cli_models import letter_tokenizer
 from t2r_export.checkpoints import checkpoint
+from t2r_export.files import sha256
 from t2r_runtime.errors import UserError
 
 
@@ -265,6 +266,24 @@ def test_the_links_of_the_hugging_face_cache_are_followed(tmp_path: Path) -> Non
         file.rename(blobs / file.stem)
         file.symlink_to(Path("../../blobs") / file.stem)
     checkpoint.load(snapshot)
+
+
+def test_a_flipped_bit_is_found_where_the_cache_knows_the_hash(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.parent.mkdir()
+    folders.write_llama(snapshot)
+    weights = snapshot / "model.safetensors"
+    blob = blobs / sha256(weights)
+    weights.rename(blob)
+    weights.symlink_to(blob)
+    checkpoint.load(snapshot)
+    content = bytearray(blob.read_bytes())
+    content[-6] ^= 1
+    blob.write_bytes(content)
+    refused(
+        snapshot, "model.safetensors in .* to have the SHA-256 that it is stored under; received [0-9a-f]{64}; down"
+    )
 
 
 def test_a_pipe_is_no_file(llama: Path) -> None:

@@ -1,0 +1,54 @@
+"""Plain data of a stranger's file: walked once, with bounds, before anything prints or compares it.
+
+A list that holds another twice, which holds another twice, is small in a file and endless on paper. So data is counted
+as the tree that a program which prints it would see, and not as the graph that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from t2r_runtime.errors import UserError
+
+MAX_NODES = 1 << 20
+MAX_BYTES = 1 << 27  # of texts, a tokenizer's among them
+MAX_DEPTH = 64
+
+
+def check_plain(data: Any, what: str) -> None:
+    """Walk `data`: null, booleans, numbers, texts, lists and objects with texts as keys, as JSON has them.
+
+    Raises:
+        UserError: anything else in it, or more than anybody means: MAX_NODES values, MAX_BYTES of text, MAX_DEPTH
+            levels.
+    """
+    nodes = size = 0
+    levels: list[Iterator[Any]] = [iter((data,))]
+    while levels:
+        for value in levels[-1]:
+            nodes += 1
+            if isinstance(value, str):
+                size += len(value)
+            elif isinstance(value, dict):
+                if not all(type(key) is str for key in value):
+                    raise _refused(what, "an object with keys that are no texts")
+                size += sum(map(len, value))
+                levels.append(iter(value.values()))
+            elif isinstance(value, list):
+                levels.append(iter(value))
+            elif isinstance(value, int):
+                size += value.bit_length() // 8
+            elif value is not None and not isinstance(value, float):
+                raise _refused(what, f"a {type(value).__name__}")
+            if nodes > MAX_NODES or size > MAX_BYTES or len(levels) > MAX_DEPTH:
+                limits = f"{MAX_NODES} values, {MAX_BYTES} bytes of text, {MAX_DEPTH} levels"
+                raise _refused(what, f"more than {limits}")
+            if isinstance(value, dict | list):
+                break
+        else:
+            levels.pop()
+
+
+def _refused(what: str, received: str) -> UserError:
+    return UserError(f"plain data as {what}: numbers, texts, lists and objects", received, "do not trust this file")
