@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
+from t2r_runtime.checks import require_kind
 from t2r_runtime.decoder import Decoder
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.stepper import TokenIds
 from t2r_runtime.threads import InUse, alone
@@ -55,6 +56,7 @@ class Batch:
     """
 
     def __init__(self, decoder: Decoder) -> None:
+        require_kind(decoder, Decoder, "a Decoder")
         signature = decoder.signature
         signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
@@ -123,9 +125,11 @@ class Batch:
         Raises:
             UserError: there is no such text, or it has ended.
         """
-        if handle not in self._sequences:
+        if type(handle) is not int or handle not in self._sequences:
             going = ", ".join(map(str, self._sequences)) or "none"
-            raise UserError(f"the handle of a text that goes on: {going}", repr(handle), "see Batch.sequences")
+            raise UserError(
+                f"the handle of a text that goes on: {going}", printable(repr(handle)), "see Batch.sequences"
+            )
         del self._sequences[handle]
         alone = self._new.pop(handle, None)
         if alone is None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
+from t2r_runtime.checks import array_of, listed, require_kind
 from t2r_runtime.errors import UserError
 from t2r_runtime.gather import Rows, row_numbers
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
@@ -22,6 +23,7 @@ from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
 from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
 from t2r_runtime.threads import InUse, alone
 
+TAKEN = "pairs of a decoder of this graph and its rows"
 ROWS = 512  # tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
 
 
@@ -198,9 +200,13 @@ class Decoder:
         """Go on with rows of decoders of the same opened graph (see `fork`), one below the other, as in `reorder`.
 
         Raises:
-            UserError: as for `reorder`, and for caches of different lengths.
+            UserError: as for `reorder`, and for caches of different lengths or decoders of another graph.
         """
-        assert all(decoder._graph is self._graph for decoder, _ in parts)
+        parts = [tuple(listed(part, TAKEN)) for part in listed(parts, TAKEN)]
+        if not parts or not all(
+            len(part) == 2 and isinstance(part[0], Decoder) and part[0]._graph is self._graph for part in parts
+        ):
+            raise UserError(TAKEN, "others, or none", "use forks of one decoder")
         with contextlib.ExitStack() as others:
             for decoder, _ in parts:
                 others.enter_context(decoder.in_use)
@@ -232,7 +238,10 @@ class Decoder:
         Raises:
             UserError: missing or unexpected names, or other dtypes or shapes. The states are as before then.
         """
-        arrays = {name: np.asarray(value) for name, value in states.items()}
+        require_kind(states, Mapping, "a mapping of arrays as states")
+        if type(position) is not int or not 0 <= position < 1 << 62:
+            raise UserError("a position of at least 0", repr(position), "give the number of tokens read")
+        arrays = {str(name): array_of(value, f"the state {name}") for name, value in states.items()}
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
         positions = tokens_read(arrays, batch, length, position)
@@ -288,6 +297,8 @@ class Decoder:
             UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
         """
         request = generate.checked(self, ids, max_tokens, sampling)
+        if callback is not None and not callable(callback):
+            raise UserError("a callback that can be called", repr(callback), "give a function of one token")
         if callback is None and self.has_generation_graph:
             if request.all_but_last is not None:
                 self.prefill(request.all_but_last)

@@ -8,15 +8,26 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.checks import require_kind
+from t2r_runtime.errors import UserError, printable
 
 
 def existing_file(path: str | Path, what: str) -> Path:
-    """`path` as a Path, if it is a regular file: a pipe or a device would be read for ever."""
+    """`path` as a Path, if it is a regular file: a pipe or a device would be read for ever.
+
+    Raises:
+        UserError: it is none, or no path at all.
+    """
+    require_path(path)
     if not os.path.isfile(path):
         why = "is not a file" if os.path.exists(path) else "does not exist"
-        raise UserError(what, f"{path}, which {why}", "check the path")
+        raise UserError(what, f"{printable(path)}, which {why}", "check the path")
     return Path(path)
+
+
+def require_path(path: object) -> None:
+    """Refuse what is no text and no path."""
+    require_kind(path, (str, os.PathLike), "a path")
 
 
 @contextlib.contextmanager
@@ -26,14 +37,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
     The file that stood at `path` stays untouched until the rename, whatever happens: a full disk, Ctrl-C, kill -9.
 
     Raises:
-        UserError: the folder is missing or not writable, `path` is a folder, or the disk is full.
+        UserError: the folder is missing or not writable, `path` is a folder, a pipe or a device, or the disk is full.
     """
+    require_path(path)
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UserError("a file name to write to", f"the folder {path}", "name a file inside it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError("a file name to write to", f"{path}, a pipe or a device", "name a file")
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise _unwritable(path, error) from error
     os.close(handle)
     part = Path(name)
@@ -56,7 +70,8 @@ def _flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
+def _unwritable(path: Path, error: OSError | ValueError) -> UserError:
+    why = error.strerror if isinstance(error, OSError) else None
     return UserError(
-        f"to be able to write {path}", error.strerror or str(error), "choose another place, or make room there"
+        f"to be able to write {printable(path)}", why or str(error), "choose another place, or make room there"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from t2r_runtime.checks import array_of
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.threads import once
 
@@ -31,7 +32,7 @@ def row_numbers(rows: ArrayLike, batch: int) -> NDArray[np.int64]:
     Raises:
         UserError: none, no integers, or others than the batch has.
     """
-    array = np.asarray(rows)
+    array = array_of(rows, "rows")
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= batch:
         shown = printable(array.tolist())
         raise UserError(f"rows (N,) of a batch, integers in 0 … {batch - 1}", shown, "name those to go on with")

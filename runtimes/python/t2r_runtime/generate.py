@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.checks import listed, require_kind
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.stepper import Stepper, TokenIds, token_ids
 
@@ -43,16 +44,19 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
         UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
     """
     signature = stepper.signature
+    require_kind(sampling, Sampling, "a Sampling as sampling")
     if type(max_tokens) is not int or max_tokens < 1:
         raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another")
     if stepper.batch != 1:
         raise UserError("a batch of 1 to generate", f"{stepper.batch}", "reset(batch=1), or use step and prefill")
     prompt = token_ids(ids, signature, 1)
-    stop = frozenset(signature.eos_tokens if sampling.stop_tokens is None else sampling.stop_tokens)
-    if not all(isinstance(token, int) and 0 <= token < signature.vocab_size for token in stop):
+    stop = (
+        signature.eos_tokens if sampling.stop_tokens is None else listed(sampling.stop_tokens, "stop_tokens as a list")
+    )
+    if not all(isinstance(token, int | np.integer) and 0 <= token < signature.vocab_size for token in stop):
         raise UserError(
             f"stop tokens in 0 … {signature.vocab_size - 1}",
-            ", ".join(sorted(map(repr, stop))),
+            printable(", ".join(sorted(map(repr, stop)))),
             "use the tokenizer of this model",
         )
     limit, read = signature.max_positions, stepper.position + prompt.array.size
@@ -62,7 +66,7 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
             f"{max_tokens} after {read} tokens",
             "ask for fewer, shorten the prompt, or export with --past-end clamp",
         )
-    return Request(prompt, max_tokens, stop, Sampler(sampling))
+    return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling))
 
 
 def tokens(stepper: Stepper, request: Request) -> Iterator[int]:

@@ -121,7 +121,7 @@ def find_provider(name: str) -> Provider:
     """
     import onnxruntime as ort
 
-    if name not in PROVIDERS:
+    if not isinstance(name, str) or name not in PROVIDERS:
         raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these")
     chosen = PROVIDERS[name]
     available = ort.get_available_providers()

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import require_path
 
 OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # ONNX Runtime reads newer opsets than its own where this is 0
 _TOO_NEW = re.compile("Current official support for domain .* is till opset [0-9]+")
@@ -21,6 +22,7 @@ def require_graph(path: str | Path) -> None:
     Raises:
         UserError: it is one, and how it is exported.
     """
+    require_path(path)
     path = Path(path)
     if _is_checkpoint(path):
         raise UserError(
@@ -51,9 +53,9 @@ def not_opened(path: Path, who: str, error: Exception) -> UserError:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    if path.is_dir():
+    if os.path.isdir(path):
         return (path / "config.json").is_file()
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
         head = file.read(_HEADER_BYTES + 1)

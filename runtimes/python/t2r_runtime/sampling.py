@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.checks import require_kind
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.noise import gumbel, word
 
 
@@ -44,7 +46,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         temperature, top_k, top_p, seed = self.temperature, self.top_k, self.top_p, self.seed
-        _require(_is_number(temperature) and 0 <= temperature < math.inf, "a temperature of 0 or more", temperature)
+        _require(
+            _is_number(temperature) and 0 <= temperature <= sys.float_info.max,
+            "a temperature of 0 or more",
+            temperature,
+        )
         _require(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k)
         _require(_is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
         _require(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
@@ -59,6 +65,7 @@ class Sampler:
     """Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next."""
 
     def __init__(self, sampling: Sampling) -> None:
+        require_kind(sampling, Sampling, "a Sampling")
         self.sampling = sampling
         self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
         self.draws = 0  # how often a token was chosen
@@ -73,6 +80,8 @@ class Sampler:
         Raises:
             UserError: NaN or +inf among the logits, or nothing but -inf.
         """
+        if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
+            raise UserError("logits, floats (vocabulary,)", printable(repr(logits), 100), "give one row of them")
         if tokens is not None:
             order = np.argsort(tokens)
             logits, tokens = logits[order], tokens[order]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import t2r_runtime.providers as providers
+from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
@@ -24,6 +25,7 @@ from t2r_runtime.threads import once
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+MAX_THREADS = 4096
 TYPES = {
     "tensor(double)": "float64",
     "tensor(float)": "float32",
@@ -79,7 +81,9 @@ def open_graph(
             refuses, no metadata of ours, inputs and outputs that are not those of the metadata, or nodes that the
             provider did not take.
     """
-    extra = dict(provider_options or {})
+    extra = _texts(provider_options or {}, "provider_options")
+    roles = listed(companions, "roles of companions")
+    require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes")
     chosen = providers.find_provider(provider)
     captured = _captured(chosen, extra)
     require_graph(path)
@@ -91,7 +95,7 @@ def open_graph(
         raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it")
     others = {}
     for role in signature.graphs:
-        if role in companions and (provider == "cpu" if role == GENERATE else chosen.device != "webgpu"):
+        if role in roles and (provider == "cpu" if role == GENERATE else chosen.device != "webgpu"):
             options = _options(threads, config or {})
             if role == PREFILL:
                 # for many rows, products of weights as they lie in the file are as fast: no second copy of them
@@ -188,12 +192,22 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
         # ONNX Runtime counts the machine's cores; threads of a process that may use fewer would wait for each other
         threads = _fewer_cores()
     if threads is not None:
-        if type(threads) is not int or threads < 1:
-            raise UserError("a number of threads of at least 1", repr(threads), "leave it out for one a physical core")
+        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+            raise UserError(
+                f"a number of threads from 1 to {MAX_THREADS}", repr(threads), "leave it out for one a physical core"
+            )
         options.intra_op_num_threads = threads
     for key, value in config.items():
         options.add_session_config_entry(key, value)
     return options
+
+
+def _texts(options: Mapping[str, str], name: str) -> dict[str, str]:
+    """A mapping of texts to texts, and nothing else: ONNX Runtime's own messages name neither."""
+    require_kind(options, Mapping, f"a mapping of texts as {name}")
+    for text in (*options.keys(), *options.values()):
+        require_kind(text, str, f"texts in {name}")
+    return dict(options)
 
 
 def _form(node: ort.NodeArg) -> Form:

@@ -58,9 +58,11 @@ class StateSpec:
     constant: bool = False
 
     def __post_init__(self) -> None:
-        dims_ok = all(d in (BATCH, GROWING) if isinstance(d, str) else 0 < d for d in self.shape)
-        growing = self.shape.count(GROWING)
-        if not (self.name and self.dtype in DTYPES and dims_ok and growing <= (0 if self.constant else 1)):
+        shape = self.shape if isinstance(self.shape, tuple) else (None,)
+        dims_ok = all(d in (BATCH, GROWING) if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
+        growing = shape.count(GROWING)
+        named = isinstance(self.name, str) and self.name
+        if not (named and self.dtype in DTYPES and dims_ok and growing <= (0 if self.constant else 1)):
             raise UserError(
                 f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or T (which "
                 "no constant state has)",
@@ -208,7 +210,7 @@ class Signature:
             UserError: not a graph of ours, another contract version, a missing key (named), a malformed value, or
                 larger states.
         """
-        if PREFIX + "contract" not in metadata:
+        if not isinstance(metadata, Mapping) or PREFIX + "contract" not in metadata:
             raise UserError(
                 "a step graph with t2r metadata",
                 f"a graph without the key {PREFIX}contract",
@@ -246,7 +248,7 @@ def _read(metadata: Mapping[str, str], key: str) -> Any:
         raise UserError(f"the metadata key {name}", "a graph without it", "export the model again with t2r-export")
     try:
         return json.loads(metadata[name])
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"JSON in the metadata key {name}", str(error), "export the model again") from error
 
 

@@ -67,7 +67,7 @@ def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int]
             return {name: _array(archive, members[name + ".npy"]) for name in forms}, position
     except UserError:
         raise
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, LookupError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # numpy reads a header with Python's own parser, which raises anything
         raise _damaged(path, printable(error)) from error
 
 
@@ -86,7 +86,7 @@ def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Sign
     if info.file_size > MAX_HEAD_BYTES:
         raise ValueError(f"{HEAD} is too large")
     head = json.loads(archive.read(info))
-    if not isinstance(head, dict) or type(head.get("position")) is not int or head["position"] < 0:
+    if not isinstance(head, dict) or type(head.get("position")) is not int or not 0 <= head["position"] < 1 << 62:
         raise ValueError(f"{HEAD} is malformed")
     if head.get("snapshot") != VERSION:
         raise UserError(

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from t2r_runtime.checks import array_of
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import Signature
 
@@ -83,7 +84,7 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
     """
     if isinstance(ids, TokenIds):
         return ids
-    array = np.asarray(ids)
+    array = array_of(ids, "ids")
     vocabulary = signature.vocab_size
     if array.size == 0:
         bos = signature.bos_token

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import Signature
 from t2r_runtime.tokenizer_file import library_tokenizer, no_panic
@@ -27,6 +28,7 @@ class Tokenizer:
 
     def __init__(self, tokenizer: str, bos_token: int | None = None) -> None:
         self._tokenizer: Any = library_tokenizer(tokenizer)
+        require_kind(bos_token, (int, type(None)), "a token or None as bos_token")
         self._bos = bos_token
 
     @classmethod
@@ -36,6 +38,7 @@ class Tokenizer:
         Raises:
             UserError: there is none, or it is malformed.
         """
+        require_kind(signature, Signature, "a graph's signature")
         if signature.tokenizer is None:
             raise UserError(
                 "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer"
@@ -92,10 +95,11 @@ class StreamingDetokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = ()) -> None:
+        require_kind(tokenizer, Tokenizer, "a Tokenizer")
         self._tokenizer = tokenizer
         self._pending: list[int] = []
         self._given = 0  # characters of the pending tokens' text that are out
-        self._start_from(_tail(tokenizer, list(prompt)))
+        self._start_from(_tail(tokenizer, listed(prompt, "tokens as the prompt")))
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" if it completes none."""
@@ -130,10 +134,9 @@ class StreamingDetokenizer:
 
 
 def _require_text(text: object) -> None:
-    if not isinstance(text, str):
-        raise UserError("a text", printable(type(text).__name__), "decode it first")
+    require_kind(text, str, "a text")
     try:
-        text.encode()
+        str(text).encode()
     except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
         raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded") from error
 
