@@ -6,6 +6,7 @@ opening an untrusted file runs none of its code. `load` also opens a Hugging Fac
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -57,20 +58,21 @@ def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance
     Raises:
         UserError: the file cannot be written, a weight is not finite, or `provenance` is not JSON data.
     """
-    weights = {name: as_float32(name, tensor.detach().cpu()) for name, tensor in sorted(model.state_dict().items())}
-    if model.config.tied_head:
-        del weights[HEAD]
-    data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "config": _plain(model.config.to_dict(), "the config"),
-        "weights": _unshared(weights),
-        "tokenizer": tokenizer,
-        "provenance": _plain(dict(provenance), "provenance"),
-    }
+    data = _data(model, tokenizer, provenance)
     with replacing(path) as part, part.open("wb") as file:
         # a file object, because torch.save puts a path's own name into the archive
         _write(lambda out: torch.save(data, out), file)
+
+
+def made(model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint of no file: its SHA-256 is that of the file which `save` makes of the same arguments.
+
+    Raises:
+        UserError: a weight is not finite, or `provenance` is not JSON data.
+    """
+    data, digest = _data(model, tokenizer, provenance), hashlib.sha256()
+    torch.save(data, _Hashing(digest.update))
+    return Checkpoint(model.config, model, tokenizer, data["provenance"], digest.hexdigest())
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
@@ -108,6 +110,21 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest())
 
 
+def _data(model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file holds."""
+    weights = {name: as_float32(name, tensor.detach().cpu()) for name, tensor in sorted(model.state_dict().items())}
+    if model.config.tied_head:
+        del weights[HEAD]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "config": _plain(model.config.to_dict(), "the config"),
+        "weights": _unshared(weights),
+        "tokenizer": tokenizer,
+        "provenance": _plain(dict(provenance), "provenance"),
+    }
+
+
 def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
     """`data` as JSON gives it back: plain, its keys sorted, and no two values the same object.
 
@@ -132,6 +149,20 @@ def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             weights[name] = tensor = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
     return weights
+
+
+class _Hashing:
+    """A file that is only hashed."""
+
+    def __init__(self, update: Callable[[Any], None]) -> None:
+        self.update = update
+
+    def write(self, data: Any) -> int:
+        self.update(data)
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        pass
 
 
 class _Recording:

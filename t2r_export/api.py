@@ -1,0 +1,176 @@
+"""The whole way in Python, as short as the command line and with its errors.
+
+    import t2r_export
+
+    student = t2r_export.load("stories260K").convert(feature_size=16).finetune("tuned.pt", "tales.txt", steps=100)
+    student.export("out.onnx", prefill=True)
+    assert student.verify("out.onnx").passed
+
+Each step leaves its model as it is and gives what it made. What it is made of, and every option, stands where the
+stages are: t2r_export.convert, finetune, export, quantize, verify, and their configs in t2r_export.config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import mixer_from_dict
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.convert import convert, provenance
+from t2r_export.export import ExportReport, export
+from t2r_export.finetune import finetune
+from t2r_export.model.transformer import Transformer
+from t2r_export.proof.report import Report
+from t2r_export.quantize import export_quantized
+from t2r_export.verify import verify
+from t2r_runtime.errors import UserError
+
+C = TypeVar("C")
+Files = str | Path | Iterable[str | Path]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A checkpoint, and what can be done with it.
+
+    Attributes:
+        checkpoint: its config, its weights as a torch module, tokenizer, history and SHA-256.
+    """
+
+    checkpoint: Checkpoint
+
+    @classmethod
+    def new(cls, config: ModelConfig, tokenizer: str | None = None, seed: int = 0) -> Model:
+        """A model of random weights, to be trained: see docs/own-models.md.
+
+        Args:
+            tokenizer: the text of a tokenizer.json.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Transformer(config).eval()
+        return cls(checkpoint.made(model, tokenizer, {}))
+
+    @property
+    def config(self) -> ModelConfig:
+        """The config of the model as a whole, its layers' among it."""
+        return self.checkpoint.config
+
+    def save(self, path: str | Path) -> Path:
+        """Write a model.pt. Raises UserError where that cannot be."""
+        checkpoint.save(path, self.checkpoint.model, self.checkpoint.tokenizer, self.checkpoint.provenance)
+        return Path(path)
+
+    def convert(self, mixer: str = "linear", layers: str = "all", seed: int = 0, **options: Any) -> Model:
+        """`t2r convert`: another mixer in the chosen layers, with new parameters that are not trained yet.
+
+        Args:
+            mixer: a name in t2r_export.config.mixers.MIXERS.
+            layers: `all`, `none`, `every:N` or `0,2,5`.
+            options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …
+
+        Raises:
+            UserError: what cannot be; see t2r_export.convert.convert.
+        """
+        config = mixer_from_dict({"kind": mixer, **options})
+        old = self.checkpoint
+        model = convert(old.model, config, layers, seed)
+        done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)
+        return Model(checkpoint.made(model, old.tokenizer, done))
+
+    def finetune(
+        self,
+        output: str | Path,
+        data: Files,
+        stages: str = "transfer,distill",
+        steps: int | str | None = None,
+        learning_rates: str | None = None,
+        **options: Any,
+    ) -> Model:
+        """`t2r finetune`: train on texts to predict as the teacher does; the trained model, also in the file `output`.
+
+        Args:
+            output: a .pt; beside it stands the log, and until the end the state from which `resume=True` goes on.
+            data: texts, or token ids as .npy: one file or several.
+            stages, steps, learning_rates: in order, with commas; None is the stages' own.
+            options: further fields of FinetuneConfig: `teacher=`, `batch=`, `length=`, `lora=True`, `resume=True`, …
+
+        Raises:
+            UserError, CheckFailed, KeyboardInterrupt: see t2r_export.finetune.finetune.
+        """
+        files = [data] if isinstance(data, str | Path) else list(data)
+        plan = parse_plan(stages, None if steps is None else str(steps), learning_rates)
+        with tempfile.TemporaryDirectory() as folder:
+            made = {
+                "model": self.save(Path(folder) / "model.pt"),
+                "output": Path(output),
+                "data": tuple(Path(file) for file in files),
+                "plan": plan,
+            }
+            finetune(_made(FinetuneConfig, {**options, **made}))
+        return load(output)
+
+    def export(
+        self, path: str | Path, quantize: str | QuantizeConfig | None = None, check: Path | None = None, **options: Any
+    ) -> ExportReport:
+        """`t2r-export`: the recurrent graph, which has run a step before it stands at `path`.
+
+        Args:
+            quantize: the name of a scheme, or its whole config.
+            check: a text on which the quantized graph may not be worse than the scheme allows.
+            options: fields of ExportConfig: `target="fused"`, `prefill=True`, `top_k=40`, …
+
+        Raises:
+            UserError: what cannot be. CheckFailed: a fold that is not exact, or a graph that does not run.
+        """
+        config = _made(ExportConfig, options)
+        if quantize is None:
+            if check is not None:
+                raise UserError("check beside quantize", "check alone", "name a scheme, or leave it out")
+            return export(self.checkpoint, path, config)
+        how = QuantizeConfig(scheme=quantize) if isinstance(quantize, str) else quantize
+        return export_quantized(self.checkpoint, Path(path), config, how, check)[0]
+
+    def verify(
+        self,
+        graph: str | Path,
+        provider: str = "cpu",
+        steps: int = 1000,
+        on_progress: Callable[[int], None] = lambda _: None,
+        reference: str = "float32",
+    ) -> Report:
+        """`t2r verify`: the graph beside this model; `report.passed` says whether it is within the tolerances.
+
+        Raises:
+            UserError: the graph is of a model of another shape, or cannot be opened there.
+        """
+        return verify(self.checkpoint, graph, provider, steps, on_progress=on_progress, reference=reference)
+
+
+def load(path: str | Path) -> Model:
+    """A model.pt of ours, or a Hugging Face folder.
+
+    Raises:
+        UserError: there is nothing there, or nothing that can be read.
+    """
+    return Model(checkpoint.load(path))
+
+
+def _made(cls: type[C], options: Mapping[str, Any]) -> C:
+    """A config of options, or an error that names those that it has not."""
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise UserError(f"options of {', '.join(known)}", ", ".join(unknown), "correct or leave them out")
+    return cls(**options)

@@ -1,0 +1,97 @@
+"""The way in Python is the command line's: the same files, and the same errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import small
+import t2r_export
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.files import sha256
+from t2r_runtime import Decoder, UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A softmax model with a byte tokenizer, as a file."""
+    made = small.checkpoint("softmax")
+    checkpoint.save(tmp_path / "source.pt", made.model, None, {"origin": "a test"})
+    return tmp_path
+
+
+def test_the_whole_way(folder: Path) -> None:
+    source = t2r_export.load(folder / "source.pt")
+    student = source.convert(feature_size=5)
+    assert {layer.kind for layer in source.config.layers} == {"softmax"}
+    assert {layer.kind for layer in student.config.layers} == {"linear"}
+    ids = small.ids(1, 400).numpy()[0]
+    np.save(folder / "ids.npy", ids)
+    tuned = student.finetune(folder / "tuned.pt", folder / "ids.npy", steps="2,2", length=16, batch=2)
+    assert tuned.checkpoint.provenance["origin"] == "a test"
+    assert tuned.checkpoint.sha256 == sha256(folder / "tuned.pt")
+    report = tuned.export(folder / "out.onnx", prefill=True)
+    assert report.signature.checkpoint_sha256 == tuned.checkpoint.sha256
+    assert tuned.verify(folder / "out.onnx", steps=20).passed
+    assert not student.verify(folder / "out.onnx", steps=20).passed
+    assert tuned.verify(folder / "out.onnx", steps=20, reference="float64").reference == "float64"
+    Decoder(folder / "out.onnx").step(1)
+
+
+def test_a_model_of_no_file_has_the_digest_of_its_file(folder: Path) -> None:
+    student = t2r_export.load(folder / "source.pt").convert(feature_size=5, layers="0")
+    assert sha256(student.save(folder / "student.pt")) == student.checkpoint.sha256
+    again = t2r_export.load(folder / "student.pt")
+    assert again.checkpoint.sha256 == student.checkpoint.sha256
+    assert again.checkpoint.provenance == student.checkpoint.provenance
+    for name, weight in student.checkpoint.model.state_dict().items():
+        assert torch.equal(again.checkpoint.model.state_dict()[name], weight)
+
+
+def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    config: ModelConfig = small.MODELS["learned"]
+    first, same, other = (t2r_export.Model.new(config, seed=seed) for seed in (1, 1, 2))
+    assert first.checkpoint.sha256 == same.checkpoint.sha256 != other.checkpoint.sha256
+    first.export(tmp_path / "own.onnx")
+    assert first.verify(tmp_path / "own.onnx", steps=10).passed
+
+
+@pytest.mark.parametrize("how", ["w8", QuantizeConfig(scheme="w8", block_size=16)])
+def test_quantized(how: str | QuantizeConfig, folder: Path) -> None:
+    made = t2r_export.load(folder / "source.pt").export(folder / "q.onnx", quantize=how)
+    assert made.signature.quantization == "w8"
+    assert Decoder(folder / "q.onnx").signature.quantization == "w8"
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda model, at: t2r_export.load(at / "none.pt"), "none.pt; received nothing"),
+        (lambda model, at: model.convert("quantum"), "quantum"),
+        (lambda model, at: model.convert(window=3), "window"),
+        (lambda model, at: model.export(at / "x.onnx", tarjet="fused"), "received tarjet; correct or leave them out"),
+        (lambda model, at: model.export(at / "x.onnx", target="abacus"), "received 'abacus'; choose one of those"),
+        (lambda model, at: model.export(at / "x.onnx", check=at / "text"), "expected check beside quantize"),
+        (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", length=16), "none.txt"),
+        (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", epochs=3), "received epochs"),
+    ],
+)
+def test_errors_are_those_of_the_command_line(call: object, message: str, folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        call(t2r_export.load(folder / "source.pt"), folder)  # type: ignore[operator]
+    assert message in str(caught.value)
+    assert {file.name for file in folder.iterdir()} == {"source.pt"}
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    code = "import sys, t2r_export; assert 'torch' not in sys.modules; t2r_export.load; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="has no attribute 'loaf'"):
+        t2r_export.loaf  # type: ignore[attr-defined]  # noqa: B018
