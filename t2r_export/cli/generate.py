@@ -73,10 +73,11 @@ def command(
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
-    if load_state is not None:
-        decoder.load_state(load_state)
+    chosen = decoder.load_state(load_state) if load_state is not None else None
+    before, goes_on = ([], False) if chosen is None else ([chosen], True)
     tokenizer = None if ids is not None else Tokenizer.of(decoder.signature)
-    read = _numbers(ids) if ids is not None else _encode(tokenizer, prompt, decoder)
+    new = _numbers(ids, goes_on) if ids is not None else _encode(tokenizer, prompt, decoder, goes_on)
+    read = [*before, *new]
     printer = _Printer(tokenizer, read, prompt, silent=as_json)
     started = time.perf_counter()
     written: list[int] = []
@@ -86,14 +87,14 @@ def command(
         written = decoder.generate(read, max_tokens, sampling, callback)
         for token in () if watched else written:
             printer.token(token)
-    else:
+    elif save_state is None:
         decoder.prefill(read)
+    elif read[1:]:
+        decoder.prefill(read[:-1])
     seconds = time.perf_counter() - started
     printer.end()
     if save_state is not None:
-        if written:
-            decoder.step(written[-1])  # the last token has not been read yet
-        decoder.save_state(save_state)
+        decoder.save_state(save_state, [*read, *written][-1])  # which has not been read yet
     count = len(read) + len(written)
     if as_json:
         text = tokenizer.decode(written) if tokenizer else None
@@ -104,21 +105,27 @@ def command(
     providers.note_split(provider, decoder.placement)
 
 
-def _numbers(ids: str) -> list[int]:
+def _numbers(ids: str, goes_on: bool) -> list[int]:
+    """The prompt's tokens; of a text that goes on by itself, also none."""
+    if goes_on and not ids:
+        return []
     try:
         return [int(number) for number in ids.split(",")]
     except ValueError:
         raise UserError("token numbers as 1,2,3", repr(ids), "correct --ids") from None
 
 
-def _encode(tokenizer: Tokenizer | None, prompt: str, decoder: Decoder) -> list[int]:
+def _encode(tokenizer: Tokenizer | None, prompt: str, decoder: Decoder, goes_on: bool) -> list[int]:
+    """The prompt's tokens; of a text that goes on by itself, also none."""
     assert tokenizer is not None
+    if goes_on and not prompt:
+        return []
     read = tokenizer.encode(prompt)
-    if decoder.position == 0:
+    if decoder.position == 0 and not goes_on:
         return read
     if read[:1] == [decoder.signature.bos_token]:
         read = read[1:]  # this text began before
-    if not read:
+    if not read and not goes_on:
         raise UserError("a prompt to continue a saved state with", "an empty one", "give one with --prompt")
     return read
 

@@ -338,9 +338,21 @@ class TestGenerate:
         whole = run(capsys, "generate", graph, "--prompt", f"it{first} so", *tail)[0]
         assert run(capsys, "generate", graph, "--load-state", state, "--prompt", " so", *tail)[0] == whole
 
-    def test_saved_state_needs_a_prompt(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    def test_saved_state_goes_on_without_a_prompt(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
+        state, graph, greedy = tmp_path / "state.npz", folder / "t2r.onnx", ["--temperature", 0]
+        whole = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 9, *greedy)[0]
+        first = run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 5, *greedy, "--save-state", state)[0]
+        then = ["generate", graph, "--load-state", state, "--max-tokens", 4, *greedy]
+        assert first + run(capsys, *then)[0] == whole
+        assert first + run(capsys, *then, "--ids", "")[0] != whole  # as numbers
+        assert run(capsys, "generate", graph, "--prompt", "it", "--max-tokens", 0, "--save-state", state)[0] == ""
+        assert run(capsys, *then[:-4], "--max-tokens", 9, *greedy)[0] == whole
+
+    def test_saved_state_without_a_token_needs_a_prompt(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
         state, graph = tmp_path / "state.npz", folder / "t2r.onnx"
-        run(capsys, "generate", graph, "--max-tokens", 1, "--save-state", state)
+        decoder = Decoder(graph)
+        decoder.prefill([1, 2])
+        decoder.save_state(state)
         _, err = run(capsys, "generate", graph, "--load-state", state, code=2)
         assert err == (
             "t2r: expected a prompt to continue a saved state with; received an empty one; give one with --prompt\n"

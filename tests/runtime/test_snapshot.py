@@ -7,6 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,6 +163,38 @@ def flip(data: st.DataObject, good: bytearray) -> bytearray:
     for place in data.draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=4)):
         changed[place] = data.draw(st.integers(0, 255))
     return changed
+
+
+def test_a_token_that_waits_to_be_read(opened: Open, tmp_path: Path) -> None:
+    decoder, path = opened(), tmp_path / "s.npz"
+    whole = decoder.generate([3, 1], 9, graphs.GREEDY)
+    decoder.reset()
+    first = decoder.generate([3, 1], 4, graphs.GREEDY)
+    decoder.save_state(path, first[-1])
+    decoder.reset()
+    token = decoder.load_state(path)
+    assert token == first[-1]
+    assert first + decoder.generate([token], 5, graphs.GREEDY) == whole
+    decoder.save_state(path)
+    assert decoder.load_state(path) is None
+
+
+@pytest.mark.parametrize("token", [-1, graphs.VOCABULARY, "3", 1.0, True, [1]])
+def test_a_token_that_is_none(token: Any, opened: Open, tmp_path: Path) -> None:
+    decoder, path = opened(), tmp_path / "s.npz"
+    with pytest.raises(UserError, match="expected a token in 0 … 10, or None"):
+        decoder.save_state(path, token)
+    decoder.save_state(path, 3)
+    members = {info.filename: content for info, content in contents(path)}
+    members["t2r.json"] = members["t2r.json"].replace(b'"token": 3', f'"token": {json.dumps(token)}'.encode())
+    write(path, members, zipfile.ZIP_STORED)
+    with pytest.raises(UserError, match="has a token that the model has not"):
+        decoder.load_state(path)
+
+
+def contents(path: Path) -> list[tuple[zipfile.ZipInfo, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        return [(info, archive.read(info)) for info in archive.infolist()]
 
 
 def test_a_place_that_cannot_be_written(saved: tuple[Decoder, Path], tmp_path: Path) -> None:

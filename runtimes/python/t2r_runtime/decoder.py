@@ -251,22 +251,31 @@ class Decoder:
         self._positions = positions
 
     @alone
-    def save_state(self, path: str | Path) -> None:
-        """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot."""
+    def save_state(self, path: str | Path, token: int | None = None) -> None:
+        """Write the states to a file, so that what was read need not be read again. See t2r_runtime.snapshot.
+
+        Args:
+            token: one that has been chosen and not read, as the last of `generate`: the text goes on with it.
+        """
         import t2r_runtime.snapshot as snapshot
 
-        snapshot.save(path, self.signature, self.state(), self.position)
+        snapshot.save(path, self.signature, self.state(), self.position, token)
 
     @alone
-    def load_state(self, path: str | Path) -> None:
+    def load_state(self, path: str | Path) -> int | None:
         """Go on from a file of `save_state`, as if nothing had happened between.
+
+        Returns:
+            The token that was saved with the states, which is the first to read now; None if there was none.
 
         Raises:
             UserError: not such a file, a damaged one, or one of another model. The states are as before then.
         """
         import t2r_runtime.snapshot as snapshot
 
-        self.set_state(*snapshot.load(path, self.signature))
+        states, position, token = snapshot.load(path, self.signature)
+        self.set_state(states, position)
+        return token
 
     def stream(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> Iterator[int]:
         """`generate`, one token at a time; what it refuses, it refuses at once."""

@@ -1,7 +1,9 @@
 """The states of a decoder as a file: an uncompressed .npz that numpy opens, one member a state.
 
-    t2r.json       {"snapshot": 1, "checkpoint_sha256": "…", "position": 517}
+    t2r.json       {"snapshot": 1, "checkpoint_sha256": "…", "position": 517, "token": 3}
     S.3.npy …      one array a state, as in the graph's metadata
+
+`token` is one that was chosen and has not been read; null, or not there at all, if there is none.
 
 A snapshot may come from a stranger. Nothing in it is ever unpickled or unpacked: members are stored, not compressed, so
 that a small file cannot become a large array, and names, dtypes and shapes are compared with the graph before any is
@@ -33,13 +35,18 @@ WHAT = "a snapshot written by save_state"
 Array = NDArray[Any]
 
 
-def save(path: str | Path, signature: Signature, states: Mapping[str, Array], position: int) -> None:
+def save(
+    path: str | Path, signature: Signature, states: Mapping[str, Array], position: int, token: int | None = None
+) -> None:
     """Write states to `path`, whole or not at all.
 
     Raises:
-        UserError: the place cannot be written to.
+        UserError: the place cannot be written to, or a token that the model has not.
     """
+    if not _is_token(token, signature):
+        raise UserError(f"a token in 0 … {signature.vocab_size - 1}, or None", repr(token), "give one of this model")
     head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
+    head |= {} if token is None else {"token": token}
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
         # ZipInfo dates every member 1980: the same states give the same bytes
         archive.writestr(zipfile.ZipInfo(HEAD), json.dumps(head))
@@ -48,11 +55,11 @@ def save(path: str | Path, signature: Signature, states: Mapping[str, Array], po
                 np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
-def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int]:
+def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int, int | None]:
     """Read states for the graph of `signature`.
 
     Returns:
-        The states by name, and the number of tokens they have read.
+        The states by name, the number of tokens they have read, and the token that was chosen then, if there is one.
 
     Raises:
         UserError: not a snapshot, a damaged one, one of another model, or one whose states have another form.
@@ -61,10 +68,10 @@ def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int]
     try:
         with zipfile.ZipFile(path) as archive:
             members = _members(archive)
-            position = _check_head(archive, members.pop(HEAD), signature)
+            position, token = _check_head(archive, members.pop(HEAD), signature)
             forms = {name.removesuffix(".npy"): _form(archive, info) for name, info in members.items()}
             check_states(signature, forms)
-            return {name: _array(archive, members[name + ".npy"]) for name in forms}, position
+            return {name: _array(archive, members[name + ".npy"]) for name in forms}, position, token
     except UserError:
         raise
     except Exception as error:  # numpy reads a header with Python's own parser, which raises anything
@@ -82,7 +89,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return members
 
 
-def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Signature) -> int:
+def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Signature) -> tuple[int, int | None]:
     if info.file_size > MAX_HEAD_BYTES:
         raise ValueError(f"{HEAD} is too large")
     head = json.loads(archive.read(info))
@@ -99,7 +106,13 @@ def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Sign
             f"one of the checkpoint {str(theirs)[:12]!r}",
             "read the prompt again with this model and save it",
         )
-    return int(head["position"])
+    if not _is_token(head.get("token"), signature):
+        raise ValueError(f"{HEAD} has a token that the model has not")
+    return head["position"], head.get("token")
+
+
+def _is_token(value: object, signature: Signature) -> bool:
+    return value is None or (type(value) is int and 0 <= value < signature.vocab_size)
 
 
 def _form(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, tuple[int, ...]]:
