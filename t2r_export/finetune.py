@@ -174,6 +174,10 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
     state = load_state(config.state_path, identity)
     if lora.attached(state.weights):
         lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # where the run stopped
+    shapes, saved = (
+        {name: tensor.shape for name, tensor in of.items()} for of in (student.state_dict(), state.weights)
+    )
+    compare(shapes, saved, str(config.state_path))
     student.load_state_dict(state.weights)
     return state
 

@@ -6,19 +6,20 @@ opening an untrusted file runs none of its code. `load` also opens a Hugging Fac
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from t2r_export.checkpoints.archive import FORMAT, OPEN, check_archive
+from t2r_export.checkpoints.archive import archive_sha256, check_archive, write_archive
 from t2r_export.checkpoints.importers import read_folder
+from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
@@ -26,9 +27,11 @@ from t2r_export.config.validation import brief
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import replacing
 
+FORMAT = "t2r-checkpoint"
 VERSION = 1
+GRAPHS = (".onnx", ".ort")
+OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 
 
@@ -58,10 +61,7 @@ def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance
     Raises:
         UserError: the file cannot be written, a weight is not finite, or `provenance` is not JSON data.
     """
-    data = _data(model, tokenizer, provenance)
-    with replacing(path) as part, part.open("wb") as file:
-        # a file object, because torch.save puts a path's own name into the archive
-        _write(lambda out: torch.save(data, out), file)
+    write_archive(path, _data(model, tokenizer, provenance))
 
 
 def made(model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> Checkpoint:
@@ -70,9 +70,8 @@ def made(model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any
     Raises:
         UserError: a weight is not finite, or `provenance` is not JSON data.
     """
-    data, digest = _data(model, tokenizer, provenance), hashlib.sha256()
-    torch.save(data, _Hashing(digest.update))
-    return Checkpoint(model.config, model, tokenizer, data["provenance"], digest.hexdigest())
+    data = _data(model, tokenizer, provenance)
+    return Checkpoint(model.config, model, tokenizer, data["provenance"], archive_sha256(data))
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
@@ -92,7 +91,7 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
 
 
 def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
-    if path.is_dir():
+    if os.path.isdir(path):
         found = read_folder(path)
         model = assemble(found.config, found.weights)
         return Checkpoint(found.config, model, found.tokenizer, found.provenance, found.sha256, found.notes)
@@ -151,51 +150,9 @@ def _unshared(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-class _Hashing:
-    """A file that is only hashed."""
-
-    def __init__(self, update: Callable[[Any], None]) -> None:
-        self.update = update
-
-    def write(self, data: Any) -> int:
-        self.update(data)
-        return memoryview(data).nbytes
-
-    def flush(self) -> None:
-        pass
-
-
-class _Recording:
-    """A file that remembers why a write failed: torch reports a full disk as a RuntimeError about its archive."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-def _write(save: Callable[[Any], None], file: IO[bytes]) -> None:
-    out = _Recording(file)
-    try:
-        save(out)
-    except Exception:
-        if out.error is not None:
-            raise out.error from None
-        raise
-
-
 def _read(path: Path) -> dict[str, Any]:
     """The file's dictionary, checked in its keys and their types."""
-    check_archive(path)
+    _check_instructions(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # about other kinds of archives, which are refused anyway
             # mapped, not read: pages come in as they are used, and leave again when memory is short
@@ -217,6 +174,25 @@ def _read(path: Path) -> dict[str, Any]:
         )
     _check_types(data, path)
     return data
+
+
+def _check_instructions(path: Path) -> None:
+    """Refuse what is no archive of tensors and plain data before torch obeys it."""
+    if not os.path.isfile(path):  # Path's own raises for a name that is too long
+        raise UserError(f"a checkpoint at {path}", "no ordinary file" if os.path.exists(path) else "nothing", OPEN)
+    if path.suffix in GRAPHS:
+        raise UserError("a checkpoint", f"the exported graph {path}", "name the model that it was exported from")
+    instructions = check_archive(path, "a checkpoint", OPEN)
+    try:
+        check_pickle(instructions)
+    except Reference as error:
+        expected = f"tensors and plain data, and nothing else, in {path}"
+        raise UserError(expected, printable(error), f"do not trust this file; {OPEN}") from error
+    except Refused as error:
+        received = f"something else: {printable(error)}"
+        raise UserError(f"a checkpoint of the format {FORMAT} in {path}", received, OPEN) from error
+    except Exception as error:  # damaged instructions can be anything to pickletools
+        raise UserError(f"a whole checkpoint in {path}", printable(error), OPEN) from error
 
 
 def _another(path: Path) -> UserError:

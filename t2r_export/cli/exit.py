@@ -34,7 +34,10 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 # errors of the machine, in whichever library they occur
-ENVIRONMENT = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+ENVIRONMENT = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+)
 REPORTED_PACKAGES = ("t2r-export", "t2r-runtime", "torch", "onnx", "onnxruntime", "numpy")
 
 

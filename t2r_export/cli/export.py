@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def command(
     **given: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
-    digest = sha256_beside(model) if model.is_file() else None  # before torch is imported, which takes as long
+    digest = sha256_beside(model) if os.path.isfile(model) else None  # before torch is imported, which takes as long
     with importing():
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export

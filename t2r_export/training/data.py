@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.model import ModelConfig
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import existing_file
 
 IntArray = npt.NDArray[Any]
 
@@ -133,8 +135,12 @@ def read_ids(path: Path, vocab_size: int) -> IntArray:
         UserError: an unreadable file, or one with anything else in it.
     """
     try:
-        ids: IntArray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        with warnings.catch_warnings(action="ignore"):  # about headers of older versions
+            # mapped first: a header may claim any size, and only what is in the file can be mapped
+            ids: IntArray = np.lib.format.open_memmap(existing_file(path, "an array of token ids"), mode="r")
+    except UserError:
+        raise
+    except Exception as error:  # a header is Python's own literals, and fails in as many ways
         raise UserError(f"an array of token ids in {path}", printable(error), "write it with numpy.save") from error
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
         raise UserError(
@@ -142,6 +148,7 @@ def read_ids(path: Path, vocab_size: int) -> IntArray:
             f"{ids.dtype} of shape {ids.shape}",
             "write token ids with numpy.save",
         )
+    ids = np.array(ids)
     _check_vocabulary(ids, vocab_size)
     return ids
 

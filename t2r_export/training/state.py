@@ -7,7 +7,6 @@ state. The file is beside the output and is replaced as a whole: a kill at any m
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from t2r_export.checkpoints.archive import check_archive, write_archive
+from t2r_export.config.validation import brief
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import replacing
+from t2r_runtime.files import existing_file
 
 FORMAT = "t2r-training"
 VERSION = 1
+AGAIN = "delete it and start again without --resume"
 
 
 @dataclass
@@ -38,8 +40,7 @@ class TrainingState:
 
 def save_state(path: Path, state: TrainingState) -> None:
     """Write the state, whole or not at all. Raises UserError where that is not possible."""
-    with replacing(path) as part:
-        torch.save({"format": FORMAT, "version": VERSION, **vars(state)}, part)
+    write_archive(path, {"format": FORMAT, "version": VERSION, **vars(state)})
 
 
 def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
@@ -49,19 +50,41 @@ def load_state(path: Path, identity: Mapping[str, Any]) -> TrainingState:
         UserError: not such a file, or one of a run with other options, data or models; the message names them.
     """
     try:
+        check_archive(existing_file(path, "a training state"), "a training state", AGAIN)
         data = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, KeyError, EOFError, OSError) as error:
-        reason = printable(error, 100)
-        raise UserError(f"a training state in {path}", reason, "delete it and start again without --resume") from error
+    except UserError:
+        raise
+    except Exception as error:  # damaged bytes make torch call its own functions with anything
+        raise UserError(f"a training state in {path}", printable(error, 100), AGAIN) from error
     known = set(TrainingState.__dataclass_fields__) | {"format", "version"}
     if not isinstance(data, dict) or set(data) != known or (data["format"], data["version"]) != (FORMAT, VERSION):
-        raise UserError(
-            f"a training state of version {VERSION} in {path}", "something else", "delete it and start without --resume"
-        )
+        raise damaged(path, "something else")
     del data["format"], data["version"]
     state = TrainingState(**data)
+    _check(state, path)
     check_identity(state.identity, identity, path)
     return state
+
+
+def damaged(path: Path, received: str) -> UserError:
+    """What to raise for a state that cannot be gone on with."""
+    return UserError(f"a training state of version {VERSION} in {path}", received, AGAIN)
+
+
+def _check(state: TrainingState, path: Path) -> None:
+    """Raise UserError unless every value has the type that it is written with."""
+    counts = (state.stage, state.step, state.tokens)
+    fine = (
+        all(type(count) is int and 0 <= count < 1 << 62 for count in counts)
+        and isinstance(state.identity, dict)
+        and isinstance(state.weights, dict)
+        and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in state.weights.items())
+        and isinstance(state.measured, dict)
+        and all(isinstance(name, str) and isinstance(nats, float) for name, nats in state.measured.items())
+        and (state.optimizer is None or isinstance(state.optimizer, dict))
+    )
+    if not fine:
+        raise damaged(path, "values of other types")
 
 
 def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
@@ -69,9 +92,13 @@ def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Pa
     keys = sorted({*saved, *wanted})
     differing = [key for key in keys if saved.get(key) != wanted.get(key)]
     if differing:
-        before, now = ("; ".join(f"{key} {printable(of.get(key), 60)}" for key in differing) for of in (saved, wanted))
+        before, now = ("; ".join(f"{key} {_spelt(of.get(key))}" for key in differing) for of in (saved, wanted))
         raise UserError(
             f"{before}, as in the run saved in {path}",
             now,
             "resume with the options and files of that run, or delete that file to start again",
         )
+
+
+def _spelt(value: Any) -> str:
+    return printable(value if isinstance(value, str) else brief(value), 60)

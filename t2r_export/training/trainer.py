@@ -30,8 +30,8 @@ from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.stages import LossWeights, Stage
-from t2r_export.training.state import TrainingState, save_state
-from t2r_runtime.errors import UserError
+from t2r_export.training.state import TrainingState, damaged, save_state
+from t2r_runtime.errors import UserError, printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -96,7 +96,10 @@ class Trainer:
         optimizer: Any = make_optimizer(trainable, peak, self.config.weight_decay, self.config.optimizer)
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
-            optimizer.load_state_dict(self.state.optimizer)
+            try:
+                optimizer.load_state_dict(self.state.optimizer)
+            except Exception as error:  # of another optimizer, or damaged: torch looks up whatever it expects
+                raise damaged(self.config.state_path, printable(error, 100)) from error
         module, optimizer = self.accelerator.prepare(stage, optimizer)
         self.log.start_stage(plan.stage, self.state.step, plan.steps)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
-import resource
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import folders
+from disk import full_disk
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
@@ -144,17 +144,6 @@ def test_provenance_is_json_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="plain JSON data as provenance; received .*Tensor is not JSON serializable"):
         checkpoint.save(tmp_path / "model.pt", random_model(), None, {"loss": torch.ones(1)})
     assert list(tmp_path.iterdir()) == []
-
-
-@contextlib.contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """Writing past a size fails. Only inside of it: pytest's own output may go to a file too."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [0, 1000, 9000])
@@ -508,3 +497,10 @@ def test_a_window_of_any_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="states of at most 2,147,483,648 bytes a sequence; received "):
         checkpoint.load(tmp_path / "long.pt")
     assert len(random_model(long).state_spec(max_state_bytes=1 << 40)) > 24
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".pt", "model.pt/more.pt", "y" * 300])
+def test_a_name_that_cannot_be_is_an_error_of_the_user(saved: Path, name: str) -> None:
+    refused(saved.parent / name, "a checkpoint at .*; received nothing; give a model.pt")
+    with pytest.raises(UserError, match="to be able to write .*; received (File name too long|Not a directory)"):
+        checkpoint.save(saved.parent / name, random_model(), None, {})

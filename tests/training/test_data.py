@@ -166,6 +166,53 @@ def test_messages_about_token_ids(tmp_path: Path) -> None:
     assert "received both" in corpus_error([good, texts.write_text(tmp_path / "text")])
 
 
+def npy(header: str, content: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode("latin-1") + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY",
+        b"PK\x03\x04 of an npz",
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}\n"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (4,)}\n", b"\0" * 31),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-4,)}\n", b"\0" * 32),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': 4}\n", b"\0" * 32),
+        npy("{'descr': '<i8', 'fortran_order': 1, 'shape': (4,)}\n", b"\0" * 32),
+        npy("{'descr': '<q9', 'fortran_order': False, 'shape': (4,)}\n", b"\0" * 32),
+        npy("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (4,)}\n", b"\0" * 32),
+        npy("{'descr': '|V0', 'fortran_order': False, 'shape': (4,)}\n"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (0,)}\n"),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': ()}\n", b"\0" * 8),
+        npy("{'descr': '<U3', 'fortran_order': False, 'shape': (1,)}\n", b"\0" * 12),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n", b"\0" * 12),
+        npy("{{{\n"),
+        npy("(" * 200 + "\n"),
+        npy("1L\n"),
+        npy("\xff\x00'\n"),
+    ],
+)
+def test_odd_token_ids_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "odd.npy").write_bytes(content)
+    assert corpus_error([tmp_path / "odd.npy"]).endswith(
+        ("write it with numpy.save", "write token ids with numpy.save")
+    )
+
+
+def test_several_arrays_in_one_file_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "many", a=np.zeros(4, np.int64))
+    (tmp_path / "many.npz").rename(tmp_path / "many.npy")
+    assert "write it with numpy.save" in corpus_error([tmp_path / "many.npy"])
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "text/more", "x" * 300 + ".npy", "text/more.npy"])
+def test_a_name_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "text").write_text("a")
+    assert "received" in corpus_error([tmp_path / name])
+
+
 def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a checkpoint without one; give token ids as a \.npy file"):
         read_corpus([texts.write_text(tmp_path / "text")], None, MODEL)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from disk import full_disk
 from t2r_export.training.state import TrainingState, load_state, save_state
 from t2r_runtime.errors import UserError
 
@@ -64,3 +66,69 @@ def test_no_code_is_run_and_no_other_file_is_taken(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_the_users_to_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write"):
         save_state(tmp_path / "absent" / "state", state())
+
+
+@pytest.mark.parametrize("size", [0, 1000, 2500])
+def test_a_full_disk_keeps_the_earlier_state(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "state"
+    save_state(path, state())
+    before = path.read_bytes()
+    assert len(before) > 2500
+    with pytest.raises(UserError, match="to be able to write .*; choose another place, or make room"), full_disk(size):
+        save_state(path, state())
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_bytes_are_an_error_of_the_user(tmp_path: Path, seed: int) -> None:
+    """A state that is loaded is the one that was saved; what has no checksum is nothing that is read."""
+    path, saved = tmp_path / "state", state()
+    save_state(path, saved)
+    content = bytearray(path.read_bytes())
+    generator = torch.Generator().manual_seed(seed)
+    for place in torch.randint(0, len(content), (1 + seed % 5,), generator=generator).tolist():
+        content[place] ^= 1 << seed % 8
+    path.write_bytes(content[: len(content) - 1000 * (seed % 2)])
+    try:
+        found = load_state(path, saved.identity)
+    except UserError as error:
+        message = str(error)
+    else:
+        assert torch.equal(found.weights["w"], saved.weights["w"])
+        return
+    assert message.isprintable()
+    assert "start again without --resume" in message
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *((name, value) for name in ("stage", "step", "tokens") for value in (-1, 1.5, True, None, 10**30, "1")),
+        ("weights", []),
+        ("weights", {"w": 1.0}),
+        ("weights", {3: torch.ones(1)}),
+        ("measured", {"teacher": "x"}),
+        ("measured", None),
+        ("optimizer", 3),
+        ("identity", None),
+        ("format", torch.ones(3)),
+        ("version", [1]),
+    ],
+)
+def test_a_value_of_another_type_is_an_error_of_the_user(tmp_path: Path, name: str, value: Any) -> None:
+    saved = state()
+    data = {"format": "t2r-training", "version": 1, **vars(saved), name: value}
+    torch.save(data, tmp_path / "state")
+    with pytest.raises(UserError, match="a training state of version 1 in .*; delete it and start again"):
+        load_state(tmp_path / "state", saved.identity)
+
+
+def test_a_difference_without_end_has_a_short_message(tmp_path: Path) -> None:
+    saved, endless = state(), [1]
+    for _ in range(60):
+        endless = [endless, endless]  # type: ignore[list-item]
+    saved.identity["seed"] = endless
+    save_state(tmp_path / "state", saved)
+    with pytest.raises(UserError, match="expected seed .*as in the run saved"):
+        load_state(tmp_path / "state", {**saved.identity, "seed": 2})
