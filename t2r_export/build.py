@@ -15,10 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
@@ -26,6 +24,7 @@ from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.data import read_documents
+from t2r_export.vocabulary import train_tokenizer, without_held_out
 from t2r_runtime.errors import UserError
 
 TOP = {"text", "source", "tokenizer", "model", "teacher", "student"}
@@ -67,34 +66,6 @@ def build(
         results = [{**asdict(s), "path": s.path.name} for s in students]
         write_bytes(work / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     return students
-
-
-def without_held_out(documents: list[str]) -> list[str]:
-    """What a tokenizer learns from: all but the last tenth of the documents, or where they are few, of their text."""
-    if len(documents) >= 10:
-        return documents[: -(len(documents) // 10)]
-    text = "\n\n".join(documents)
-    return [text[: len(text) - len(text) // 10]]
-
-
-def train_tokenizer(documents: list[str], vocab_size: int) -> str:
-    """A byte-level BPE (Sennrich et al. 2016) with one special token, 0, that begins and ends a document.
-
-    Returns:
-        The text of a tokenizer.json.
-    """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[SEPARATOR],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(documents, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{SEPARATOR} $A", special_tokens=[(SEPARATOR, 0)])
-    return str(tokenizer.to_str())
 
 
 def _teacher(plan: Mapping[str, Any], text: Path, work: Path, on_progress: Callable[[str], object]) -> Path:

@@ -1,0 +1,70 @@
+"""Tokenizers of bytes, and learned from a text; and the page that builds a model with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, pre_tokenizers
+
+import t2r_runtime
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import main
+from t2r_export.vocabulary import byte_tokenizer, train_tokenizer, without_held_out
+from test_readme import ROOT, fenced
+
+STORY = "Once there was a small red hen. She ran to the hill, and the hill was far."
+TEXT = "naïve\x00 \t\n  Grüße, 日本 \N{GRINNING FACE}<|end|>"
+
+
+def test_a_token_is_a_byte() -> None:
+    tokenizer = t2r_runtime.Tokenizer(byte_tokenizer())
+    assert tokenizer.encode(TEXT) == list(TEXT.encode())
+    assert tokenizer.decode(list(TEXT.encode())) == TEXT
+    library = Tokenizer.from_str(byte_tokenizer())
+    assert library.get_vocab_size() == 256
+    assert library.get_vocab().keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    assert sorted(library.get_vocab().values()) == list(range(256))
+
+
+def test_special_tokens_come_after_the_bytes() -> None:
+    library = Tokenizer.from_str(byte_tokenizer(["<|begin|>", "<|end|>"]))
+    assert library.get_vocab_size() == 258
+    assert [library.token_to_id(name) for name in ("<|begin|>", "<|end|>")] == [256, 257]
+    assert library.decode([256, *b"hen", 257]) == "hen"
+
+
+def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
+    tokenizer = Tokenizer.from_str(train_tokenizer([STORY] * 3, 280))
+    ids = tokenizer.encode("a small naïve hen").ids
+    assert ids[0] == 0
+    assert tokenizer.decode(ids) == "a small naïve hen"
+
+
+def test_what_is_held_out_is_not_learned_from() -> None:
+    assert without_held_out([str(i) for i in range(25)]) == [str(i) for i in range(23)]
+    assert without_held_out(["a" * 20]) == ["a" * 18]
+    assert without_held_out(["a" * 10, "b" * 8]) == ["a" * 10 + "\n\n" + "b" * 6]
+    assert without_held_out(["a"]) == ["a"]
+
+
+PAGE = (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8")
+
+
+def test_the_page_on_ones_own_models_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its programs, word for word and one after the other; it prints what the page says, and its commands run."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text((STORY + "\n") * 20)
+    names: dict[str, object] = {}
+    printed = fenced(PAGE)
+    for program in fenced(PAGE, "python"):
+        exec(program, names)
+        out = capsys.readouterr().out
+        if "print(" in program:
+            assert out == printed.pop(0)
+    assert checkpoint.load("model.pt").config.head_bias
+    assert len(t2r_runtime.Decoder("out.onnx").generate(list(b"hen"), max_tokens=3)) > 0
+    for line in fenced(PAGE, "sh")[0].splitlines():
+        assert main(line.partition("#")[0].split()[1:]) == 0, line
