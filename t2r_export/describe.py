@@ -134,7 +134,8 @@ def _graph(path: Path) -> Description:
     signature = Signature.from_metadata(content.metadata)
     layers = [_checked(dict(layer)) for layer in signature.layers]
     tokenizer = signature.tokenizer is not None
-    short = {k: v for k, v in replace(signature, tokenizer=None).to_metadata().items() if k != PREFIX + "tokenizer"}
+    said = replace(signature, tokenizer=None, chat_template=None).to_metadata()
+    short = {key: value for key, value in said.items() if key != PREFIX + "tokenizer"}
     return Description(
         file=str(path),
         kind="graph",
@@ -152,6 +153,7 @@ def _graph(path: Path) -> Description:
             "operators": dict(content.operators.most_common()),
             "batch": signature.batch or "any",
             "tokenizer": tokenizer,
+            "chat_template": signature.chat_template is not None,
             "target": signature.target,
             "quantization": signature.quantization,
             "companions": sorted(signature.graphs),

@@ -118,4 +118,5 @@ def _signature(
         top_k=options.top_k,
         role=STEP,
         graphs={},
+        chat_template=checkpoint.chat_template,
     )

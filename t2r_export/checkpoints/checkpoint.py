@@ -26,6 +26,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import brief
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
+from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable
 
 FORMAT = "t2r-checkpoint"
@@ -45,6 +46,13 @@ class Checkpoint:
     provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
     sha256: str  # of the file, or of the folder's files (see importers.files)
     notes: tuple[str, ...] = ()  # what a person should know of an import, a line each
+
+    @property
+    def chat_template(self) -> dict[str, Any] | None:
+        """How messages become a text, as t2r_runtime.chat has it: part of the origin, which every stage hands on."""
+        origin = self.provenance.get("origin")
+        found = origin.get("chat_template") if isinstance(origin, dict) else None
+        return found if isinstance(found, dict) and is_chat_template(found) else None
 
 
 def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2r_export.cli import providers
+from t2r_export.cli import providers, sampling
 from t2r_export.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import GENERATE
@@ -34,19 +34,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Largest number of tokens to generate; 0 only reads the prompt.",
 )
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature; 0 is greedy.")
-@click.option(
-    "--top-k", type=int, default=0, show_default=True, help="Sample from the K most likely tokens; 0 is no limit."
-)
-@click.option(
-    "--top-p",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Sample from the smallest set of tokens whose probabilities reach P.",
-)
-@click.option("--seed", type=int, help="Seed of the sampling. Default: a new one every time.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
+@sampling.options
 @providers.options
 @click.option("--save-state", type=click.Path(path_type=Path), help="File to save the state after the text to.")
 @click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to continue from.")
@@ -71,7 +59,7 @@ def command(
     """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
     from t2r_runtime import Sampling, Tokenizer
 
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    rules = Sampling(temperature, top_k, top_p, seed)
     decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)
@@ -84,7 +72,7 @@ def command(
     if max_tokens:
         watched = not as_json and (GENERATE not in decoder.signature.graphs or sys.stdout.isatty())
         callback = printer.token if watched else None
-        written = decoder.generate(read, max_tokens, sampling, callback)
+        written = decoder.generate(read, max_tokens, rules, callback)
         for token in () if watched else written:
             printer.token(token)
     elif save_state is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable
 
 CONTRACT_VERSION = 1
@@ -36,6 +37,7 @@ GROWING = "T"  # a dimension that is 0 at the start and 1 longer after each step
 TOKENS = "N"  # a dimension given by the caller, anew in each run
 
 PREFIX = "t2r."  # of every metadata key
+OPTIONAL = ("chat_template",)  # keys that are there only where they say something
 DTYPES = ("float32", "float16", "int32", "int64")
 MAX_STATE_BYTES = 1 << 31  # of all states at batch 1: what a stranger's graph may make us allocate, unless we say more
 MAX_VOCABULARY = 1 << 24  # so that logits are bounded too
@@ -133,6 +135,7 @@ class Signature:
     top_k: int | None  # how many of the largest logits the graph gives apart; None: it has no such outputs
     role: str  # of ROLES: what the graph does
     graphs: Mapping[str, str]  # role → file name of the step graph's companions, which lie beside it
+    chat_template: Mapping[str, Any] | None = None  # see t2r_runtime.chat; graphs without the key have none
 
     @property
     def chained(self) -> tuple[StateSpec, ...]:
@@ -142,10 +145,11 @@ class Signature:
     def companion(self, role: str) -> Signature:
         """The signature of the step graph's companion of that role.
 
-        The same but for the role; it names no graphs and holds no tokenizer, which the step graph does. A generation
-        graph has no `top_k` outputs, and its states have a batch of 1.
+        The same but for the role; it names no graphs, and holds no tokenizer and no chat template, which the step graph
+        does. A generation graph has no `top_k` outputs, and its states have a batch of 1.
         """
-        return replace(self, role=role, graphs={}, tokenizer=None, top_k=None if role == GENERATE else self.top_k)
+        top_k = None if role == GENERATE else self.top_k
+        return replace(self, role=role, graphs={}, tokenizer=None, chat_template=None, top_k=top_k)
 
     def require_batch(self, batch: int) -> None:
         """Refuse a number of sequences that is less than 1, or another than the graph was exported for.
@@ -197,7 +201,8 @@ class Signature:
         values["states"] = [asdict(s) for s in self.states]
         values["layers"] = [dict(layer) for layer in self.layers]
         values["graphs"] = dict(self.graphs)
-        return {PREFIX + key: json.dumps(value, sort_keys=True) for key, value in values.items()}
+        left_out = [key for key in OPTIONAL if values[key] is None]
+        return {PREFIX + key: json.dumps(value, sort_keys=True) for key, value in values.items() if key not in left_out}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], max_state_bytes: int = MAX_STATE_BYTES) -> Signature:
@@ -223,7 +228,8 @@ class Signature:
                 f"version {contract}",
                 "export the model again, or use the runtime of that version",
             )
-        values = {key: _read(metadata, key) for key in cls.__dataclass_fields__}
+        left_out = [key for key in OPTIONAL if PREFIX + key not in metadata]
+        values = {key: _read(metadata, key) for key in cls.__dataclass_fields__ if key not in left_out}
         no_lists = [key for key in ("states", "eos_tokens", "layers") if not isinstance(values[key], list)]
         if no_lists:
             raise _bad_metadata(f"no list as {', '.join(no_lists)}")
@@ -283,6 +289,7 @@ def _malformed(signature: Signature) -> list[str]:
         and all(type(d) in (int, str) for spec in signature.states for d in spec.shape),
         "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
         "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
+        "chat_template": signature.chat_template is None or is_chat_template(signature.chat_template),
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
         "role": isinstance(signature.role, str) and signature.role in ROLES,
         "graphs": isinstance(signature.graphs, Mapping)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from t2r_runtime.chat import render, require_chat_template
 from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import Signature
@@ -21,15 +22,21 @@ class Tokenizer:
     Args:
         tokenizer: the text of a tokenizer.json.
         bos_token: stands in for an empty prompt; None if the model has none.
+        chat_template: how messages become a text, as t2r_runtime.chat has it; None if the model has none.
 
     Raises:
         UserError: see t2r_runtime.tokenizer_file.library_tokenizer.
     """
 
-    def __init__(self, tokenizer: str, bos_token: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: str, bos_token: int | None = None, chat_template: Mapping[str, Any] | None = None
+    ) -> None:
         self._tokenizer: Any = library_tokenizer(tokenizer)
         require_kind(bos_token, (int, type(None)), "a token or None as bos_token")
         self._bos = bos_token
+        if chat_template is not None:
+            require_chat_template(chat_template)
+        self._chat = chat_template
 
     @classmethod
     def of(cls, signature: Signature) -> Tokenizer:
@@ -43,19 +50,45 @@ class Tokenizer:
             raise UserError(
                 "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer"
             )
-        return cls(signature.tokenizer, signature.bos_token)
+        return cls(signature.tokenizer, signature.bos_token, signature.chat_template)
 
-    def encode(self, text: str) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+        """The text that a chat model goes on with after `messages`, by its own template.
+
+        Encode it with `special_tokens=False`: the template has written them.
+
+        Args:
+            messages: `{"role": "user", "content": "…"}`, of plain JSON data, oldest first.
+            add_generation_prompt: end where the model's answer begins.
+
+        Raises:
+            UserError: a model without a template, and see t2r_runtime.chat.render.
+        """
+        if self._chat is None:
+            raise UserError("a model with a chat template", "one without", "write the prompt yourself")
+        return render(self._chat, messages, add_generation_prompt)
+
+    @property
+    def end_of_turn(self) -> int | None:
+        """The token that ends a turn by the template's own `eos_token`, beside those that the graph names; or None."""
+        text = None if self._chat is None else self._chat["tokens"].get("eos_token")
+        found = None if text is None else self._tokenizer.token_to_id(text)
+        return None if found is None else int(found)
+
+    def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token numbers, with the special tokens that the tokenizer itself puts around a text.
 
         An empty text is the BOS token.
+
+        Args:
+            special_tokens: False leaves out those around the text, which has its own: what `chat` gives.
 
         Raises:
             UserError: an empty text, and a model without a BOS token; or text that cannot be UTF-8.
         """
         _require_text(text)
         with no_panic("a text that this tokenizer takes"):
-            ids: list[int] = self._tokenizer.encode(text).ids
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special_tokens).ids
         if not ids and self._bos is None:
             raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")
         return ids or [int(self._bos or 0)]

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, Source
+from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
 from t2r_export.checkpoints.weights import EMBEDDING, as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
@@ -65,7 +66,9 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     tensors = _tensors(files, importer)
     weights = _weights(config, importer, tensors, folder)
     tokenizer = _tokenizer(files)
-    origin = {
+    chat, passed_over = chat_template(files)
+    notes += passed_over
+    origin: dict[str, Any] = {
         "format": "huggingface",
         "name": folder.resolve().name,
         "model_type": fields.get("model_type"),
@@ -74,6 +77,8 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         "config_keys_not_used": fields.unread(),
         "files": files.hashes(),
     }
+    if chat is not None:
+        origin["chat_template"] = chat
     if fields.unread():
         notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
     return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), tuple(notes))

@@ -1,0 +1,76 @@
+"""The chat template of a Hugging Face folder, from its files into a graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import folders
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.importers.chat import LIMITS
+from t2r_export.convert import provenance
+from t2r_export.export import export
+from t2r_runtime import Decoder
+from t2r_runtime.chat import MAX_TEMPLATE, MAX_TOKEN
+from t2r_runtime.errors import UserError
+
+TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}"
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return folders.write_llama(tmp_path / "llama")
+
+
+def told(folder: Path, **config: Any) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def test_it_travels_into_the_graph(llama: Path, tmp_path: Path) -> None:
+    told(llama, chat_template=TEMPLATE, bos_token="<s>", eos_token={"content": "</s>", "lstrip": False}, pad_token=None)
+    expected = {"template": TEMPLATE, "tokens": {"bos_token": "<s>", "eos_token": "</s>"}}
+    found = checkpoint.load(llama)
+    assert found.chat_template == expected
+    assert "tokenizer_config.json" in found.provenance["origin"]["files"]
+    checkpoint.save(tmp_path / "m.pt", found.model, None, provenance(found, mixer="none"))  # as a stage hands it on
+    again = checkpoint.load(tmp_path / "m.pt")
+    assert again.chat_template == expected
+    export(again, tmp_path / "g.onnx")
+    assert Decoder(tmp_path / "g.onnx").signature.chat_template == expected
+
+
+def test_where_it_stands(llama: Path) -> None:
+    assert checkpoint.load(llama).chat_template is None
+    told(llama, chat_template=[{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}])
+    assert checkpoint.load(llama).chat_template == {"template": "b", "tokens": {}}
+    (llama / "chat_template.jinja").write_text("c")
+    assert checkpoint.load(llama).chat_template == {"template": "c", "tokens": {}}
+    (llama / "tokenizer_config.json").unlink()
+    assert checkpoint.load(llama).chat_template == {"template": "c", "tokens": {}}
+
+
+@pytest.mark.parametrize("value", [3, None, [3], [{"name": "tools", "template": "a"}], {}, [{"name": "default"}]])
+def test_none_that_talks(value: Any, llama: Path) -> None:
+    told(llama, chat_template=value, bos_token=3, eos_token={"content": 3})
+    assert checkpoint.load(llama).chat_template is None
+
+
+def test_bounds(llama: Path) -> None:
+    told(llama, chat_template="a" * MAX_TEMPLATE, bos_token="b" * (MAX_TOKEN + 1), eos_token="e")
+    assert checkpoint.load(llama).chat_template == {"template": "a" * MAX_TEMPLATE, "tokens": {"eos_token": "e"}}
+    told(llama, chat_template="a" * (MAX_TEMPLATE + 1))
+    found = checkpoint.load(llama)
+    assert found.chat_template is None
+    assert any("its chat template has 65537 characters, more than 65536" in note for note in found.notes)
+    (llama / "chat_template.jinja").write_bytes(b" " * (LIMITS["chat_template.jinja"] + 1))
+    with pytest.raises(UserError, match="at most .* bytes in .*chat_template.jinja; received more"):
+        checkpoint.load(llama)
+
+
+def test_a_damaged_config(llama: Path) -> None:
+    (llama / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match="expected JSON in .*tokenizer_config.json"):
+        checkpoint.load(llama)

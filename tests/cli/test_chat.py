@@ -1,0 +1,111 @@
+"""`t2r chat`: answers on stdout, and a state that stays between turns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli.chat import Conversation
+from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+from t2r_runtime import Decoder, Sampling, Tokenizer, UserError
+
+WHOLE = "{% for m in messages %}{{ m.content }}{% if m.role != 'assistant' %},{% endif %}{% endfor %}"
+LAST = "{{ messages[-1].content }},"
+SAID = ["hello there", "what", "why not"]
+GREEDY = Sampling(temperature=0)
+
+
+def write(folder: Path, template: str | None) -> Path:
+    """A graph of a random model that writes letters, and whose turns end with a full stop."""
+    torch.manual_seed(1)
+    origin = {} if template is None else {"chat_template": {"template": template, "tokens": {"eos_token": "."}}}
+    checkpoint.save(folder / "m.pt", Transformer(CONFIG).eval(), letter_tokenizer(), {"origin": origin})
+    export(checkpoint.load(folder / "m.pt"), folder / "g.onnx")
+    return folder / "g.onnx"
+
+
+@pytest.fixture(scope="module", params=[WHOLE, LAST], ids=["whole", "last"])
+def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return write(tmp_path_factory.mktemp("chat"), request.param), request.param
+
+
+class Counting:
+    """A decoder that says what it was given to read."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder, self.given = decoder, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.decoder, name)
+
+    def stream(self, ids: list[int], *rest: Any) -> Iterator[int]:
+        self.given.append(len(ids))
+        return self.decoder.stream(ids, *rest)
+
+
+def test_every_turn_is_as_from_the_start(graph: tuple[Path, str]) -> None:
+    path, template = graph
+    decoder, other = Counting(Decoder(path)), Decoder(path)
+    tokenizer = Tokenizer.of(other.signature)
+    talk = Conversation(decoder, tokenizer, GREEDY, 12)  # type: ignore[arg-type]
+    whole = []
+    for said in SAID:
+        messages = [*talk.messages, {"role": "user", "content": said}]
+        ids = tokenizer.encode(tokenizer.chat(messages), special_tokens=False)
+        answer = "".join(talk.answer(said))
+        other.reset()
+        stop = Sampling(temperature=0, stop_tokens=[LETTERS.index(".")])
+        assert answer == tokenizer.decode(other.generate(ids, 12, stop))
+        assert talk.messages[-1] == {"role": "assistant", "content": answer}
+        whole.append(len(ids))
+    if template == WHOLE:  # the last token of an answer, what the user said, and a comma
+        assert decoder.given == [whole[0], *(1 + len(said) + 1 for said in SAID[1:])]
+    else:
+        assert decoder.given == whole
+
+
+def test_the_verb(graph: tuple[Path, str], capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = graph
+    options = ["--temperature", 0, "--max-tokens", 12]
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello there\n\n  \nwhat\r\nwhy not"))
+    out, err = run(capsys, "chat", path, *options)
+    decoder = Decoder(path)
+    talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
+    assert out.splitlines() == ["".join(talk.answer(said)) for said in SAID]
+    assert err == ""
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello there"))
+    told, _ = run(capsys, "chat", path, *options, "--system", "be kind")
+    talk = Conversation(decoder, talk.tokenizer, GREEDY, 12, [{"role": "system", "content": "be kind"}])
+    assert told == "".join(talk.answer("hello there")) + "\n"
+
+
+def test_an_answer_that_is_left_is_forgotten(graph: tuple[Path, str]) -> None:
+    decoder = Decoder(graph[0])
+    talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
+    expected = "".join(talk.answer("hello there"))
+    talk.messages.clear()
+    next(talk.answer("something else"))
+    assert talk.messages == []
+    assert "".join(talk.answer("hello there")) == expected
+
+
+def test_without_a_template(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, None)
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    _, err = run(capsys, "chat", path, code=2)
+    assert err == "t2r: expected a model with a chat template; received one without; write the prompt yourself\n"
+
+
+def test_a_template_that_refuses(tmp_path: Path) -> None:
+    decoder = Decoder(write(tmp_path, "{{ raise_exception('no') }}"))
+    talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
+    with pytest.raises(UserError, match="received no; change the messages"):
+        list(talk.answer("hello"))
