@@ -15,8 +15,6 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +23,8 @@ from typing import Any
 import click
 import numpy as np
 import onnxruntime as ort
+
+from t2r_export import python
 
 STEPS, PROMPT, WARMUP = 60, 256, 10
 FINETUNE = ["--stages", "transfer,distill", "--steps", "20,20"]
@@ -42,13 +42,13 @@ class Tree:
     def run(self, *arguments: str | Path) -> float:
         """Seconds that a command takes as a process; it must succeed."""
         path = os.pathsep.join(map(str, (self.root, self.root / "runtimes" / "python")))
-        command = [sys.executable, "-P", "-c", "from t2r_export.cli import main; main()", *map(str, arguments)]
+        program = "from t2r_export.cli import main; main()"
         start = time.perf_counter()
-        done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": path}, cwd=self.work, capture_output=True, text=True
+        status, _, said = python.run(
+            "-c", program, *map(str, arguments), env={**os.environ, "PYTHONPATH": path}, cwd=self.work
         )
-        if done.returncode != 0:
-            raise click.ClickException(f"{self.root}: t2r {shlex.join(map(str, arguments))}: {done.stderr[-500:]}")
+        if status != 0:
+            raise click.ClickException(f"{self.root}: t2r {shlex.join(map(str, arguments))}: {said[-500:]}")
         return time.perf_counter() - start
 
     def companion(self, graph: str) -> Path:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from t2r_export.version import __version__
+
 if TYPE_CHECKING:
     from t2r_export.api import Model, load
 
 __all__ = ["Model", "__version__", "load"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """`load` and `Model` when they are asked for: the command line starts without torch."""
     if name not in ("Model", "load"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from t2r_export import api
+    import t2r_export.api as api
 
     return getattr(api, name)

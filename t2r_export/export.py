@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t2r_export import __version__
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.model import ModelConfig
@@ -22,6 +21,7 @@ from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.reader import PARAMETERS
 from t2r_export.graph.recording import build_graph
+from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
 

@@ -49,7 +49,8 @@ ROOMS = {
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
-SHARED = {"t2r_export", "t2r_export.errors", "t2r_export.files", "t2r_export.python"}  # what every room may import
+# what every room may import
+SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".python")}
 ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
 ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
 
@@ -91,7 +92,7 @@ def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
     """Whether a file of that room may import the module `name`."""
     rules, top = ROOMS[room], name.partition(".")[0]
     if top == "t2r_export":
-        if name in SHARED or name.rpartition(".")[0] in SHARED - {"t2r_export"} or name == "t2r_export.__version__":
+        if name in SHARED or name.rpartition(".")[0] in SHARED - {"t2r_export"}:
             return True
         if rules.rooms == {"*"}:
             return True

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import click
 
-from t2r_export import __version__
 from t2r_export.cli import exit as errors
 from t2r_export.cli import startup
+from t2r_export.version import __version__
 from t2r_runtime.signature import CONTRACT_VERSION
 
 VERBS = {  # verb: (module, help in one line)

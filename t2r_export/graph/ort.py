@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from t2r_export import python
 from t2r_export.files import write_bytes
 from t2r_export.graph.trial import run_once
+from t2r_export.python import run as run_python
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
 
@@ -85,7 +85,7 @@ def _tool(name: str, *arguments: str | Path) -> str:
     """What a tool of ONNX Runtime says on stderr."""
     # the variable lets ONNX Runtime read opset 27; what comes out runs without it
     environment = {**os.environ, "ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
-    code, out, err = python.run("-m", f"onnxruntime.tools.{name}", *map(str, arguments), env=environment)
+    code, out, err = run_python("-m", f"onnxruntime.tools.{name}", *map(str, arguments), env=environment)
     if code:
         raise RuntimeError(f"onnxruntime.tools.{name} failed:\n{out[-2000:]}\n{err[-4000:]}")
     return err

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import onnx
 from onnx import helper
 
-from t2r_export import __version__
 from t2r_export.config.targets import TARGETS, Target
 from t2r_export.graph.layout import low_name
 from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Value, value_info
 from t2r_export.graph.weights import refer, shape
 from t2r_export.model.transformer import Transformer
+from t2r_export.version import __version__
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, StateSpec
 
 DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more

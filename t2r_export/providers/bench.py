@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from t2r_export import __version__
 from t2r_export.providers.bandwidth import Bandwidth, TokenBytes, bandwidth, token_bytes
 from t2r_export.providers.subprocess import Worker
 from t2r_export.providers.timed import TimedDecoder
+from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFILL, Signature
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from t2r_export import python
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.quantize import MIN_CALIBRATION, SCHEMES, QuantizeConfig, scheme
 from t2r_export.export import export
@@ -27,6 +26,7 @@ from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.subprocess import SubprocessDecoder, remote_versions
+from t2r_export.python import THIS
 from t2r_export.quantize import calibration_tokens, quantize
 from t2r_export.training.sample import sample
 from t2r_export.verify import verify
@@ -106,7 +106,7 @@ def parity_matrix(
             # a text that does not serve is a mistake to correct, not the reason of a cell
             calibration_tokens(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
         for provider in providers:
-            command = (pythons or {}).get(provider, python.THIS)
+            command = (pythons or {}).get(provider, THIS)
             missing = None
             if any(_open(known, provider, precision) for precision in precisions):
                 try:

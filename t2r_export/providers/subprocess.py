@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_export import python
+from t2r_export.python import THIS
+from t2r_export.python import start as start_python
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.signature import Signature
 from t2r_runtime.stepper import Ids
@@ -34,13 +35,13 @@ class Worker:
         UserError: nothing starts.
     """
 
-    def __init__(self, command: str = python.THIS, kind: type = Decoder) -> None:
+    def __init__(self, command: str = THIS, kind: type = Decoder) -> None:
         # last on the path: that Python has its own numpy
         packages = [str(Path(inspect.getfile(c)).parents[c.__module__.count(".")]) for c in (Decoder, kind)]
         # a Python before 3.11 still puts the current folder first
         paths = f"import sys; sys.path[:] = [p for p in sys.path if p] + {packages!r}"
         program = f"{paths}; import runpy; runpy.run_path({SERVED!r}, run_name='__main__')"
-        self._process = python.start(
+        self._process = start_python(
             *("-c", program, kind.__module__, kind.__qualname__),
             command=command,
             stdin=subprocess.PIPE,
