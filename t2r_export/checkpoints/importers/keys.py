@@ -66,7 +66,10 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "attn_output_gate": (None, False),
 }
 # what new families call such things: an unknown key of one of these names is refused, too
-SCALES = re.compile(r"\w*_(multipliers?|softcap|soft_cap|softcapping)")
+NAMED = {
+    re.compile(r"\w*_multipliers?"): (None, 1),
+    re.compile(r"\w*(softcap|soft_cap|softcapping)"): (None,),
+}
 
 
 def _words(text: str) -> frozenset[str]:
@@ -110,7 +113,9 @@ class Keys:
         """The values that a key may have without being refused; None: any."""
         if key in self.read or key in self.harmless or key in self.aliases:
             return None
-        return self.refused.get(key, (None, 1) if SCALES.fullmatch(key) else None)
+        if key in self.refused:
+            return self.refused[key]
+        return next((neutral for name, neutral in NAMED.items() if name.fullmatch(key)), None)
 
 
 def keys(

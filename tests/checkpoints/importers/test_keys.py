@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from checkpoints.importers.key_tables import page
 from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
@@ -107,6 +108,12 @@ def test_every_key_of_transformers_is_read_refused_or_harmless(family: str) -> N
     for key in classes(family):
         assert sum(key in table for table in tables) == 1, key
     assert keys.aliases == config_class(family).attribute_map
+
+
+def test_the_page_of_keys_is_that_of_the_tables() -> None:
+    """python tests/checkpoints/importers/key_tables.py > docs/config-keys.md"""
+    written = Path(__file__).parents[3] / "docs" / "config-keys.md"
+    assert written.read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("family", IMPORTERS)
@@ -235,6 +242,8 @@ def test_keys_together_are_obeyed(family: str, changes: dict[str, Any], tmp_path
         ("llama", "no_rope_layers", [1, 0, 1]),
         ("qwen2", "embedding_multiplier", 12),
         ("qwen3", "final_logit_softcapping", 30.0),
+        ("llama", "softcap", 1),
+        ("gpt2", "lm_head_multiplier", 2),
         ("mistral", "layer_types", [FULL, SLIDING, FULL]),
         ("mistral", "attention_chunk_size", 8),
         ("gpt2", "scale_attn_weights", False),

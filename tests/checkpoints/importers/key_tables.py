@@ -1,0 +1,71 @@
+"""docs/config-keys.md, made of the importers' tables: `python tests/checkpoints/importers/key_tables.py` prints it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from t2r_export.checkpoints.importers import IMPORTERS
+from t2r_export.checkpoints.importers.keys import GENERATION, HARMLESS, NAMED, REFUSED
+
+HEAD = """# Keys of config.json
+
+What an import does with each key of a family's `config.json`, so that a model here is the model that transformers makes
+of the same file, or an error. Made of the importers' tables by `tests/checkpoints/importers/key_tables.py`; a test
+compares it with them, and them with the installed transformers.
+
+- **Read**: obeyed, with the default that transformers' class of the family has where the key is absent.
+- **Refused**: another value than those named would make another function, in transformers or in the family that the key
+  is from. The error names the key.
+- **Harmless**: any value; it changes nothing that is computed at inference.
+
+Any other key is passed over, as transformers does, and named in a line on stderr and in the checkpoint's provenance
+(`config_keys_not_used`). Special tokens that the vocabulary does not have are passed over with a line of their own.
+
+## Every family
+"""
+
+
+def spelt(value: Any) -> str:
+    return f"`{json.dumps(value)}`"
+
+
+def refused(table: Mapping[str, tuple[Any, ...]]) -> str:
+    rows = [f"| `{key}` | {', '.join(map(spelt, neutral))} |" for key, neutral in sorted(table.items())]
+    return "\n".join(["| refused | unless it is absent or |", "|---|---|", *rows])
+
+
+def harmless(keys: Iterable[str]) -> str:
+    return "Harmless: " + ", ".join(f"`{key}`" for key in sorted(keys)) + ".\n"
+
+
+def pattern(name: re.Pattern[str]) -> str:
+    """A pattern as a table of Markdown can hold it."""
+    return name.pattern.replace(r"\w*", "…").replace("|", r"\|")
+
+
+def page() -> str:
+    parts = [
+        HEAD,
+        refused({**REFUSED, **{pattern(name): neutral for name, neutral in NAMED.items()}}),
+        "",
+        harmless(HARMLESS),
+        harmless(GENERATION).replace("Harmless", "Harmless, since they say how a text is drawn"),
+    ]
+    for family, importer in IMPORTERS.items():
+        keys = importer.keys
+        rows = [f"| `{key}` | {spelt(value)} |" for key, value in sorted(keys.read.items())]
+        own = {key: neutral for key, neutral in keys.refused.items() if key not in REFUSED}
+        others = keys.harmless - HARMLESS - GENERATION
+        parts += [f"## {family}\n", "| read | absent is |", "|---|---|", *rows, ""]
+        parts += [f"`{alias}` is another spelling of `{key}`." for alias, key in keys.aliases.items()]
+        parts += [""] if keys.aliases else []
+        parts += [refused(own), ""] if own else []
+        parts += [harmless(others)] if others else []
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
