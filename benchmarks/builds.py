@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from comparison.tables import Table
-from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.recipe import data_folder
 from t2r_export.training.data import read_corpus
 from t2r_export.training.drawing import drawing
 from t2r_export.training.evaluate import evaluate_lengths

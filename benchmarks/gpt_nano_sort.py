@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
+from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert, provenance
 from t2r_export.export import export
 from t2r_export.finetune import finetune
@@ -85,6 +85,7 @@ def run(name: str, seed: int, steps: str, work: Path) -> dict[str, object]:
         FinetuneConfig(
             model=swapped,
             output=tuned,
+            force=True,
             data=(data,),
             plan=plan,
             teacher=source,

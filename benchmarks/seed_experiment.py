@@ -33,13 +33,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from comparison.timing import machine
-from t2r_export.build import data_folder
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.feed_forward import NoneConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig, LSTMConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.files import write_bytes
@@ -108,6 +108,7 @@ def train(name: str, start: Path, work: Path, data: Path, epochs: int) -> dict[s
         config = FinetuneConfig(
             model=start,
             output=out,
+            force=True,
             data=(data,),
             plan=plan,
             length=LENGTH,

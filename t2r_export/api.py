@@ -31,6 +31,7 @@ from t2r_export.convert import convert, provenance
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
+from t2r_export.paths import check_outputs
 from t2r_export.proof.report import Report
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
@@ -68,7 +69,8 @@ class Model:
         return self.checkpoint.config
 
     def save(self, path: str | Path) -> Path:
-        """Write a model.pt. Raises UserError where that cannot be."""
+        """Write a model.pt, whatever model stands there. Raises UserError where that cannot be."""
+        check_outputs([("checkpoint", Path(path))], force=True)
         checkpoint.save(path, self.checkpoint.model, self.checkpoint.tokenizer, self.checkpoint.provenance)
         return Path(path)
 

@@ -8,27 +8,20 @@ files: a build that was stopped continues where it was.
 from __future__ import annotations
 
 import json
-import os
-import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.mixers import mixer_from_dict
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.convert import convert, provenance
 from t2r_export.files import write_bytes
-from t2r_export.finetune import finetune
+from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.data import read_documents
 from t2r_export.vocabulary import train_tokenizer, without_held_out
-from t2r_runtime.errors import UserError
-
-TOP = {"text", "source", "tokenizer", "model", "teacher", "student"}
-STUDENT = {"name", "weights", "convert", "finetune"}
+from t2r_runtime.files import unwritable
 
 
 @dataclass(frozen=True)
@@ -54,39 +47,41 @@ def build(
         data: the folder that the recipe's text and source are in.
 
     Raises:
-        UserError: a recipe with unknown or missing keys, or files that are not there.
+        UserError: what t2r_export.config.recipe refuses, files that are not there, or a folder that cannot be made.
     """
-    plan = _read(recipe)
-    work.mkdir(parents=True, exist_ok=True)
-    text = data / plan["text"]
-    teacher = data / plan["source"] if "source" in plan else _teacher(plan, text, work, on_progress)
+    plan = read_recipe(recipe)
+    plan.check_files(data)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(work, error) from error
+    text = data / plan.text
+    teacher = data / plan.source if plan.source is not None else _teacher(plan, text, work, on_progress)
     students = []
-    for options in plan["student"]:
-        students.append(_student(options, teacher, text, work, on_progress))
+    for student in plan.students:
+        students.append(_student(student, teacher, text, work, on_progress))
         results = [{**asdict(s), "path": s.path.name} for s in students]
         write_bytes(work / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     return students
 
 
-def _teacher(plan: Mapping[str, Any], text: Path, work: Path, on_progress: Callable[[str], object]) -> Path:
+def _teacher(plan: Recipe, text: Path, work: Path, on_progress: Callable[[str], object]) -> Path:
     """Train the recipe's softmax model from random weights."""
+    assert plan.model is not None and plan.vocab_size is not None and plan.teacher is not None
     path, start = work / "teacher.pt", work / "start.pt"
     if path.exists():
         return path
     if not start.exists():
         documents = read_documents(text)
-        tokenizer = train_tokenizer(without_held_out(documents), plan["tokenizer"]["vocab_size"])
-        config = ModelConfig.from_dict(plan["model"])
-        checkpoint.save(start, initialize(config, seed=0), tokenizer, {"origin": "random weights"})
+        tokenizer = train_tokenizer(without_held_out(documents), plan.vocab_size)
+        checkpoint.save(start, initialize(plan.model, seed=0), tokenizer, {"origin": "random weights"})
     on_progress(f"training the teacher: {path}")
-    _finetune(start, path, text, {"stages": "task", **plan["teacher"]}, None)
+    _finetune(start, path, text, plan.teacher, None)
     return path
 
 
-def _student(
-    options: Mapping[str, Any], teacher: Path, text: Path, work: Path, on_progress: Callable[[str], object]
-) -> Student:
-    name = options["name"]
+def _student(plan: StudentPlan, teacher: Path, text: Path, work: Path, on_progress: Callable[[str], object]) -> Student:
+    name = plan.name
     path, swapped, done = work / f"{name}.pt", work / f"{name}.converted.pt", work / f"{name}.json"
     if done.exists() and path.exists():
         return Student(**{**json.loads(done.read_text()), "path": path})
@@ -94,51 +89,18 @@ def _student(
         loaded = checkpoint.load(teacher)
         for line in loaded.notes:
             on_progress(f"note: {line}")
-        swap = dict(options["convert"])
-        layers, seed = swap.pop("layers", "all"), swap.pop("seed", 0)
-        start = initialize(loaded.model.config, seed) if options.get("weights") == "random" else loaded.model
-        model = convert(start, mixer_from_dict({"kind": "linear", **swap}), layers, seed)
-        checkpoint.save(swapped, model, loaded.tokenizer, provenance(loaded, **options["convert"]))
+        start = initialize(loaded.model.config, plan.seed) if plan.random else loaded.model
+        model = convert(start, plan.mixer, plan.layers, plan.seed)
+        checkpoint.save(swapped, model, loaded.tokenizer, provenance(loaded, **plan.convert))
     on_progress(f"training the student {name}: {path}")
-    report = _finetune(swapped, path, text, options["finetune"], teacher)
+    report = _finetune(swapped, path, text, plan.training, teacher)
     assert report.teacher is not None
     student = Student(name, path, report.teacher.nats, report.after.nats, report.tokens, report.seconds)
     write_bytes(done, json.dumps({**asdict(student), "path": path.name}).encode())
     return student
 
 
-def _finetune(model: Path, output: Path, text: Path, options: Mapping[str, Any], teacher: Path | None) -> Any:
-    rest = dict(options)
-    stages = parse_plan(rest.pop("stages"), rest.pop("steps", None), rest.pop("lr", None))
-    config = FinetuneConfig(model=model, output=output, data=(text,), plan=stages, teacher=teacher, **rest)
-    if config.state_path.exists():
-        config = FinetuneConfig(**{**vars(config), "resume": True})
-    return finetune(config)
-
-
-def _read(recipe: Path) -> dict[str, Any]:
-    try:
-        plan = tomllib.loads(recipe.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"a recipe in {recipe}", str(error), "give a TOML file; see models/storyteller") from error
-    needed = {"text", "student"} | ({"source"} if "source" in plan else {"tokenizer", "model", "teacher"})
-    if not needed <= set(plan) <= TOP:
-        raise UserError(
-            f"the keys {', '.join(sorted(needed))} in {recipe}",
-            f"missing {sorted(needed - set(plan)) or 'none'}, unknown {sorted(set(plan) - TOP) or 'none'}",
-            "correct the recipe",
-        )
-    for student in plan["student"]:
-        keys, weights = set(student), student.get("weights", "teacher")
-        if not STUDENT - {"weights"} <= keys <= STUDENT or weights not in ("teacher", "random"):
-            raise UserError(
-                f"a student's keys {', '.join(sorted(STUDENT))}, with weights 'teacher' or 'random'",
-                f"{', '.join(sorted(keys))}, weights {weights!r}",
-                "correct the recipe",
-            )
-    return plan
-
-
-def data_folder() -> Path:
-    """Where texts and source checkpoints are: $T2R_DATA, or shared/data beside the project."""
-    return Path(os.environ.get("T2R_DATA", Path("..", "shared", "data")))
+def _finetune(model: Path, output: Path, text: Path, training: Training, teacher: Path | None) -> FinetuneReport:
+    options = {"model": model, "output": output, "data": (text,), "teacher": teacher, **training.options}
+    config = FinetuneConfig(plan=training.plan, force=True, **options)
+    return finetune(replace(config, resume=config.state_path.exists()))

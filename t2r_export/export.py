@@ -16,11 +16,12 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.targets import find
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.file import EXTERNAL_BYTES, refuse_companions, write
+from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.reader import PARAMETERS
 from t2r_export.graph.recording import build_graph
+from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BATCH, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
@@ -54,7 +55,7 @@ def export(
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
     """
     config, path = config or ExportConfig(), Path(path)
-    refuse_companions(path, config.companions)
+    check_outputs(graph_outputs(path, config.companions))
     bundle, report = build(checkpoint, config)
     files, signature = write(bundle, path, external_bytes)
     return replace(report, files=files, signature=signature)

@@ -6,6 +6,7 @@ the trained model and its history, or no output file; and, until then, a state t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -20,6 +21,7 @@ from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
 from t2r_export.config.finetune import STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.errors import CheckFailed
+from t2r_export.files import locked
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
@@ -46,12 +48,19 @@ def finetune(config: FinetuneConfig) -> FinetuneReport:
     """Train `config.model` as planned and write `config.output`.
 
     Raises:
-        UserError: an input that cannot be used, an unfinished run in the way, or a state of another run to resume.
+        UserError: an input that cannot be used, an output that may not be written, an unfinished run in the way, one
+            that is training the same output, or a state of another run to resume.
         CheckFailed: the loss stopped being finite.
         KeyboardInterrupt: Ctrl-C; the state has been saved.
     """
-    started = time.monotonic()
+    config.check_files()
     accelerator = _accelerator(config)
+    with locked(config.output, wait=False) if accelerator.is_main_process else contextlib.nullcontext():
+        return _finetune(config, accelerator)
+
+
+def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
+    started = time.monotonic()
     main = accelerator.is_main_process
     loaded = checkpoint.load(config.model)
     config = config.for_width(loaded.config.width)
@@ -107,8 +116,6 @@ def _accelerator(config: FinetuneConfig) -> Any:
 
 def _inputs(config: FinetuneConfig, loaded: Checkpoint) -> tuple[Transformer | None, Corpus, dict[str, Any]]:
     """Teacher and text, checked against the student, and the identity of the run."""
-    if config.output.is_dir():
-        raise UserError("a file name to write to", f"the folder {config.output}", "name a file inside it")
     limit = loaded.config.max_positions
     if limit is not None and config.length > limit:
         raise UserError(f"a length of at most {limit}, the model's last position", f"{config.length}", "shorten it")

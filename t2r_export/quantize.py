@@ -30,11 +30,12 @@ from t2r_export.config.quantize import (
 from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.file import EXTERNAL_BYTES, refuse_companions, write
+from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import generation_graph
 from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
+from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
@@ -81,6 +82,7 @@ def quantize(
         QualityCheckFailed: the check was not passed; nothing is written.
     """
     source = Path(source)
+    check_outputs(graph_outputs(out), [source, config.calibrate, check])
     return _written(read_graph(source), source, Path(out), config, check, external_bytes)[0]
 
 
@@ -93,7 +95,7 @@ def export_quantized(
 ) -> tuple[ExportReport, QuantizeReport]:
     """Export and quantize in one go. A float32 graph is written only where a text is read with it, and is gone then."""
     out = Path(out)
-    refuse_companions(out, options.companions)
+    check_outputs(graph_outputs(out, options.companions), [config.calibrate, check])
     bundle, exported = build(checkpoint, options)
     with folder_beside(out) as folder:
         float32 = None

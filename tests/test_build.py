@@ -1,7 +1,6 @@
 """A recipe is built end to end, once."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,11 @@ from tokenizers import Tokenizer
 
 import folders
 from cli_models import letter_tokenizer
-from t2r_export.build import STUDENT, build
+from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.mixers import LinearConfig, mixer_from_dict
+from t2r_export.config.mixers import LinearConfig
 from t2r_runtime.errors import UserError
 
-MODELS = Path(__file__).parents[1] / "models"
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far.\n<|endoftext|>\n"
 RECIPE = """
 text = "text.txt"
@@ -85,34 +82,17 @@ def test_a_student_may_start_from_random_weights(place: Path) -> None:
     assert not torch.equal(swapped["two"].embedding.weight, teacher["embedding.weight"])
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("text = ", "a recipe in"),
-        ('text = "text.txt"\n[[student]]\n', "missing ['model', 'teacher', 'tokenizer']"),
-        (RECIPE.replace("[teacher]", "[teachers]"), "unknown ['teachers']"),
-        (RECIPE.replace('name = "two"', 'name = "two"\nweights = "none"'), "weights 'none'"),
-        (RECIPE.replace("convert = { feature_size = 7", "swap = { feature_size = 7"), "finetune, name, swap"),
-    ],
-)
-def test_a_recipe_that_is_none_is_refused(place: Path, text: str, message: str) -> None:
-    (place / "recipe.toml").write_text(text)
-    with pytest.raises(UserError) as error:
+def test_a_build_that_cannot_be(place: Path) -> None:
+    (place / "recipe.toml").write_text("text = ")
+    with pytest.raises(UserError, match="expected a recipe in "):
         build(place / "recipe.toml", place / "work", place)
-    assert message in str(error.value)
-
-
-@pytest.mark.parametrize("recipe", sorted(MODELS.glob("**/*.toml")), ids=lambda path: path.stem)
-def test_the_recipes_that_are_kept_can_be_built(recipe: Path) -> None:
-    students = tomllib.loads(recipe.read_text())["student"]
-    assert len({student["name"] for student in students}) == len(students)
-    for student in students:
-        assert {"name", "convert", "finetune"} <= set(student) <= STUDENT
-        swap = {key: value for key, value in student["convert"].items() if key not in ("layers", "seed")}
-        mixer_from_dict({"kind": "linear", **swap})
-        rest = dict(student["finetune"])
-        plan = parse_plan(rest.pop("stages"), rest.pop("steps", None), rest.pop("lr", None))
-        FinetuneConfig(model=Path("model.pt"), output=Path("out.pt"), data=(Path("text"),), plan=plan, **rest)
+    (place / "recipe.toml").write_text(RECIPE.replace("text.txt", "none.txt"))
+    with pytest.raises(UserError, match="expected the recipe's text; received .*none.txt, which does not exist"):
+        build(place / "recipe.toml", place / "work", place)
+    (place / "recipe.toml").write_text(RECIPE)
+    with pytest.raises(UserError, match="expected to be able to write .*text.txt/work"):
+        build(place / "recipe.toml", place / "text.txt" / "work", place)
+    assert sorted(path.name for path in place.iterdir()) == ["recipe.toml", "text.txt"]
 
 
 def test_a_build_says_what_an_import_does_not_use(place: Path) -> None:

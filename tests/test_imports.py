@@ -50,7 +50,7 @@ ROOMS = {
     "cli": Room({"*"}, {"onnxruntime"}),
 }
 # what every room may import
-SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".python")}
+SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
 ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
 ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
 

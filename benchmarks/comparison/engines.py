@@ -16,7 +16,6 @@ from typing import Any
 from comparison import timing
 from comparison.peer_files import write_folder, write_gguf
 from comparison.sizes import config_of, random_model, softmax_model
-from t2r_export import python
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -26,6 +25,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.providers.bandwidth import TokenBytes, token_bytes
+from t2r_export.python import ARGUMENTS
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
@@ -175,7 +175,7 @@ def _make_genai(candidate: Candidate, size: str, folder: Path) -> Files:
 def genai_command(source: Path, out: Path, candidate: Candidate) -> list[str]:
     """The command line of onnxruntime-genai's own model builder."""
     block = whole(candidate, "block", 32)
-    program = [*python.ARGUMENTS, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(out)]
+    program = [*ARGUMENTS, "-m", "onnxruntime_genai.models.builder", "-i", str(source), "-o", str(out)]
     cache = ["-c", str(out.parent / "cache")]
     return [*program, "-p", candidate.form, "-e", "cpu", *cache, "--extra_options", f"block_size={block}"]
 

@@ -11,11 +11,11 @@ from comparison.engines import Candidate, genai_command, parse, require_installe
 from comparison.peer_files import write_folder
 from comparison.sizes import config_of, random_model, softmax_model
 from comparison.timing import run
-from t2r_export import python
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.transformer import Transformer
 from t2r_export.providers.bench import Spread, turns
+from t2r_export.python import ARGUMENTS
 from t2r_runtime.errors import UserError
 
 
@@ -107,7 +107,7 @@ OPTIONS = {
 def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
     model = random_model(size, LinearConfig(whole(candidate, "K", 32), positions="drop"))
     checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
-    program = [*python.ARGUMENTS, "-m", "t2r_export", "export", str(source / "model.pt")]
+    program = [*ARGUMENTS, "-m", "t2r_export", "export", str(source / "model.pt")]
     options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
     options += ["--prefill"] if whole(candidate, "prefill", 0) else []
     given = {name: value for name, value in candidate.options.items() if name not in ("K", "prefill")}

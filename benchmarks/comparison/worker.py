@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from comparison.runners import RUNNERS, Runner
-from t2r_export import python
 from t2r_export.providers import subprocess
+from t2r_export.python import THIS
 from t2r_runtime.errors import UserError
 
 DISCARDED = 2  # tokens at the start of a turn: the threads wake up, and the caches are another candidate's
@@ -80,7 +80,7 @@ class Worker:
     ) -> None:
         self._engine = engine
         self._opening = (engine, path, threads, capacity, dict(options or {}))
-        command = f"env OMP_NUM_THREADS={threads} {python.THIS}"
+        command = f"env OMP_NUM_THREADS={threads} {THIS}"
         self._process = subprocess.Worker(command, Measured)
 
     def __enter__(self) -> Worker:

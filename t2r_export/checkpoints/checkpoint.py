@@ -26,13 +26,13 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import brief
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
+from t2r_export.paths import OPEN, existing_model
 from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable
 
 FORMAT = "t2r-checkpoint"
 VERSION = 1
 GRAPHS = (".onnx", ".ort")
-OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 
 
@@ -93,7 +93,7 @@ def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoin
             has a weight that is not finite.
     """
     try:
-        return _load(Path(path), digest)
+        return _load(existing_model(path), digest)
     except OSError as error:
         raise UserError(f"to be able to read {path}", error.strerror or str(error), OPEN) from error
 

@@ -11,7 +11,9 @@ import click
 
 from t2r_export.cli.output import note, note_each, show, size, table
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
 
 TRIED = tuple(f"linear:feature_size={count}" for count in (8, 16, 32, 64))
 UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
@@ -89,18 +91,22 @@ def convert_automatically(
     tried: tuple[str, ...],
     trial_steps: int | None,
     seed: int,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Choose, write the model and print what was measured."""
+    if budget is None or text is None:
+        raise click.UsageError("--auto needs --budget and --text.")
+    room, length = read_bytes(budget), length or 2048
+    mixers = [read_mixer(item) for item in tried or TRIED]
+    existing_file(text, "a text or a .npy to measure on")
+    check_outputs([("checkpoint", out)], [existing_model(source), text], force)
+
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance
     from t2r_export.training.data import read_corpus
     from t2r_export.training.layer_choice import Trial, choose
 
-    if budget is None or text is None:
-        raise click.UsageError("--auto needs --budget and --text.")
-    room, length = read_bytes(budget), length or 2048
-    mixers = [read_mixer(item) for item in tried or TRIED]
     trial = Trial(seed=seed) if trial_steps is None else Trial(trial_steps, seed=seed)
     loaded = checkpoint.load(source)
     note_each(loaded.notes)

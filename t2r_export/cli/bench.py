@@ -9,6 +9,7 @@ import click
 
 from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, note, show, size, table
+from t2r_export.paths import existing_graph
 
 if TYPE_CHECKING:
     from t2r_export.providers.bench import Bench, GraphFigures, Spread
@@ -64,6 +65,10 @@ def command(
     Several graphs take turns in one run, and the ratio is of medians, to the first. Name a graph twice to see how far
     two measurements of the same thing differ.
     """
+    providers.check(provider, provider_options)
+    for graph in graphs:
+        existing_graph(graph)
+
     from t2r_export.providers.bench import BenchConfig, bench
 
     config = BenchConfig(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, note, show, table
+from t2r_export.config.recipe import data_folder, read_recipe
 
 FILE = click.Path(path_type=Path)
 
@@ -20,9 +21,12 @@ FILE = click.Path(path_type=Path)
 @json_option
 def command(recipe: Path, work: Path, data: Path | None, as_json: bool) -> None:
     """Make every model that RECIPE, a TOML file, describes; a second run goes on where the first one stopped."""
-    from t2r_export.build import build, data_folder
+    data = data or data_folder()
+    read_recipe(recipe).check_files(data)
 
-    students = build(recipe, work, data or data_folder(), note)
+    from t2r_export.build import build
+
+    students = build(recipe, work, data, note)
     rows = [
         [s.name, f"{s.teacher_nats:.4f}", f"{s.student_nats:.4f}", f"{s.student_nats - s.teacher_nats:+.4f}"]
         + [f"{s.tokens:,}", f"{s.seconds:.0f}"]

@@ -8,6 +8,7 @@ import click
 
 from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, show, size
+from t2r_export.paths import check_outputs, existing_graph
 
 FILE = click.Path(path_type=Path)
 
@@ -24,6 +25,9 @@ def command(
 
     OUT is opened like any graph, with the same provider. Name the chip with --provider-option, as in soc_model=57.
     """
+    check_outputs([("compiled graph", out)], [existing_graph(source)])
+    providers.check(provider, provider_options)
+
     from t2r_export.providers.compile import compile_graph
 
     with providers.own_stdout():

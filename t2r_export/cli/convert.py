@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
-from t2r_export.cli.output import json_option, note_each, show, size
+from t2r_export.cli.output import force_option, json_option, note_each, show, size
+from t2r_export.config.layers import read_layers
 from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, mixer_from_dict
+from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 
 KINDS = list(MIXERS)  # mixers that softmax layers can be converted to; softmax itself can gain a memory
@@ -38,23 +40,23 @@ def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
     """What holds where an option is not given: one word where all kinds agree."""
     texts = {
-        kind: "needed" if field.default is dataclasses.MISSING else f"default: {field.default}"
+        kind: "needed" if field.metadata["usual"] is dataclasses.MISSING else f"default: {field.metadata['usual']}"
         for kind, field in kinds.items()
     }
     words = set(texts.values())
     return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in texts.items())
 
 
-def _check_options(mixer: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that this mixer does not have, and name those that it needs."""
-    fields = {field.name: field for field in dataclasses.fields(MIXERS[mixer].config)}
+def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with what is usual for those that were not given. Refuses those that this mixer does not have."""
+    fields = {field.name: field.metadata.get("usual") for field in dataclasses.fields(MIXERS[mixer].config)}
     stray = [name for name in given if name not in fields]
-    needed = [name for name, f in fields.items() if "help" in f.metadata and f.default is dataclasses.MISSING]
-    missing = [name for name in needed if name not in given]
+    missing = [name for name, usual in fields.items() if usual is dataclasses.MISSING and name not in given]
     for names, verb in ((stray, "does not have"), (missing, "needs")):
         if names:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
             raise click.UsageError(f"The mixer {mixer} {verb} {options}.")
+    return {**{name: usual for name, usual in fields.items() if usual is not None}, **given}
 
 
 @click.command("convert")
@@ -88,6 +90,7 @@ def _check_options(mixer: str, given: Mapping[str, Any]) -> None:
 )
 @auto_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
+@force_option
 @json_option
 def command(
     source: Path,
@@ -103,6 +106,7 @@ def command(
     tried: tuple[str, ...],
     trial_steps: int | None,
     seed: int,
+    force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -112,22 +116,26 @@ def command(
     With --auto, each layer gets the mixer that costs the fewest nats per token under a budget of state; softmax may
     stay.
     """
-    from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import convert, provenance
-
     given = {name: value for name, value in options.items() if value is not None}
     if auto:
         if given or guard or guard_eps or layers != "all":
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
-        convert_automatically(source, out, budget, text, length, tried, trial_steps, seed, as_json)
+        convert_automatically(source, out, budget, text, length, tried, trial_steps, seed, force, as_json)
         return
     if budget or text or length or tried or trial_steps:
         raise click.UsageError("--budget, --text, --length, --try and --trial-steps are for --auto.")
     if guard is not None or guard_eps is not None:
         eps = Guard.eps if guard_eps is None else guard_eps
         given["guard"] = {"kind": guard or Guard.kind, "eps": eps}
-    _check_options(mixer, given)
-    config = mixer_from_dict({"kind": mixer, **given})
+    if layers == "none" and not given:
+        mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
+    config = mixer_from_dict({"kind": mixer, **_complete(mixer, given)})
+    read_layers(layers)
+    check_outputs([("checkpoint", out)], [existing_model(source)], force)
+
+    from t2r_export.checkpoints import checkpoint
+    from t2r_export.convert import convert, provenance
+
     loaded = checkpoint.load(source)
     note_each(loaded.notes)
     if "positions" in given and not loaded.config.rotates:

@@ -8,7 +8,9 @@ import click
 
 from t2r_export.cli.output import json_option, show, table
 from t2r_export.config.finetune import DEVICES, SEPARATOR
+from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
 
@@ -42,15 +44,20 @@ def command(
     The last quarter of the windows is shown beside the whole: a model that was trained on short windows may be lost
     there.
     """
+    try:
+        sizes = [int(part) for part in lengths.split(",")]
+        if min(sizes) < 1:
+            raise ValueError
+    except ValueError:
+        raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
+    existing_model(model)
+    existing_file(text, "a text or a .npy to measure on")
+
     from t2r_export.checkpoints import checkpoint
     from t2r_export.training.data import read_corpus
     from t2r_export.training.evaluate import evaluate_lengths
     from t2r_export.training.trainer import choose_device
 
-    try:
-        sizes = [int(part) for part in lengths.split(",")]
-    except ValueError:
-        raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
     loaded = checkpoint.load(model)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, held_out, separator)
     found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.validation, sizes, windows)

@@ -16,6 +16,7 @@ from t2r_export.config.export import PAST_ENDS, STATE_LAYOUTS, ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.files import sha256_beside
+from t2r_export.paths import check_outputs, existing_model, graph_outputs
 
 
 @click.command("export")
@@ -90,14 +91,6 @@ def command(
     **given: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
-    digest = sha256_beside(model) if os.path.isfile(model) else None  # before torch is imported, which takes as long
-    with importing():
-        from t2r_export.checkpoints import checkpoint
-        from t2r_export.export import export
-
-        if scheme is not None:
-            from t2r_export.quantize import export_quantized
-
     config = ExportConfig(
         batch=batch,
         state_layout=state_layout,
@@ -108,15 +101,24 @@ def command(
         float16_safe=float16_safe,
         generate=generate,
     )
-    quantized = None
-    if scheme is None:
+    how = None if scheme is None else QuantizeConfig(scheme=scheme, **given)
+    if how is None:
         quantizing.refuse_without_scheme(check, **given)
+    check_outputs(graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, how)])
+    digest = sha256_beside(model) if os.path.isfile(model) else None  # before torch is imported, which takes as long
+    with importing():
+        from t2r_export.checkpoints import checkpoint
+        from t2r_export.export import export
+
+        if how is not None:
+            from t2r_export.quantize import export_quantized
+
+    quantized = None
     loaded = checkpoint.load(model, digest)
     note_each(loaded.notes)
-    if scheme is None:
+    if how is None:
         report = export(loaded, out, config)
     else:
-        how = QuantizeConfig(scheme=scheme, **given)
         with quantizing.failure_shown(as_json):
             report, quantized = export_quantized(loaded, out, config, how, check)
     files = {str(file): file.stat().st_size for file in report.files}

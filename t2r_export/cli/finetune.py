@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from t2r_export.cli.output import json_option, show, table
+from t2r_export.cli.output import force_option, json_option, show, table
 from t2r_export.config.finetune import STAGES, FinetuneConfig, parse_plan
 
 FILE = click.Path(path_type=Path)
@@ -65,6 +65,7 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting("validate_every", "Steps between two validations on the held-out text.")
 @click.option("--resume", is_flag=True, help="Resume an interrupted run; the result is the same.")
 @click.option("--log", type=FILE, help="File to log to, as JSON lines. Default: OUT.jsonl.")
+@force_option
 @json_option
 def command(
     model: Path, out: Path, stages: str, steps: str | None, learning_rates: str | None, as_json: bool, **options: Any
@@ -73,12 +74,15 @@ def command(
 
     On several devices: accelerate launch -m t2r_export finetune MODEL OUT …
     """
+    plan = parse_plan(stages, steps, learning_rates)
+    config = FinetuneConfig(model=model, output=out, plan=plan, **options)
+    config.check_files()
+
     from accelerate import PartialState
 
     from t2r_export.finetune import finetune
 
-    plan = parse_plan(stages, steps, learning_rates)
-    report = finetune(FinetuneConfig(model=model, output=out, plan=plan, **options))
+    report = finetune(config)
     if not PartialState().is_main_process:
         return
     measured = {"teacher": report.teacher, "student before": report.before, "student": report.after}

@@ -16,7 +16,9 @@ import click
 
 from t2r_export.cli import providers, sampling
 from t2r_export.cli.output import json_option, note, show
+from t2r_export.paths import check_outputs, existing_graph
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE
 
 if TYPE_CHECKING:
@@ -60,6 +62,13 @@ def command(
     from t2r_runtime import Sampling, Tokenizer
 
     rules = Sampling(temperature, top_k, top_p, seed)
+    existing_graph(graph)
+    if load_state is not None:
+        existing_file(load_state, "a saved state")
+    check_outputs([("saved state", save_state)], [graph])  # it may be the one that was loaded
+    if ids is not None:
+        _numbers(ids, goes_on=load_state is not None)
+    providers.check(provider, provider_options)
     decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)

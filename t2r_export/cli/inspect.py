@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, show
+from t2r_export.paths import existing_model
 
 
 @click.command("inspect")
@@ -14,6 +15,8 @@ from t2r_export.cli.output import json_option, show
 @json_option
 def command(path: Path, as_json: bool) -> None:
     """Describe PATH (a model.pt, a Hugging Face folder or a graph): layers, states, sizes, metadata."""
+    existing_model(path)
+
     from t2r_export.cli.description import text
     from t2r_export.describe import describe
 

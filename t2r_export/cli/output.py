@@ -19,6 +19,12 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
 
 
+def force_option(function: F) -> F:
+    """The option `--force` of verbs that write checkpoints, given to the command as `force`."""
+    text = "Replace the trained model, or whatever else stands at OUT."
+    return click.option("--force", is_flag=True, help=text)(function)
+
+
 def show(as_json: bool, data: Any, text: str) -> None:
     """Print `data` (a dataclass or mapping) as one JSON object, or `text`."""
     click.echo(json.dumps(plain(data), ensure_ascii=False) if as_json else text)

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from t2r_export.cli.output import json_option, note, show, table
+from t2r_export.config.quantize import scheme as find_scheme
 from t2r_export.errors import CheckFailed
+from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
+from t2r_runtime.providers import named
 
 if TYPE_CHECKING:
     from t2r_export.providers.matrix import Cell, Matrix
@@ -22,7 +26,9 @@ FILE = click.Path(path_type=Path)
 @click.option("--provider", "providers", multiple=True, metavar="P", help="Run this provider only; repeat for more.")
 @click.option("--precision", "precisions", multiple=True, metavar="S", help="Run this precision only; repeat for more.")
 @click.option("--allow-fallback", is_flag=True, help="Also measure cells in which the CPU runs some of the nodes.")
-@click.option("--steps", type=int, default=256, show_default=True, help="Chained steps to compare per cell.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=256, show_default=True, help="Chained steps to compare per cell."
+)
 @click.option(
     "--calibrate", type=FILE, metavar="TEXT", help="Text to calibrate int8-static on. Default: text sampled from MODEL."
 )
@@ -60,6 +66,16 @@ def command(
     A cell holds the worst difference of a logit, the worst one of a state relative to the state's largest value, and,
     where precision is given up, the share of equal greedy tokens; or the number of the reason why it cannot be.
     """
+    existing_model(model)
+    for path in (*merged, *([] if calibrate is None else [calibrate])):
+        existing_file(path, "a file to read")
+    programs = dict(map(_command, pythons))
+    for name in (*providers, *programs):
+        named(name)
+    for name in precisions:
+        if name != "none":
+            find_scheme(name)
+
     from t2r_export.checkpoints import checkpoint
     from t2r_export.providers.matrix import PRECISIONS, parity_matrix, read_matrix
     from t2r_runtime import PROVIDERS
@@ -70,7 +86,7 @@ def command(
         precisions or PRECISIONS,
         steps,
         calibrate,
-        dict(map(_command, pythons)),
+        programs,
         [read_matrix(path) for path in merged],
         allow_fallback=allow_fallback,
         on_progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, show
+from t2r_export.paths import check_outputs
+from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
 
@@ -18,10 +20,12 @@ FILE = click.Path(path_type=Path)
 @json_option
 def command(logs: tuple[Path, ...], out: Path | None, table: Path | None, as_json: bool) -> None:
     """Draw the losses of training runs against the tokens they were trained on, one colour per run."""
-    from t2r_export.training.curves import draw, read_curves, write_csv
-
     if out is None and table is None:
         raise click.UsageError("Missing option '--out' or '--csv'.")
+    check_outputs([("drawing", out), ("table", table)], [existing_file(log, "a training log") for log in logs])
+
+    from t2r_export.training.curves import draw, read_curves, write_csv
+
     curves = read_curves(logs)
     if table is not None:
         write_csv(curves, table)

@@ -13,6 +13,7 @@ import click
 
 from t2r_export.cli.output import note
 from t2r_runtime.errors import UserError
+from t2r_runtime.providers import named
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder
@@ -50,6 +51,12 @@ def parsed(given: Sequence[str]) -> dict[str, str]:
         if not option.partition("=")[1]:
             raise UserError("KEY=VALUE for --provider-option", repr(option), "correct it")
     return {key: value for key, _, value in (option.partition("=") for option in given)}
+
+
+def check(provider: str, given: Sequence[str]) -> None:
+    """Raise for a provider that nobody knows or options of another form, before a library is imported."""
+    named(provider)
+    parsed(given)
 
 
 @contextlib.contextmanager

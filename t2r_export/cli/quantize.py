@@ -20,7 +20,9 @@ from t2r_export.config.quantize import (
     SCHEMES,
     QuantizeConfig,
 )
+from t2r_export.paths import check_outputs, existing_graph, graph_outputs
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
 
 if TYPE_CHECKING:
     from t2r_export.quantize import QuantizeReport
@@ -88,11 +90,19 @@ def options(function: F) -> F:
 def command(source: Path, out: Path, scheme: str, check: Path | None, as_json: bool, **given: Any) -> None:
     """Write the float32 graph SOURCE as OUT with fewer bits; its states stay float32."""
     config = QuantizeConfig(scheme=scheme, **given)
+    check_outputs(graph_outputs(out), [existing_graph(source), *texts(check, config)])
+
     from t2r_export.quantize import quantize
 
     with failure_shown(as_json):
         report = quantize(source, out, config, check)
     show(as_json, data(report), text(report))
+
+
+def texts(check: Path | None, config: QuantizeConfig | None) -> list[Path]:
+    """The texts that a quantization reads, which are there."""
+    given = [check, None if config is None else config.calibrate]
+    return [existing_file(path, "a text or a .npy to read") for path in given if path is not None]
 
 
 def refuse_without_scheme(check: Path | None, **given: Any) -> None:

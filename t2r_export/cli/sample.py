@@ -9,7 +9,7 @@ import click
 from t2r_export.cli.output import json_option, show, size
 from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES
-from t2r_runtime.errors import UserError
+from t2r_export.paths import check_outputs, existing_model
 
 FILE = click.Path(path_type=Path)
 
@@ -17,11 +17,13 @@ FILE = click.Path(path_type=Path)
 @click.command("sample")
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE, metavar="OUT.npy")
-@click.option("--tokens", type=int, required=True, metavar="N", help="Number of tokens to write, over all texts.")
-@click.option("--length", type=int, default=256, show_default=True, help="Length of each text in tokens.")
+@click.option(
+    "--tokens", type=click.IntRange(1), required=True, metavar="N", help="Number of tokens to write, over all texts."
+)
+@click.option("--length", type=click.IntRange(1), default=256, show_default=True, help="Length of each text in tokens.")
 @click.option(
     "--temperature",
-    type=float,
+    type=click.FloatRange(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Sampling temperature; 1 samples from the model's own probabilities.",
@@ -36,6 +38,8 @@ def command(
 
     Needs neither a corpus nor a tokenizer.
     """
+    check_outputs([("file of token ids", out)], [existing_model(model)])
+
     import numpy as np
 
     from t2r_export.checkpoints import checkpoint
@@ -43,8 +47,6 @@ def command(
     from t2r_export.training.trainer import choose_device
     from t2r_runtime.files import replacing
 
-    if out.suffix != ".npy":
-        raise UserError("a file that ends in .npy", str(out), "give the name of an array of token ids")
     loaded = checkpoint.load(model)
     with progress("tokens written", tokens) as on_progress:
         ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, on_progress)

@@ -11,6 +11,7 @@ from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.progress import progress
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
+from t2r_export.paths import existing_graph, existing_model
 from t2r_export.proof.tolerances import REFERENCES
 
 
@@ -18,7 +19,9 @@ from t2r_export.proof.tolerances import REFERENCES
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("graph", type=click.Path(path_type=Path))
 @providers.options
-@click.option("--steps", type=int, default=1000, show_default=True, help="Number of chained steps to compare.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=1000, show_default=True, help="Number of chained steps to compare."
+)
 @click.option("--rounding", is_flag=True, help="Show the model's own float32 error beside every bound.")
 @click.option(
     "--reference",
@@ -40,6 +43,10 @@ def command(
     as_json: bool,
 ) -> None:
     """Compare GRAPH with MODEL, the checkpoint that it was exported from; exit 1 if it is out of tolerance."""
+    providers.check(provider, provider_options)
+    existing_model(model)
+    existing_graph(graph)
+
     from t2r_export.checkpoints import checkpoint
     from t2r_export.graph.reader import read, require_whole
     from t2r_export.verify import verify

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.config.validation import choice, size
+from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
 MAX_STEPS = 1 << 40
@@ -101,6 +103,7 @@ class FinetuneConfig:
     validate_every: int = 200
     resume: bool = False
     log: Path | None = None  # default: beside the output
+    force: bool = False  # replace a trained model at `output`
 
     def __post_init__(self) -> None:
         if not sum(plan.steps for plan in self.plan):
@@ -129,6 +132,16 @@ class FinetuneConfig:
     @property
     def log_path(self) -> Path:
         return self.log or self.output.with_name(self.output.name + ".jsonl")
+
+    def check_files(self) -> None:
+        """Raise UserError for an input that is not there, or an output that may not be written."""
+        for path in (self.model, self.teacher):
+            if path is not None:
+                existing_model(path)
+        for path in self.data:
+            existing_file(path, "a text or a .npy to train on")
+        outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
+        check_outputs(outputs, [self.model, self.teacher, *self.data], self.force)
 
     def for_width(self, width: int) -> FinetuneConfig:
         """The config with every learning rate known, for a model of this width."""

@@ -13,20 +13,31 @@ def choose_layers(text: str, count: int) -> set[int]:
     `every:N` converts all but each Nth: of eight layers, `every:4` keeps 3 and 7 softmax.
     """
     everything = set(range(count))
-    if text in ("all", "none"):
-        return everything if text == "all" else set()
-    try:
-        if text.startswith("every:"):
-            step = int(text.removeprefix("every:"))
-            if step < 1:
-                raise ValueError
-            return everything - set(range(step - 1, count, step))
-        chosen = {int(number) for number in text.split(",")}
-    except ValueError:
-        raise UserError("layers as all, none, every:N or 0,2,5", repr(text), "write it in one of those forms") from None
+    step, chosen = read_layers(text)
+    if chosen is None:
+        return everything - (set(range(step - 1, count, step)) if step else set())
     if not chosen <= everything:
         raise UserError(f"layers from 0 to {count - 1}", text, "choose layers that the model has")
     return chosen
+
+
+def read_layers(text: str) -> tuple[int, set[int] | None]:
+    """The N of `every:N`, 0 elsewhere; and the numbers of layers, None for `all` and `every:N`.
+
+    Raises:
+        UserError: none of these forms, whatever model has the layers.
+    """
+    try:
+        if text in ("all", "none"):
+            return 0, None if text == "all" else set()
+        if not text.startswith("every:"):
+            return 0, {int(number) for number in text.split(",")}
+        step = int(text.removeprefix("every:"))
+        if step < 1:
+            raise ValueError
+        return step, None
+    except ValueError:
+        raise UserError("layers as all, none, every:N or 0,2,5", repr(text), "write it in one of those forms") from None
 
 
 def ranges(numbers: Sequence[int]) -> str:

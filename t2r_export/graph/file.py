@@ -12,7 +12,6 @@ what it refers to until the new one takes its place, whenever the program is sto
 
 from __future__ import annotations
 
-import glob
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,16 +22,16 @@ import onnx
 from onnx import TensorProto, helper
 
 from t2r_export.config.targets import find
+from t2r_export.files import locked
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.ort import folder_beside, to_ort
 from t2r_export.graph.trial import run_once
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
-from t2r_runtime.errors import UserError
+from t2r_export.paths import DIGEST, beside, refuse_companions
 from t2r_runtime.files import replacing
-from t2r_runtime.signature import ROLES, STEP, Signature
+from t2r_runtime.signature import Signature
 
 EXTERNAL_BYTES = 1_500_000_000
-DIGEST = 12  # hex digits in a file's name
 _SMALL = 1024  # bytes; what is less stays in the graph
 _ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
@@ -44,6 +43,8 @@ def write(
     bundle: Bundle, out: Path, external_bytes: int = EXTERNAL_BYTES, check: Callable[[Path], None] = lambda _: None
 ) -> tuple[list[Path], Signature]:
     """Write a bundle, which stays as it is; nothing stands at `out` until all of it is whole.
+
+    Of two programs that write one name, the second waits for the first: each removes what the other's graph refers to.
 
     Args:
         out: a name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
@@ -62,32 +63,17 @@ def write(
         with folder_beside(out) as folder:
             _, signature = write(bundle, folder / "graph.onnx", external_bytes, check)
             return to_ort(folder / "graph.onnx", out, find(signature.target).ort_style), signature
-    stood = set(_beside(out))
-    try:
-        files, signature = _write_onnx(bundle, out, external_bytes, check)
-    except BaseException:
-        for file in set(_beside(out)) - stood:
-            file.unlink(missing_ok=True)
-        raise
-    for file in set(_beside(out)) - set(files):
-        file.unlink()
+    with locked(out, wait=True):
+        stood = set(beside(out))
+        try:
+            files, signature = _write_onnx(bundle, out, external_bytes, check)
+        except BaseException:
+            for file in set(beside(out)) - stood:
+                file.unlink(missing_ok=True)
+            raise
+        for file in set(beside(out)) - set(files):
+            file.unlink()
     return files, signature
-
-
-def refuse_companions(out: Path, roles: Sequence[str]) -> None:
-    """Raise if companions of these roles cannot lie beside `out`: an .ort shares its weights with no other graph."""
-    if out.suffix == ".ort" and roles:
-        raise UserError(
-            f"an .onnx, whose weights a {ROLES[roles[0]]} can share",
-            f"{out}",
-            f"export without --{roles[0]}, or write an .onnx",
-        )
-
-
-def _beside(out: Path) -> Iterable[Path]:
-    """The weights' files and companions of the graphs that stand or stood at `out`."""
-    for ending in (".data", *(f".{role}.onnx" for role in ROLES if role != STEP)):
-        yield from out.parent.glob(f"{glob.escape(out.name)}.{'[0-9a-f]' * DIGEST}{ending}")
 
 
 def _write_onnx(

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from t2r_export.files import write_bytes
 from t2r_export.graph.trial import run_once
+from t2r_export.paths import beside_ort
 from t2r_export.python import run as run_python
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
+from t2r_runtime.files import PREFIX, replacing, unwritable
 
 MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
 STYLES = ("Fixed", "Runtime")
@@ -45,7 +46,7 @@ def to_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
     size = sum(file.stat().st_size for file in (graph, *weights))
     if size > MAX_BYTES:
         raise UserError(f"a graph of at most {MAX_BYTES:,} bytes for an .ort file", f"{size:,}", "write an .onnx")
-    config, mobile = out.with_suffix(".required_operators.config"), out.with_suffix(".mobile.txt")
+    config, mobile = beside_ort(out)
     with folder_beside(out) as folder:
         _tool("convert_onnx_models_to_ort", graph, "--output_dir", folder, *_OPTIONS, style)
         (converted,), (operators,) = folder.glob("*.ort"), folder.glob("*.config")
@@ -67,11 +68,9 @@ def mobile_report(graph: Path) -> str:
 def folder_beside(out: Path) -> Iterator[Path]:
     """A temporary folder on the file system of `out`, so that what is made in it can be renamed into place."""
     try:
-        folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".part")
+        folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name[:PREFIX]}.", suffix=".part")
     except OSError as error:
-        raise UserError(
-            f"to be able to write {out}", error.strerror or str(error), "choose another place, or make room there"
-        ) from error
+        raise unwritable(out, error) from error
     with folder as name:
         yield Path(name)
 

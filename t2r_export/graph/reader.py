@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.file import DIGEST
 from t2r_export.graph.weights import placed, values
+from t2r_export.paths import DIGEST
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.refusals import OPSET_SWITCH, require_graph

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.reader import load, programs, read_graph
+from t2r_export.paths import check_outputs
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.providers import PROVIDERS
@@ -51,8 +52,7 @@ def compile_graph(
     able = [name for name, entry in PROVIDERS.items() if entry.compiles]
     if provider in PROVIDERS and provider not in able:
         raise UserError(f"a provider whose programs can be kept, of {', '.join(able)}", provider, "choose one of those")
-    if out.suffix != ".onnx":
-        raise UserError("a name that ends in .onnx for a compiled graph", str(out), "correct it")
+    check_outputs([("compiled graph", out)], [source])
     if programs(read_graph(source).step):
         raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
     with folder_beside(out) as folder:

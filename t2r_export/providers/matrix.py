@@ -32,6 +32,7 @@ from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
+from t2r_runtime.providers import named
 
 NONE = "none"
 PRECISIONS = (NONE, *SCHEMES)
@@ -94,8 +95,7 @@ def parity_matrix(
             another checkpoint.
     """
     for name in (*providers, *(pythons or {})):
-        if name not in PROVIDERS:
-            raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these")
+        named(name)
     for name in precisions:
         if name != NONE:
             scheme(name)

@@ -170,7 +170,6 @@ def test_convert_to_a_feature_map(
     [
         (["--feature-size", "0"], "t2r: expected feature_size to be an integer from 1 to "),
         (["--mixer", "window", "--window", "0"], "t2r: expected window to be an integer from 1 to "),
-        ([], "t2r: The mixer linear needs --feature-size; see `t2r convert --help`"),
         (["--mixer", "window", "--sinks", "2"], "t2r: The mixer window needs --window; see `t2r convert --help`"),
         (
             ["--mixer", "lstm", "--window", "2", "--guard", "add"],

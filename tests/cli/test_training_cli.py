@@ -78,7 +78,7 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
     assert out.splitlines()[1].split()[0::4] == ["10", "30"]
     _, err = run(capsys, "sample", teacher, tmp_path / "ids.txt", "--tokens", 9, code=2)
-    assert err.startswith("t2r: expected a file that ends in .npy; ")
+    assert err.startswith("t2r: expected a name for a file of token ids that ends in .npy; ")
     _, err = run(capsys, "evaluate", teacher, ids, "--lengths", "8;16", code=2)
     assert err.startswith("t2r: expected lengths as integers separated by commas; received '8;16'; ")
 
@@ -140,7 +140,7 @@ def test_plot(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> 
     assert "distill" in (tmp_path / "a.svg").read_text()
     assert "Missing option '--out' or '--csv'" in run(capsys, "plot", log, code=2)[1]
     assert run(capsys, "plot", tmp_path / "no.jsonl", "--csv", tmp_path / "b.csv", code=2)[1].startswith(
-        "t2r: expected to be able to read "
+        "t2r: expected a training log; received "
     )
 
 

@@ -113,17 +113,23 @@ PROVIDERS: dict[str, Provider] = {
 }
 
 
+def named(name: str) -> Provider:
+    """The entry of PROVIDERS, installed or not. Raises UserError for an unknown name, with the known ones."""
+    if not isinstance(name, str) or name not in PROVIDERS:
+        raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these")
+    return PROVIDERS[name]
+
+
 def find_provider(name: str) -> Provider:
     """The entry of PROVIDERS, if this installation has what it needs.
 
     Raises:
         UserError: an unknown name, with the known ones; one that is not installed, with what to install.
     """
+    chosen = named(name)
+
     import onnxruntime as ort
 
-    if not isinstance(name, str) or name not in PROVIDERS:
-        raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these")
-    chosen = PROVIDERS[name]
     available = ort.get_available_providers()
     plugged = chosen.plugin is not None and importlib.util.find_spec(chosen.plugin) is not None
     if chosen.ort_name not in available and not plugged:

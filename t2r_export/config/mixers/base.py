@@ -11,9 +11,15 @@ from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, number
 
 
-def option(help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = ()) -> Any:
-    """A field that a person sets: `t2r convert` makes an option of it, with this help. Without a default: needed."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices})
+def option(
+    help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = (), usual: Any = dataclasses.MISSING
+) -> Any:
+    """A field that a person sets: `t2r convert` makes an option of it, with this help.
+
+    Without a default, a file has to say it; and so has a person, unless there is a `usual` value.
+    """
+    usual = default if usual is dataclasses.MISSING else usual
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "usual": usual})
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class HybridConfig(MixerConfig):
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # those with a z
 
     window: int = option("Number of last tokens that a query sees, its own among them: W.")
-    feature_size: int = option("Number of features per head: K.")
+    feature_size: int = option("Number of features per head: K.", usual=32)
     feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", LinearConfig.FEATURE_MAPS)
     merge: str = option("How window and sums are merged: by one common division, or by a learned gate.", "sum", MERGES)
     guard: Guard = Guard()  # of the gate's linear part; the sum's denominator is never small

@@ -35,7 +35,7 @@ class LinearConfig(MixerConfig):
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
     GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data")
 
-    feature_size: int = option("Number of features per head: K.")
+    feature_size: int = option("Number of features per head: K.", usual=32)
     shared_features: bool = option("Share one feature map between q and k of a head, as the authors' code does.", False)
     positions: str = option(
         "Rotary models: keep the rotation before the feature map, or drop it, so that the layer can be folded.",

@@ -1,0 +1,209 @@
+"""Recipes as plain data: what a TOML file says of a text, a teacher and its students, checked before any work.
+
+Each section has one table of its keys; what they say together is checked by the configs that are made of them. A recipe
+may come from a stranger: it names files inside the data folder and models inside the work folder, and no others.
+Imports without torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+from t2r_export.config.finetune import FinetuneConfig, StagePlan, parse_plan
+from t2r_export.config.layers import read_layers
+from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.validation import size
+from t2r_export.paths import existing_model
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import existing_file
+
+T = TypeVar("T")
+
+# kinds of values: their types in TOML, where a flag is no number, and their name
+TEXT, WHOLE, FLAG = ((str,), "a text"), ((int,), "a whole number"), ((bool,), "true or false")
+NUMBER, TABLE, TABLES = ((int, float), "a number"), ((dict,), "a table"), ((list,), "a list of tables")
+Keys = Mapping[str, tuple[tuple[type, ...], str]]
+
+TOP: Keys = {
+    "text": TEXT,
+    "source": TEXT,
+    "tokenizer": TABLE,
+    "model": TABLE,
+    "teacher": TABLE,
+    "student": TABLES,
+}
+TOKENIZER: Keys = {"vocab_size": WHOLE}
+STUDENT: Keys = {"name": TEXT, "weights": TEXT, "convert": TABLE, "finetune": TABLE}
+TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r finetune`
+    "stages": TEXT,
+    "steps": TEXT,
+    "lr": TEXT,
+    **dict.fromkeys(("separator", "optimizer", "precision", "device"), TEXT),
+    **dict.fromkeys(("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every"), WHOLE),
+    **dict.fromkeys(
+        ("held_out", "hidden", "cross_entropy", "lora_alpha", "warmup", "weight_decay", "clip"),
+        NUMBER,
+    ),
+    "lora": FLAG,
+}
+WEIGHTS = ("teacher", "random")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+RESERVED = ("teacher", "start", "results")  # what `build` writes beside the students
+
+
+@dataclass(frozen=True)
+class Training:
+    """Stages, and options of FinetuneConfig."""
+
+    plan: tuple[StagePlan, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StudentPlan:
+    """One student: what becomes of which layers, and its training."""
+
+    name: str
+    random: bool  # from random weights, not from the teacher's
+    mixer: MixerConfig
+    layers: str
+    seed: int
+    convert: Mapping[str, Any]  # as it was written, for the provenance
+    training: Training
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A text and its students; their teacher is `source`, or a `model` with a tokenizer that is trained first."""
+
+    text: str
+    source: str | None
+    vocab_size: int | None
+    model: ModelConfig | None
+    teacher: Training | None
+    students: tuple[StudentPlan, ...]
+
+    def check_files(self, data: Path) -> None:
+        """Raise UserError unless the text and the source are in the folder `data`."""
+        existing_file(data / self.text, "the recipe's text")
+        if self.source is not None:
+            existing_model(data / self.source)
+
+
+def data_folder() -> Path:
+    """Where texts and source checkpoints are: $T2R_DATA, or shared/data beside the project."""
+    return Path(os.environ.get("T2R_DATA", Path("..", "shared", "data")))
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in a TOML file.
+
+    Raises:
+        UserError: no such file, or not one; a key that is unknown, missing or of another kind, a value that cannot be,
+            or a name that is not plain. The message names the file and the section.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"a recipe in {path}", printable(error), "give a TOML file; see models/storyteller") from error
+    made = ("tokenizer", "model", "teacher") if "source" not in data else ()
+    _check(data, TOP, ("text", "student", *made), str(path))
+    others = [name for name in ("source", "tokenizer", "model", "teacher") if name in data]
+    if "source" in data and len(others) > 1:
+        raise _wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
+    return Recipe(
+        _inside(data["text"], f"text in {path}"),
+        _inside(data["source"], f"source in {path}") if "source" in data else None,
+        _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
+        _value(f"[model] of {path}", ModelConfig.from_dict, data["model"]) if made else None,
+        _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}") if made else None,
+        _students(data["student"], str(path)),
+    )
+
+
+def _vocabulary(data: Mapping[str, Any], where: str) -> int:
+    _check(data, TOKENIZER, TOKENIZER, where)
+    _value(where, size, "vocab_size", data["vocab_size"])
+    return int(data["vocab_size"])
+
+
+def _students(tables: list[Any], file: str) -> tuple[StudentPlan, ...]:
+    if not tables or not all(isinstance(table, dict) for table in tables):
+        raise _wrong(file, "a list of tables as student", printable(repr(tables), 60))
+    students = tuple(_student(table, f"[[student]] {number} of {file}") for number, table in enumerate(tables, 1))
+    names = [student.name for student in students]
+    for name in names:
+        if names.count(name) > 1 or name in RESERVED:
+            raise _wrong(file, f"another name for every student, and none of {', '.join(RESERVED)}", name)
+    return students
+
+
+def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
+    _check(data, STUDENT, ("name", "convert", "finetune"), where)
+    name, weights, swap = data["name"], data.get("weights", "teacher"), dict(data["convert"])
+    if not NAME.fullmatch(name):
+        raise _wrong(where, "a name of letters, digits, - and _", repr(name))
+    if weights not in WEIGHTS:
+        raise _wrong(where, f"weights of {' or '.join(WEIGHTS)}", repr(weights))
+    inside = f"convert in {where}"
+    rest = {key: swap.pop(key) for key in ("layers", "seed") if key in swap}
+    _check(rest, {"layers": TEXT, "seed": WHOLE}, (), inside)
+    layers, seed = rest.get("layers", "all"), rest.get("seed", 0)
+    _value(inside, read_layers, layers)
+    _value(inside, lambda: size("seed", seed, least=0))
+    mixer = _value(inside, mixer_from_dict, {"kind": "linear", **swap})
+    training = _training(data["finetune"], f"finetune in {where}")
+    return StudentPlan(name, weights == "random", mixer, layers, seed, data["convert"], training)
+
+
+def _training(data: Mapping[str, Any], where: str) -> Training:
+    _check(data, TRAINING, ("stages",), where)
+    options = dict(data)
+    words = [options.pop(key, None) for key in ("stages", "steps", "lr")]
+    plan = _value(where, parse_plan, *words)
+    nowhere = Path("nowhere")
+    _value(where, lambda: FinetuneConfig(model=nowhere, output=nowhere, data=(), plan=plan, **options))
+    return Training(plan, options)
+
+
+def _check(data: Mapping[str, Any], keys: Keys, needed: tuple[str, ...] | Keys, where: str) -> None:
+    """Raise unless `data` has the `needed` keys and no others than `keys`, each of its kind."""
+    for key in data:
+        if key not in keys:
+            raise _wrong(where, f"the keys {', '.join(keys)}", f"the key {printable(key, 60)}")
+    for key in needed:
+        if key not in data:
+            raise _wrong(where, f"the key {key}", "none")
+    for key, value in data.items():
+        types, kind = keys[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise _wrong(where, f"{key} to be {kind}", printable(repr(value), 60))
+
+
+def _value(where: str, make: Callable[..., T], *arguments: Any) -> T:
+    """What `make` makes; its errors say where in the recipe."""
+    try:
+        return make(*arguments)
+    except UserError as error:
+        raise _wrong(where, error.expected, error.received) from error
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise _wrong(where, "values of the kinds that are documented", printable(error)) from error
+
+
+def _inside(name: str, where: str) -> str:
+    """`name`, if it is below the data folder, whatever that is."""
+    path = PurePath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+        raise _wrong(where, "the name of a file in the data folder", repr(name))
+    return name
+
+
+def _wrong(where: str, expected: str, received: str) -> UserError:
+    return UserError(f"in {where} {expected}", received, "correct the recipe; docs/finetuning.md has its keys")

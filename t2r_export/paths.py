@@ -1,0 +1,207 @@
+"""What is read from where, and written where: every verb and every function that writes asks here first.
+
+    no output is an input, or a file that belongs to one, or another output
+    only a regular file is replaced, and one of somebody's own making only if that is asked for
+    endings fit: a graph is an .onnx or .ort, a checkpoint is none of what others write
+
+Imports nothing heavy: a mistake in a name costs no more than reading it.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file, replaceable, unwritable
+from t2r_runtime.refusals import require_graph
+from t2r_runtime.signature import ROLES, STEP
+
+DIGEST = 12  # hex digits in the name of a file that belongs to a graph
+MODELS = (".pt", ".onnx", ".ort", ".safetensors", ".gguf", ".npy")
+MAX_PICKLE = 1 << 26  # bytes of a checkpoint's plain data that are looked through
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the name of an output may end in."""
+
+    only: tuple[str, ...] = ()  # one of these, where there are any
+    never: tuple[str, ...] = ()
+
+
+OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
+KINDS = {
+    "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
+    "graph": Kind(only=(".onnx", ".ort")),
+    "compiled graph": Kind(only=(".onnx",)),
+    "file of token ids": Kind(only=(".npy",)),
+    "drawing": Kind(only=(".svg", ".png")),
+    "training state": Kind(),
+    "log": Kind(never=MODELS),
+    "table": Kind(never=MODELS),
+    "report": Kind(never=MODELS),
+    "saved state": Kind(never=MODELS),
+}
+Output = tuple[str, Path | None]  # a key of KINDS, and where; None is not written
+
+
+def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | Path | None] = (), force: bool = False) -> None:
+    """Raise unless every one of `outputs` may be written.
+
+    Args:
+        inputs: files and folders that are read.
+        force: replace a checkpoint that was trained, or whatever else stands where a checkpoint goes.
+
+    Raises:
+        UserError: an output that is an input, another output, no regular file, in no folder that can be written to,
+            named for something else, or a checkpoint that `t2r convert` could not make again.
+    """
+    given = [(kind, Path(path)) for kind, path in outputs if path is not None]
+    read = [Path(path) for path in inputs if path is not None]
+    for kind, path in given:
+        _check_ending(kind, path)
+        for source in read:
+            _check_apart(path, source)
+        _check_place(kind, path, force)
+    places = [(_place(path), path) for _, path in given]
+    for number, (place, path) in enumerate(places):
+        if place in [earlier for earlier, _ in places[:number]]:
+            raise UserError("another file for every output", f"{path} twice", "name two files")
+
+
+def graph_outputs(out: str | Path, roles: Sequence[str] = ()) -> list[Output]:
+    """What an export to `out` writes: the graph, and beside an .ort two reports. Raises as `refuse_companions`."""
+    out = Path(out)
+    refuse_companions(out, roles)
+    reports: list[Output] = [("report", path) for path in beside_ort(out)] if out.suffix == ".ort" else []
+    return [("graph", out), *reports]
+
+
+def refuse_companions(out: Path, roles: Sequence[str]) -> None:
+    """Raise if companions of these roles cannot lie beside `out`: an .ort shares its weights with no other graph."""
+    if out.suffix == ".ort" and roles:
+        raise UserError(
+            f"an .onnx, whose weights a {ROLES[roles[0]]} can share",
+            f"{out}",
+            f"export without --{roles[0]}, or write an .onnx",
+        )
+
+
+def beside_ort(out: Path) -> tuple[Path, Path]:
+    """The list of operators of an .ort, and what mobile accelerators would take of it."""
+    return out.with_suffix(".required_operators.config"), out.with_suffix(".mobile.txt")
+
+
+def beside(graph: Path) -> Iterator[Path]:
+    """The weights' files and companions of the graphs that stand or stood at `graph`."""
+    for ending in (".data", *(f".{role}.onnx" for role in ROLES if role != STEP)):
+        yield from graph.parent.glob(f"{glob.escape(graph.name)}.{'[0-9a-f]' * DIGEST}{ending}")
+
+
+def _check_ending(kind: str, path: Path) -> None:
+    rule = KINDS[kind]
+    fits = path.suffix in rule.only if rule.only else path.suffix.lower() not in rule.never
+    if not fits:
+        wanted = f"ends in {' or '.join(rule.only)}" if rule.only else f"does not end in {path.suffix}"
+        raise UserError(f"a name for a {kind} that {wanted}", str(path), "correct it")
+
+
+def _check_apart(path: Path, source: Path) -> None:
+    """Whether `path` is `source`, in that folder, or a file that belongs to one of the two graphs."""
+    if not path.exists():
+        return
+    if source.is_dir():
+        if path.resolve().is_relative_to(source.resolve()):
+            raise UserError("an output outside of what is read", f"{path} in {source}", "name another place")
+        return
+    written, read = [path, *beside(path)], [source, *beside(source)]
+    if any(_same(one, other) for one in written for other in read):
+        raise UserError("an output that is not an input", f"{path} for both", "name another file")
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _check_place(kind: str, path: Path, force: bool) -> None:
+    stands = replaceable(path) is not None
+    folder = path.parent
+    if not folder.is_dir():
+        raise unwritable(path, OSError(errno.ENOENT, f"no folder {folder}"))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise unwritable(path, OSError(errno.EACCES, f"a folder that may not be written to, {folder}"))
+    if not stands or not path.stat().st_size or (kind == "training state"):
+        return
+    if kind == "checkpoint":
+        if not force and not _made_by_convert(path):
+            raise UserError(
+                f"nothing at {path} that t2r convert could not make again",
+                "a trained model" if _texts(path) else "another file",
+                "name another file, or give --force",
+            )
+    elif kind == "log":
+        with path.open("rb") as file:
+            if file.read(1) != b"{":
+                raise UserError(f"a log to go on with at {path}", "another file", "name another file for the log")
+    elif _texts(path):
+        raise UserError(f"a {kind} or nothing at {path}", "a checkpoint", "name another file")
+
+
+def _place(path: Path) -> Path:
+    return path.parent.resolve() / path.name
+
+
+def _made_by_convert(path: Path) -> bool:
+    """Whether a file is a conversion that nobody has trained, by its own account."""
+    texts = _texts(path)
+    return "convert" in texts and "finetune" not in texts
+
+
+def _texts(path: Path) -> set[str]:
+    """The texts in a checkpoint's plain data, keys among them, found without unpickling; none in another file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
+            if len(names) != 1 or names[0].file_size > MAX_PICKLE:
+                return {"too large to look through"} if names else set()
+            return {a for _, a, _ in pickletools.genops(archive.read(names[0])) if isinstance(a, str)}
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return set()
+
+
+# -- inputs
+
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
+
+
+def existing_graph(path: str | Path) -> Path:
+    """`path` as a Path, if a file is there that is no checkpoint. Raises UserError: there is none, or it is one."""
+    require_graph(path)
+    return existing_file(path, "an ONNX file")
+
+
+def existing_model(path: str | Path) -> Path:
+    """`path` as a Path, if a file or folder is there.
+
+    Raises:
+        UserError: there is none. What looks like the id of a hub is answered with how to get its files.
+    """
+    if os.path.isfile(path) or os.path.isdir(path):
+        return Path(path)
+    do = OPEN
+    if _HUB_ID.fullmatch(str(path)) and not os.path.isdir(os.path.dirname(path) or "no folder"):
+        do += f"; ids are not downloaded: hf download {path} --local-dir FOLDER"
+    there = os.path.lexists(path)
+    raise UserError(f"a checkpoint at {path}", "no ordinary file" if there else "nothing", do)

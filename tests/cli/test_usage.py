@@ -1,0 +1,162 @@
+"""A mistake in what was typed is found before anything heavy is imported, in every verb; and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t2r_export.cli import VERBS
+
+HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "accelerate", "tokenizers"}
+PROGRAM = """
+import contextlib, io, json, sys
+from t2r_export.cli import main
+
+def ending(line):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main([sys.argv[1], *line.split()])
+    return code, said.getvalue(), sorted({name.partition(".")[0] for name in sys.modules})
+
+print(json.dumps([ending(line) for line in sys.argv[2:]]))
+"""
+
+# m.pt, t.txt, g.onnx, l.jsonl and r.toml are there, but nothing that can be read is in them
+MISTAKES: dict[str, list[tuple[str, str]]] = {
+    "convert": [
+        ("none.pt o.pt", "a checkpoint at none.pt; received nothing"),
+        ("org/name o.pt", "ids are not downloaded: hf download org/name --local-dir FOLDER"),
+        ("m.pt o.onnx", "a name for a checkpoint"),
+        ("m.pt m.pt --force", "an output that is not an input"),
+        ("hf hf/model", "an output outside of what is read"),
+        ("m.pt t", "could not make again; received another file; name another file, or give --force"),
+        ("m.pt o.pt --layers some", "layers as all, none, every:N or 0,2,5"),
+        ("m.pt o.pt --feature-size 0", "feature_size to be an integer"),
+        ("m.pt o.pt --auto --budget 9k --text none.txt", "none.txt, which does not exist"),
+        ("m.pt m.pt --auto --budget 9k --text t.txt", "an output that is not an input"),
+    ],
+    "finetune": [
+        ("m.pt o.pt --data none.txt", "none.txt, which does not exist"),
+        ("none.pt o.pt --data t.txt", "a checkpoint at none.pt"),
+        ("m.pt o.pt --data t.txt --teacher none.pt", "a checkpoint at none.pt"),
+        ("m.pt t.txt --data t.txt", "a name for a checkpoint"),
+        ("m.pt t --data t", "an output that is not an input"),
+        ("m.pt o.pt --data t.txt --log m.pt", "a name for a log"),
+        ("m.pt o.pt --data t.txt --log t.txt", "an output that is not an input"),
+        ("m.pt o.pt --data t.txt --log o.pt.training", "another file for every output"),
+        ("m.pt o.pt --data t.txt --log t", "a log to go on with"),
+        ("m.pt t --data t.txt", "could not make again; received another file; name another file, or give --force"),
+        ("m.pt o.pt --data t.txt --steps 1,2,3", "2 steps"),
+        ("m.pt o.pt --data t.txt --batch 0", "batch to be an integer"),
+        ("m.pt no/o.pt --data t.txt", "no folder no"),
+    ],
+    "sample": [
+        ("none.pt o.npy --tokens 9", "a checkpoint at none.pt"),
+        ("m.pt o.txt --tokens 9", "a name for a file of token ids"),
+        ("m.pt o.npy --tokens 0", "0 is not in the range"),
+        ("m.pt o.npy --tokens 9 --temperature 0", "0.0 is not in the range"),
+    ],
+    "evaluate": [
+        ("none.pt t.txt", "a checkpoint at none.pt"),
+        ("m.pt none.txt", "none.txt, which does not exist"),
+        ("m.pt t.txt --lengths 8;9", "lengths as integers"),
+        ("m.pt t.txt --lengths 0", "lengths as integers"),
+    ],
+    "plot": [
+        ("none.jsonl --csv o.csv", "none.jsonl, which does not exist"),
+        ("l.jsonl --csv l.jsonl", "an output that is not an input"),
+        ("l.jsonl --out o.pdf", "a name for a drawing"),
+        ("l.jsonl", "Missing option"),
+    ],
+    "export": [
+        ("none.pt o.onnx", "a checkpoint at none.pt"),
+        ("m.pt m.pt", "a name for a graph"),
+        ("m.pt o.onnx --batch 0", "a batch from 1"),
+        ("m.pt o.onnx --quantize w4 --check none.txt", "none.txt, which does not exist"),
+        ("m.pt o.onnx --quantize int8-static", "a text to calibrate"),
+        ("m.pt o.onnx --block-size 16", "--quantize beside the options"),
+        ("m.pt o.ort --prefill", "an .onnx, whose weights"),
+        ("m.pt link.onnx", "a regular file at link.onnx, or nothing; received a link to g.onnx"),
+        ("m.pt pipe.onnx", "received a pipe"),
+    ],
+    "quantize": [
+        ("none.onnx o.onnx --scheme w8", "none.onnx, which does not exist"),
+        ("g.onnx g.onnx --scheme w8", "an output that is not an input"),
+        ("g.onnx o.pt --scheme w8", "a name for a graph"),
+        ("g.onnx o.onnx --scheme w8 --calibrate t.txt", "options that w8 takes"),
+        ("g.onnx o.onnx --scheme int8-static --calibrate none.txt", "none.txt, which does not exist"),
+    ],
+    "compile": [
+        ("none.onnx o.onnx --provider qnn", "none.onnx, which does not exist"),
+        ("g.onnx g.onnx --provider qnn", "an output that is not an input"),
+        ("g.onnx o.ort --provider qnn", "a name for a compiled graph"),
+        ("g.onnx o.onnx --provider toaster", "a provider of: cpu"),
+        ("g.onnx o.onnx --provider qnn --provider-option x", "KEY=VALUE"),
+    ],
+    "verify": [
+        ("none.pt g.onnx", "a checkpoint at none.pt"),
+        ("m.pt none.onnx", "none.onnx, which does not exist"),
+        ("m.pt g.onnx --provider toaster", "a provider of: cpu"),
+        ("m.pt g.onnx --steps 0", "0 is not in the range"),
+    ],
+    "parity-matrix": [
+        ("none.pt", "a checkpoint at none.pt"),
+        ("m.pt --provider toaster", "a provider of: cpu"),
+        ("m.pt --precision w3", "a scheme of"),
+        ("m.pt --python cpu", "PROVIDER=COMMAND"),
+        ("m.pt --merge none.json", "none.json, which does not exist"),
+        ("m.pt --calibrate none.txt", "none.txt, which does not exist"),
+        ("m.pt --steps 0", "0 is not in the range"),
+    ],
+    "generate": [
+        ("none.onnx", "none.onnx, which does not exist"),
+        ("g.onnx --save-state g.onnx", "a name for a saved state"),
+        ("g.onnx --save-state g.onnx.0123456789ab.data", "an output that is not an input"),
+        ("g.onnx --save-state m", "a regular file at m, or nothing; received a link"),
+        ("g.onnx --load-state none.npz", "none.npz, which does not exist"),
+        ("g.onnx --ids 1,x", "token numbers as 1,2,3"),
+        ("g.onnx --temperature -1", "a temperature"),
+        ("g.onnx --provider toaster", "a provider of: cpu"),
+    ],
+    "inspect": [("none.pt", "a checkpoint at none.pt")],
+    "bench": [("none.onnx", "none.onnx, which does not exist"), ("g.onnx --provider toaster", "a provider of: cpu")],
+    "build": [
+        ("none.toml --work w", "a recipe in none.toml"),
+        ("r.toml --work w", "in r.toml the key text; received none"),
+        ("t --work w", "a recipe in t; received"),
+    ],
+    "demo": [("none.pt", "a model at none.pt; received nothing")],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "hf").mkdir()
+    for name in ("m.pt", "t.txt", "g.onnx", "g.onnx.0123456789ab.data", "l.jsonl", "r.toml", "hf/model"):
+        (tmp_path / name).write_text("# nothing\n")
+    (tmp_path / "t").write_text("no = recipe = here\n")
+    (tmp_path / "link.onnx").symlink_to("g.onnx")
+    (tmp_path / "m").symlink_to("m.pt")
+    os.mkfifo(tmp_path / "pipe.onnx")
+    return tmp_path
+
+
+def test_every_verb_is_here() -> None:
+    assert set(VERBS) - {"chat"} <= set(MISTAKES)
+
+
+@pytest.mark.parametrize("verb", MISTAKES)
+def test_a_mistake_costs_nothing(verb: str, folder: Path) -> None:
+    before = {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+    lines, messages = zip(*MISTAKES[verb], strict=True)
+    arguments = [sys.executable, "-c", PROGRAM, verb, *lines]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=folder)
+    for line, message, (code, said, modules) in zip(lines, messages, json.loads(done.stdout), strict=True):
+        assert code == 2, (line, said)
+        assert said.count("\n") == 1 and message in said, (line, said)
+        assert not HEAVY & set(modules), line
+    assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before

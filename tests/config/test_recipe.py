@@ -1,0 +1,167 @@
+"""A recipe is read whole, or refused with the file and the key; it names nothing outside of its folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.recipe import TRAINING, read_recipe
+from t2r_runtime.errors import UserError
+
+MODELS = Path(__file__).parents[2] / "models"
+SOURCE = """
+text = "text/stories.txt"
+source = "checkpoints/small"
+
+[[student]]
+name = "one"
+convert = { feature_size = 5, guard = { kind = "add", eps = 1e-3 }, layers = "0,2", seed = 3 }
+finetune = { stages = "transfer,distill", steps = "2,3", lr = "1e-2,1e-3", batch = 2, hidden = 5, lora = true }
+
+[[student]]
+name = "two"
+weights = "random"
+convert = { kind = "window", window = 4 }
+finetune = { stages = "task" }
+"""
+TEACHER = """
+text = "t"
+
+[tokenizer]
+vocab_size = 270
+
+[model]
+vocab_size = 270
+width = 12
+attention = { heads = 2, kv_heads = 2, head_size = 6 }
+ffn_size = 20
+layers = [{ kind = "softmax" }]
+position = "sinusoidal"
+
+[teacher]
+steps = "4"
+
+[[student]]
+name = "one"
+convert = { feature_size = 7 }
+finetune = { stages = "distill" }
+"""
+
+
+def read(text: str, folder: Path) -> object:
+    (folder / "r.toml").write_text(text)
+    return read_recipe(folder / "r.toml")
+
+
+def test_a_recipe_with_a_source(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(SOURCE)
+    recipe = read_recipe(tmp_path / "r.toml")
+    assert (recipe.text, recipe.source, recipe.model) == ("text/stories.txt", "checkpoints/small", None)
+    one, two = recipe.students
+    assert (one.name, one.random, one.layers, one.seed) == ("one", False, "0,2", 3)
+    assert one.mixer.to_dict()["guard"] == {"kind": "add", "eps": 1e-3}
+    assert [(p.stage, p.steps, p.learning_rate) for p in one.training.plan] == [
+        ("transfer", 2, 1e-2),
+        ("distill", 3, 1e-3),
+    ]
+    assert one.training.options == {"batch": 2, "hidden": 5, "lora": True}
+    assert (two.random, two.mixer.kind, two.layers) == (True, "window", "all")
+
+
+def test_a_recipe_with_a_teacher(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(TEACHER)
+    recipe = read_recipe(tmp_path / "r.toml")
+    assert (recipe.source, recipe.vocab_size) == (None, 270)
+    assert recipe.model is not None and recipe.model.width == 12
+    assert recipe.teacher is not None and [(p.stage, p.steps) for p in recipe.teacher.plan] == [("task", 4)]
+    assert recipe.students[0].mixer.to_dict()["feature_size"] == 7
+
+
+REFUSED = [  # what is replaced in which recipe, by what, and what is said
+    (SOURCE, 'text = "text/stories.txt"', "", "in .*r.toml the key text; received none"),
+    (SOURCE, "[[student]]", "[[students]]", "in .*r.toml the keys .*; received the key students"),
+    (SOURCE, "text = ", "tex = ", "received the key tex"),
+    (SOURCE, "text/stories.txt", "../secret.txt", "in text in .*r.toml the name of a file in the data folder"),
+    (SOURCE, "text/stories.txt", "/etc/passwd", "received '/etc/passwd'"),
+    (SOURCE, "checkpoints/small", "a/../../b", "in source in .* the name of a file in the data folder"),
+    (SOURCE, 'source = "checkpoints/small"', "source = 5", "source to be a text; received 5"),
+    (SOURCE, 'source = "checkpoints/small"', "", "the key tokenizer; received none"),
+    (SOURCE, '"one"', '"../../evil"', "in \\[\\[student\\]\\] 1 of .*r.toml a name of letters, digits"),
+    (SOURCE, '"one"', '"/tmp/evil"', "received '/tmp/evil'"),
+    (SOURCE, '"one"', '".hidden"', "received '.hidden'"),
+    (SOURCE, '"one"', '"two"', "another name for every student"),
+    (SOURCE, '"one"', '"teacher"', "none of teacher, start, results; received teacher"),
+    (SOURCE, '"one"', '["one"]', "name to be a text; received \\['one'\\]"),
+    (SOURCE, '"random"', '"none"', "weights of teacher or random; received 'none'"),
+    (SOURCE, "convert = { kind", "swap = { kind", "2 of .* the keys .*; received the key swap"),
+    (SOURCE, "feature_size = 5", "feature_siz = 5", "in convert in .*1 of .*; received missing .*, unexpected"),
+    (SOURCE, "feature_size = 5", "feature_size = [5]", "feature_size to be an integer"),
+    (SOURCE, '{ kind = "add", eps = 1e-3 }', "[1]", "a guard with kind and eps"),
+    (SOURCE, 'layers = "0,2"', "layers = [0, 2]", "layers to be a text"),
+    (SOURCE, 'layers = "0,2"', 'layers = "some"', "layers as all, none, every:N or 0,2,5"),
+    (SOURCE, "seed = 3", "seed = -3", "seed to be an integer from 0"),
+    (SOURCE, "batch = 2", "bach = 2", "in finetune in .* the keys .*; received the key bach"),
+    (SOURCE, "batch = 2", "batch = [2]", "batch to be a whole number"),
+    (SOURCE, "batch = 2", "batch = true", "batch to be a whole number; received True"),
+    (SOURCE, "batch = 2", "batch = { a = 1 }", "batch to be a whole number"),
+    (SOURCE, "batch = 2", "batch = 0", "batch to be an integer from 1"),
+    (SOURCE, "lora = true", "lora = 1", "lora to be true or false"),
+    (SOURCE, 'steps = "2,3"', 'steps = "2,x"', "steps as numbers"),
+    (SOURCE, "hidden = 5", "hidden = inf", "hidden to be a number"),
+    (SOURCE, 'stages = "task"', "batch = 3", "the key stages; received none"),
+    (SOURCE, 'finetune = { stages = "task" }', 'finetune = "task"', "finetune to be a table"),
+    (TEACHER, "vocab_size = 270\n\n[model]", "vocab = 270\n\n[model]", "in \\[tokenizer\\] of .* the key vocab"),
+    (TEACHER, "vocab_size = 270\n\n[model]", "vocab_size = 'x'\n\n[model]", "vocab_size to be a whole number"),
+    (TEACHER, "width = 12", "width = [12]", "in \\[model\\] of .*r.toml "),
+    (TEACHER, "width = 12", "widht = 12", "in \\[model\\] of .*r.toml "),
+    (TEACHER, 'layers = [{ kind = "softmax" }]', "layers = 5", "in \\[model\\] of .*r.toml "),
+    (TEACHER, "attention = { heads = 2", 'attention = { heads = "2"', "in \\[model\\] of .*r.toml "),
+    (TEACHER, "attention = { heads = 2, kv_heads = 2, head_size = 6 }", "attention = 4", "in \\[model\\] of .*r.toml "),
+    (TEACHER, 'steps = "4"', "steps = 4", "in \\[teacher\\] of .* steps to be a text"),
+    (TEACHER, 'text = "t"', 'text = "t"\nsource = "s"', "a source, or a tokenizer, a model and a teacher"),
+    (TEACHER, "[[student]]", "[student]", "student to be a list of tables"),
+    (TEACHER, "convert = { feature_size = 7 }", "convert = {", "a recipe in .*r.toml; received "),
+]
+
+
+@pytest.mark.parametrize("recipe, what, by, message", REFUSED)
+def test_what_is_refused(recipe: str, what: str, by: str, message: str, tmp_path: Path) -> None:
+    assert recipe.count(what) >= 1
+    with pytest.raises(UserError, match=message):
+        read(recipe.replace(what, by, 1), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"a = 1\na = 2", b"a = " + b"[" * 20000, b"\0"])
+def test_what_is_no_toml(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_bytes(content)
+    with pytest.raises(UserError, match="expected a recipe in .*r.toml"):
+        read_recipe(tmp_path / "r.toml")
+    with pytest.raises(UserError, match="expected a recipe in "):
+        read_recipe(tmp_path)
+
+
+def test_what_is_read_has_to_be_there(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(SOURCE)
+    recipe = read_recipe(tmp_path / "r.toml")
+    with pytest.raises(UserError, match="the recipe's text; received .*stories.txt, which does not exist"):
+        recipe.check_files(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "stories.txt").touch()
+    with pytest.raises(UserError, match="a checkpoint at .*small; received nothing"):
+        recipe.check_files(tmp_path)
+    (tmp_path / "checkpoints" / "small").mkdir(parents=True)
+    recipe.check_files(tmp_path)
+
+
+def test_training_has_the_options_of_a_run() -> None:
+    """But those that are no recipe's business: files, and how a run goes on."""
+    others = {"model", "output", "data", "plan", "teacher", "resume", "log", "force"}
+    words = set(TRAINING) - {"stages", "steps", "lr"}
+    assert words == set(FinetuneConfig.__dataclass_fields__) - others
+
+
+@pytest.mark.parametrize("path", sorted(MODELS.glob("**/*.toml")), ids=lambda path: path.stem)
+def test_the_recipes_that_are_kept_can_be_read(path: Path) -> None:
+    assert read_recipe(path).students

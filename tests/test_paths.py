@@ -1,0 +1,289 @@
+"""What an output may replace: each rule by itself, and what stood there is whole afterwards."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import small
+import texts
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.convert import convert
+from t2r_export.export import export
+from t2r_export.files import locked, write_bytes
+from t2r_export.finetune import finetune
+from t2r_export.paths import KINDS, check_outputs, existing_model, graph_outputs
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import replacing
+
+
+def made(path: Path, provenance: dict[str, object]) -> Path:
+    checkpoint.save(path, small.model("softmax"), None, provenance)
+    return path
+
+
+SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {
+    "folder": (lambda path: path.mkdir(), "the folder .*; name a file inside it"),
+    "link": (lambda path: path.symlink_to("elsewhere"), "a link to elsewhere"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "a link to x.pt"),
+    "pipe": (lambda path: os.mkfifo(path), "a pipe"),
+    "socket": (lambda path: _socket(path), "a socket"),
+    "read-only": (lambda path: (path.write_text("{}"), path.chmod(0o444)), "a read-only one"),
+}
+
+
+def _socket(path: Path) -> None:
+    os.chdir(path.parent)  # a socket's name has 108 bytes
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(path.name)
+
+
+@pytest.mark.parametrize("what", SPECIAL)
+def test_only_a_regular_file_is_replaced(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, message = SPECIAL[what]
+    path = tmp_path / "x.pt"
+    make(path)
+    before = os.lstat(path)
+    with pytest.raises(UserError, match=message):
+        check_outputs([("checkpoint", path)], force=True)
+    with pytest.raises(UserError, match=message), replacing(path) as part:
+        part.write_text("new")
+    after = os.lstat(path)
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+
+
+def test_a_device_stays_one() -> None:
+    before = os.stat("/dev/null").st_mode
+    for kind in ("checkpoint", "log", "table", "saved state"):
+        with pytest.raises(UserError, match="received a device"):
+            check_outputs([(kind, Path("/dev/null"))], force=True)
+    with pytest.raises(UserError, match="received a device"):
+        write_bytes("/dev/null", b"")
+    assert os.stat("/dev/null").st_mode == before
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_permissions_stay(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    path.chmod(mode)
+    write_bytes(path, b"new")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", mode)
+
+
+@pytest.mark.parametrize(
+    "place, message",
+    [
+        ("a" * 256, "File name too long"),
+        ("file/x.pt", "Not a directory"),
+        ("nowhere/x.pt", "no folder .*nowhere"),
+        ("loop/x.pt", "Too many levels of symbolic links"),
+        ("\0.pt", "embedded null"),
+    ],
+)
+def test_names_that_cannot_be(place: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match=f"expected to be able to write .*; received {message}"):
+        check_outputs([("checkpoint", tmp_path / place)])
+
+
+def test_a_name_of_255_bytes_can_be_written(tmp_path: Path) -> None:
+    write_bytes(tmp_path / ("a" * 255), b"x")
+    write_bytes(tmp_path / ("ü" * 127), b"x")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+FITTING = {
+    "checkpoint": (["m.pt", "m", "m.model"], ["m.onnx", "m.ort", "m.safetensors", "m.txt", "M.TXT", "m.npy"]),
+    "graph": (["g.onnx", "g.ort"], ["g", "g.pt", "g.onnx.data"]),
+    "compiled graph": (["g.onnx"], ["g.ort"]),
+    "file of token ids": (["t.npy"], ["t.txt"]),
+    "drawing": (["c.svg", "c.png"], ["c.pdf"]),
+    "training state": (["m.pt.training"], []),
+    "log": (["l.jsonl", "l.txt", "l"], ["l.pt"]),
+    "table": (["t.csv", "t"], ["t.npy"]),
+    "report": (["g.mobile.txt"], ["g.onnx"]),
+    "saved state": (["s.npz", "s"], ["s.onnx"]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_endings_fit(kind: str, tmp_path: Path) -> None:
+    fine, wrong = FITTING[kind]
+    for name in fine:
+        check_outputs([(kind, tmp_path / name)])
+    for name in wrong:
+        with pytest.raises(UserError, match=f"expected a name for a {kind} that "):
+            check_outputs([(kind, tmp_path / name)])
+
+
+@pytest.mark.parametrize("name", ["m.pt", "same.pt", "../there/m.pt", "hard.pt", "link/m.pt"])
+def test_an_output_is_no_input(name: str, tmp_path: Path) -> None:
+    place = tmp_path / "there"
+    place.mkdir()
+    source = made(place / "m.pt", {"convert": {}})
+    os.link(source, place / "hard.pt")
+    (place / "link").symlink_to(place)
+    if name == "same.pt":
+        (place / name).write_bytes(source.read_bytes())
+        check_outputs([("checkpoint", place / name)], [source])  # a copy is another file
+        return
+    with pytest.raises(UserError, match="expected an output that is not an input"):
+        check_outputs([("checkpoint", place / name)], [source], force=True)
+
+
+def test_nor_a_file_that_belongs_to_one(tmp_path: Path) -> None:
+    _, report = small.graph(tmp_path / "g.onnx", "learned", prefill=True)
+    for file in report.files:
+        with pytest.raises(UserError, match="expected an output that is not an input"):
+            check_outputs([("training state", file)], [tmp_path / "g.onnx"])
+    prefill = next(file for file in report.files if ".prefill." in file.name)
+    with pytest.raises(UserError, match="expected an output that is not an input"):
+        check_outputs(graph_outputs(tmp_path / "g.onnx"), [prefill])  # it would be removed with the old graph
+
+
+def test_nor_inside_of_a_folder_that_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "config").write_text("{}")
+    for inside in (folder / "config", tmp_path / "hf" / ".." / "hf" / "config"):
+        with pytest.raises(UserError, match="expected an output outside of what is read"):
+            check_outputs([("log", inside)], [folder])
+    check_outputs([("checkpoint", folder / "new.pt")], [folder])
+
+
+def test_every_output_has_a_name_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected another file for every output; received .*x twice"):
+        check_outputs([("log", tmp_path / "x"), ("table", None), ("saved state", tmp_path / "." / "x")])
+    (tmp_path / "text.mobile.txt").touch()
+    with pytest.raises(UserError, match="expected an output that is not an input"):
+        check_outputs(graph_outputs(tmp_path / "text.ort"), [tmp_path / "text.mobile.txt"])
+
+
+def test_what_was_trained_stays(tmp_path: Path) -> None:
+    converted = made(tmp_path / "converted.pt", {"convert": {"mixer": "linear"}})
+    check_outputs([("checkpoint", converted)])
+    for provenance in ({}, {"origin": "somewhere"}, {"convert": {}, "finetune": [{"tokens": 1}]}):
+        path = made(tmp_path / "m.pt", provenance)
+        with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+            check_outputs([("checkpoint", path)])
+        check_outputs([("checkpoint", path)], force=True)
+    path.rename(tmp_path / "model")
+    for kind in ("log", "table", "saved state"):
+        with pytest.raises(UserError, match="received (a checkpoint|another file); name another"):
+            check_outputs([(kind, tmp_path / "model")], force=True)
+    (tmp_path / "notes").write_text("of a year")
+    with pytest.raises(UserError, match="received another file; name another file, or give --force"):
+        check_outputs([("checkpoint", tmp_path / "notes")])
+
+
+def test_a_log_goes_on_with_a_log_only(tmp_path: Path) -> None:
+    for text in ("", '{"event": "start"}\n'):
+        (tmp_path / "l").write_text(text)
+        check_outputs([("log", tmp_path / "l")])
+    (tmp_path / "l").write_text("notes")
+    with pytest.raises(UserError, match="expected a log to go on with"):
+        check_outputs([("log", tmp_path / "l")])
+
+
+# -- one program at a time
+
+
+def _hold(path: Path, pipe: multiprocessing.connection.Connection) -> None:
+    with locked(path, wait=False):
+        pipe.send("held")
+        pipe.recv()
+
+
+def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold, args=(tmp_path / "m.pt", theirs))
+    process.start()
+    assert ours.recv() == "held"
+    message = "expected nobody else to write .*m.pt; received a program that does; wait"
+    with pytest.raises(UserError, match=message), locked(tmp_path / "m.pt", wait=False):
+        pass
+    with locked(tmp_path / "other.pt", wait=False):
+        pass
+    process.kill()
+    process.join()
+    process.close()
+    with locked(tmp_path / "m.pt", wait=False):
+        assert [file.name for file in tmp_path.iterdir()] == [".m.pt.lock"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_finetunes_to_one_name(tmp_path: Path) -> None:
+    config = FinetuneConfig(
+        model=texts.write_student(tmp_path / "model.pt"),
+        output=tmp_path / "tuned.pt",
+        data=(texts.write_text(tmp_path / "text"),),
+        plan=parse_plan("task", "1"),
+        length=16,
+        batch=2,
+        device="cpu",
+    )
+    with locked(config.output, wait=False), pytest.raises(UserError, match="nobody else to write .*tuned.pt"):
+        finetune(config)
+    assert not config.output.exists() and not config.log_path.exists()
+    finetune(config)
+    with pytest.raises(UserError, match="received a trained model"):
+        finetune(config)
+
+
+def _export(path: Path, seed: int) -> None:
+    model = convert(small.model("softmax"), LinearConfig(8), seed=seed)
+    checkpoint.save(path.with_name(f"{seed}.pt"), model, None, {})
+    export(checkpoint.load(path.with_name(f"{seed}.pt")), path, ExportConfig(prefill=True, generate=True))
+
+
+def test_exports_at_once_to_one_name(tmp_path: Path) -> None:
+    """Whoever is last, the graph and all that it refers to are of one model, and nothing else is left."""
+    context = multiprocessing.get_context("fork")
+    for _ in range(3):
+        programs = [context.Process(target=_export, args=(tmp_path / "g.onnx", seed)) for seed in (1, 2, 3)]
+        for program in programs:
+            program.start()
+        for program in programs:
+            program.join()
+            assert program.exitcode == 0
+        decoder = Decoder(tmp_path / "g.onnx", threads=1)
+        prompt = np.array([[1, 2, 3, 4, 5]])
+        read = decoder.prefill(prompt)
+        decoder.reset()
+        for token in prompt[0]:
+            stepped = decoder.step(token)
+        np.testing.assert_allclose(read, stepped, atol=1e-5)
+        assert len([file for file in tmp_path.iterdir() if file.name.startswith("g.onnx")]) == 4
+        assert not list(tmp_path.glob(".*"))
+
+
+# -- inputs
+
+
+def test_ids_of_a_hub_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("some-org/Some-Model-1.5B", "gpt2"):
+        with pytest.raises(UserError, match=f"ids are not downloaded: hf download {name} --local-dir FOLDER$"):
+            existing_model(name)
+    (tmp_path / "models").mkdir()
+    for name in ("models/x", "x.pt", "a/b/c"):
+        with pytest.raises(UserError, match="received nothing; give a model.pt made by t2r, or a Hugging Face folder$"):
+            existing_model(name)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="received no ordinary file"):
+        existing_model("pipe")
+    assert existing_model(tmp_path) == tmp_path
