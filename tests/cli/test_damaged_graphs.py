@@ -169,6 +169,11 @@ def test_a_graph_in_a_checkpoints_place(made: Path, capsys: pytest.CaptureFixtur
     )
 
 
+def test_nothing_else_is_said_of_a_whole_graph(made: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(made / "g.onnx")]) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_a_graph_is_described_without_torch(made: Path) -> None:
     program = f"from t2r_export.cli import main; assert main(['inspect', {str(made / 'g.onnx')!r}]) == 0"
     assert loaded_by(program) & HEAVY == {"onnx", "onnxruntime"}

@@ -96,12 +96,13 @@ def open_graph(
     others = {}
     for role in signature.graphs:
         if role in roles and (provider == "cpu" if role == GENERATE else chosen.device != "webgpu"):
-            options = _options(threads, config or {})
+            entries = dict(config or {})
             if role == PREFILL:
                 # for many rows, products of weights as they lie in the file are as fast: no second copy of them
                 if signature.quantization == "none":
-                    options.add_session_config_entry("session.disable_prepacking", "1")
-                options.add_session_config_entry("session.force_spinning_stop", "1")  # not in the way of the steps
+                    entries["session.disable_prepacking"] = "1"
+                entries["session.force_spinning_stop"] = "1"  # not in the way of the steps
+            options = _options(threads, entries)
             # prompts differ in length: no captured graphs
             free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}
             others[role] = _when_used(path, signature, role, provider, options, free, allow_fallback, max_state_bytes)
