@@ -121,7 +121,7 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
         out, _ = run(capsys, "inspect", tmp_path / file)
         assert "memory: constant: each layer keeps k and v of the last 5 tokens and the first 2\n" in out
         assert "0-1 window the last 5 tokens and the first 2 dense not folded: window layers have no" in spaced(out)
-        assert "state sink_v.1: float32 B × 3 × 2 × 4, 96 bytes" in out
+        assert "sink_v 0-1 float32 B × 3 × 2 × 4 96" in spaced(out)
 
 
 def test_convert_to_a_gated_hybrid(folder: Path, tmp_path: Path, capsys: Output) -> None:
@@ -166,9 +166,9 @@ def test_convert_to_a_feature_map(
     described = [run(capsys, "inspect", tmp_path / file)[0] for file in ("f.pt", "f.onnx")]
     for out in described:
         assert f" linear {size} {name} features, " in spaced(out)
-        assert f"state S.1: float32 B × 3 × {size} × 4" in out
-        assert ("state z.1" in out) == ("--normalizer" not in options)
-    assert "positions keep, folded" in described[1]
+        assert f"S 0-1 float32 B × 3 × {size} × 4" in spaced(out)
+        assert (" z 0-1 float32" in spaced(out)) == ("--normalizer" not in options)
+    assert "positions keep dense folded" in spaced(described[1])
     run(capsys, "verify", tmp_path / "f.pt", tmp_path / "f.onnx", "--steps", 20)
 
 
