@@ -27,7 +27,7 @@ from t2r_export.training import lora
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
-from t2r_export.training.state import TrainingState, load_state
+from t2r_export.training.state import TrainingState, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import UserError
 
@@ -179,6 +179,9 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
             "continue with --resume, or delete that file to start again",
         )
     state = load_state(config.state_path, identity)
+    steps = [*(plan.steps for plan in config.plan if plan.steps), 0]  # behind the last stage there is none
+    if state.stage >= len(steps) or state.step > steps[state.stage]:
+        raise damaged(config.state_path, f"step {state.step} of stage {state.stage}")
     if lora.attached(state.weights):
         lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # where the run stopped
     shapes, saved = (

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune, original
 from t2r_export.training import trainer as training
 from t2r_export.training.data import Windows
-from t2r_export.training.state import load_state, save_state
+from t2r_export.training.state import TrainingState, load_state, save_state
 from t2r_runtime.errors import UserError
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
@@ -272,6 +273,48 @@ def test_a_run_does_not_go_over_another_or_mix_with_it(config: FinetuneConfig, m
         finetune(dataclasses.replace(config, resume=True, length=8))
     config.data[0].write_text("abc abc " * 100)
     with pytest.raises(UserError, match="expected data [0-9a-f]+..., as in the run"):
+        finetune(dataclasses.replace(config, resume=True))
+
+
+def drop_weight(state: TrainingState) -> None:
+    del state.weights["embedding.weight"]
+
+
+def widen(state: TrainingState) -> None:
+    state.weights["norm.weight"] = torch.ones(3)
+
+
+def other_moments(state: TrainingState) -> None:
+    assert state.optimizer is not None
+    state.optimizer["state"][0]["exp_avg"] = torch.ones(3, 1)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (drop_weight, "tensors that its config describes; received missing embedding.weight"),
+        (widen, "the shapes that its config describes; received norm.weight 3 instead"),
+        (other_moments, r"a training state of version 1 in .*; received exp_avg of the shape \(3, 1\)"),
+        (lambda state: vars(state).update(optimizer={}), "a training state of version 1"),
+        (
+            lambda state: vars(state).update(optimizer={"state": {}, "param_groups": []}),
+            "a training state of version 1",
+        ),
+        (
+            lambda state: vars(state).update(stage=99),
+            "a training state of version 1 in .*; received step . of stage 99",
+        ),
+        (lambda state: vars(state).update(step=10**6), "a training state of version 1 in .*; received step 1000000 of"),
+    ],
+)
+def test_a_state_that_fits_no_run_is_an_error_of_the_user(
+    config: FinetuneConfig, monkeypatch: pytest.MonkeyPatch, change: Callable[[TrainingState], None], message: str
+) -> None:
+    stop_at(monkeypatch, config, 8)
+    state = load_state(config.state_path, torch.load(config.state_path, weights_only=True)["identity"])
+    change(state)
+    save_state(config.state_path, state)
+    with pytest.raises(UserError, match=message):
         finetune(dataclasses.replace(config, resume=True))
 
 

@@ -77,3 +77,13 @@ class CombinedOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for part, saved in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(saved)
+
+
+def restore(optimizer: Any, state: Mapping[str, Any]) -> None:
+    """Load what `state_dict` gave. Raises ValueError, or another exception of torch, where it is of another model."""
+    optimizer.load_state_dict(state)
+    for part in getattr(optimizer, "parts", [optimizer]):
+        for parameter, values in part.state.items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                    raise ValueError(f"{name} of the shape {tuple(value.shape)}, not {tuple(parameter.shape)}")

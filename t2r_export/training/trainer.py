@@ -28,7 +28,7 @@ from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
-from t2r_export.training.optimizers import make_optimizer
+from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
 from t2r_runtime.errors import UserError, printable
@@ -97,7 +97,7 @@ class Trainer:
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             try:
-                optimizer.load_state_dict(self.state.optimizer)
+                restore(optimizer, self.state.optimizer)
             except Exception as error:  # of another optimizer, or damaged: torch looks up whatever it expects
                 raise damaged(self.config.state_path, printable(error, 100)) from error
         module, optimizer = self.accelerator.prepare(stage, optimizer)
