@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
 from pathlib import Path
 
 from t2r_runtime.errors import UserError, printable
@@ -60,6 +59,8 @@ def _is_checkpoint(path: Path) -> bool:
     with open(path, "rb") as file:
         head = file.read(_HEADER_BYTES + 1)
     if head.startswith(b"PK"):
+        import zipfile  # which no graph waits for
+
         try:
             with zipfile.ZipFile(path) as archive:
                 return any(name.endswith("/data.pkl") for name in archive.namelist())
