@@ -18,7 +18,7 @@ from typing import Any
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
-from t2r_export.config.finetune import STAGES, FinetuneConfig
+from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.files import locked
@@ -63,11 +63,14 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     started = time.monotonic()
     main = accelerator.is_main_process
     loaded = checkpoint.load(config.model)
-    config = config.for_width(loaded.config.width)
+    chosen = config.length
+    config = config.for_model(loaded.config.width, loaded.config.max_positions)
     teacher, corpus, identity = _inputs(config, loaded)
     student = loaded.model
-    windows = held_out_windows(corpus.validation, config.length)
+    windows = held_out_windows(corpus.validation, config.window)
     with TrainingLog(config.log_path, main) as log:
+        if chosen is None and config.window < LENGTH:
+            log.message(f"windows of {config.window} tokens, the model's context")
         state = _start(config, identity, student)
         accelerator.wait_for_everyone()  # before one process may write the state that another still looks for
         accelerator.wait_for_everyone()  # all have looked for a state before anyone writes one
@@ -87,7 +90,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
             log.record(event="done", nats=after.nats, before=state.measured)
         accelerator.wait_for_everyone()
     if not main:
-        after = Evaluation(math.nan, 0, config.length)
+        after = Evaluation(math.nan, 0, config.window)
     figures = {name: dataclasses.replace(after, nats=nats) for name, nats in state.measured.items()}
     return FinetuneReport(
         config.output,
@@ -117,8 +120,8 @@ def _accelerator(config: FinetuneConfig) -> Any:
 def _inputs(config: FinetuneConfig, loaded: Checkpoint) -> tuple[Transformer | None, Corpus, dict[str, Any]]:
     """Teacher and text, checked against the student, and the identity of the run."""
     limit = loaded.config.max_positions
-    if limit is not None and config.length > limit:
-        raise UserError(f"a length of at most {limit}, the model's last position", f"{config.length}", "shorten it")
+    if limit is not None and config.window > limit:
+        raise UserError(f"a length of at most {limit}, the model's last position", f"{config.window}", "shorten it")
     teacher, teacher_sha256 = _teacher(config, loaded)
     corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.held_out, config.separator)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}

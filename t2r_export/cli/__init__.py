@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import shell_complete
 
 from t2r_export.cli import exit as errors
 from t2r_export.cli import startup
@@ -90,6 +92,9 @@ def export_main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:
     if arguments is not None:
         return errors.run(command, program, arguments)
+    variable = f"_{program}_COMPLETE".replace("-", "_").upper()
+    if variable in os.environ:  # a shell asks what could be typed, or how it may ask
+        return shell_complete(command, {}, program, variable, os.environ[variable])
     code = errors.run(command, program, sys.argv[1:])
     startup.ending()
     return code

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, show, table
-from t2r_export.config.finetune import DEVICES, SEPARATOR
+from t2r_export.cli.output import json_option, shorter, show, table
+from t2r_export.config.finetune import DEVICES, LENGTH, SEPARATOR, usual_length
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
@@ -18,7 +18,11 @@ FILE = click.Path(path_type=Path)
 @click.command("evaluate")
 @click.argument("model", type=FILE)
 @click.argument("text", type=FILE)
-@click.option("--lengths", default="256", show_default=True, metavar="T,T", help="Window lengths in tokens.")
+@click.option(
+    "--lengths",
+    metavar="T,T",
+    help=f"Window lengths in tokens.  [default: {LENGTH}, or the model's context if that is shorter]",
+)
 @click.option(
     "--held-out",
     type=click.FloatRange(0, 1, min_open=True),
@@ -37,7 +41,14 @@ FILE = click.Path(path_type=Path)
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
 def command(
-    model: Path, text: Path, lengths: str, held_out: float, separator: str, windows: int, device: str, as_json: bool
+    model: Path,
+    text: Path,
+    lengths: str | None,
+    held_out: float,
+    separator: str,
+    windows: int,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Nats per token of MODEL (a model.pt or a Hugging Face folder) on TEXT (or token ids as .npy).
 
@@ -45,8 +56,8 @@ def command(
     there.
     """
     try:
-        sizes = [int(part) for part in lengths.split(",")]
-        if min(sizes) < 1:
+        sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
+        if min(sizes, default=1) < 1:
             raise ValueError
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
@@ -59,6 +70,7 @@ def command(
     from t2r_export.training.trainer import choose_device
 
     loaded = checkpoint.load(model)
+    sizes = sizes or [shorter(usual_length(loaded.config.max_positions))]
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, held_out, separator)
     found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.validation, sizes, windows)
     rows = [[e.length, f"{e.nats:.4f}", f"{e.perplexity:.2f}", f"{e.end_nats:.4f}", f"{e.tokens:,}"] for e in found]

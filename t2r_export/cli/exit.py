@@ -12,16 +12,21 @@ The numbers 130 and 141 are what a shell reports for SIGINT and SIGPIPE.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import importlib.metadata
 import os
 import platform
 import shlex
+import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
 
 import click
 
@@ -32,6 +37,7 @@ USER = UserError.exit_code
 BUG = 3
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+AGAIN = 0.05  # seconds until a lost Ctrl-C is raised once more
 
 # errors of the machine, in whichever library they occur
 ENVIRONMENT = (
@@ -46,7 +52,8 @@ def run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
 
     Only SystemExit and its like get past.
     """
-    code = _run(command, program, arguments)
+    with _interrupts() as seen:
+        code = _run(command, program, arguments, seen)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -54,10 +61,44 @@ def run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
     return code
 
 
-def _run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Yield a list that gets every Ctrl-C, where nobody else handles them.
+
+    A library written in C may turn KeyboardInterrupt into an error of its own while it is imported, and Python only
+    prints one that comes while it cleans up: that one is raised again.
+    """
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    def again(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            threading.Timer(AGAIN, _thread.interrupt_main).start()  # not in here, where it would be lost too
+        else:
+            hook(unraisable)
+
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handler)
+        sys.unraisablehook = again
+    try:
+        yield seen
+    finally:
+        if before is signal.default_int_handler:
+            sys.unraisablehook = hook
+            signal.signal(signal.SIGINT, before)
+
+
+def _run(command: click.Command, program: str, arguments: Sequence[str], interrupts: Sequence[int]) -> int:
     try:
         # not command.main(): it prints and ends the process by itself, with codes that mean something else here
-        with command.make_context(program, list(arguments)) as context:
+        with command.make_context(program, list(arguments), help_option_names=["-h", "--help"]) as context:
             command.invoke(context)
         sys.stdout.flush()
         return 0
@@ -77,6 +118,8 @@ def _run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return PIPE_CLOSED
     except Exception as error:
+        if interrupts:
+            return _end(program, "interrupted", INTERRUPTED)
         if (message := _environment(error)) is not None:
             return _end(program, message, USER)
         return _report_bug(program, arguments, error)

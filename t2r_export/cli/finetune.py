@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import force_option, json_option, show, table
-from t2r_export.config.finetune import STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig, parse_plan
 
 FILE = click.Path(path_type=Path)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
@@ -40,15 +40,19 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     show_default=True,
     help=f"Training stages, of {', '.join(STAGES)}, in order.",
 )
-@click.option("--steps", metavar="N,N", help="Number of steps per stage. Default: the stage's own.")
+@click.option("--steps", metavar="N,N", help="Number of steps per stage, or one for all. Default: the stage's own.")
 @click.option(
     "--lr",
     "learning_rates",
     metavar="X,X",
-    help="Peak learning rate per stage. Default: the stage's own, for the model's width.",
+    help="Peak learning rate per stage, or one for all. Default: the stage's own, for the model's width.",
 )
 @setting("batch", "Windows per step, over all processes.")
-@setting("length", "Window length in tokens.")
+@click.option(
+    "--length",
+    type=int,
+    help=f"Window length in tokens.  [default: {LENGTH}, or the model's context if that is shorter]",
+)
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
 @setting("lora", "Train low-rank adapters of q, k, v and o instead of all weights in the stages distill and task.")

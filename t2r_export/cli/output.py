@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from t2r_export.config.finetune import LENGTH
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -39,6 +41,13 @@ def note_each(lines: Sequence[str]) -> None:
     """What a person should know of an import, each on a line of stderr."""
     for line in lines:
         note(f"note: {line}")
+
+
+def shorter(length: int) -> int:
+    """A length that nobody chose; a line says so where the model's context is shorter than the usual one."""
+    if length < LENGTH:
+        note(f"{length} tokens at a time, the model's context")
+    return length
 
 
 def plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from t2r_export.cli.output import note
+from t2r_export.paths import existing_graph
 from t2r_runtime.errors import UserError
 from t2r_runtime.providers import named
 
@@ -76,6 +77,9 @@ def opened(
     graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
 ) -> Decoder:
     """The graph as the options say."""
+    check(provider, provider_options)
+    existing_graph(graph)
+
     from t2r_runtime import Decoder
 
     with own_stdout():

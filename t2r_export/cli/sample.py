@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, show, size
+from t2r_export.cli.output import json_option, shorter, show, size
 from t2r_export.cli.progress import progress
-from t2r_export.config.finetune import DEVICES
+from t2r_export.config.finetune import DEVICES, LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
 
 FILE = click.Path(path_type=Path)
@@ -20,7 +20,11 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--tokens", type=click.IntRange(1), required=True, metavar="N", help="Number of tokens to write, over all texts."
 )
-@click.option("--length", type=click.IntRange(1), default=256, show_default=True, help="Length of each text in tokens.")
+@click.option(
+    "--length",
+    type=click.IntRange(1),
+    help=f"Length of each text in tokens.  [default: {LENGTH}, or the model's context if that is shorter]",
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(0, min_open=True),
@@ -32,7 +36,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
 def command(
-    model: Path, out: Path, tokens: int, length: int, temperature: float, seed: int, device: str, as_json: bool
+    model: Path, out: Path, tokens: int, length: int | None, temperature: float, seed: int, device: str, as_json: bool
 ) -> None:
     """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
 
@@ -48,6 +52,7 @@ def command(
     from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)
+    length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:
         ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, on_progress)
     with replacing(out) as part, part.open("wb") as file:

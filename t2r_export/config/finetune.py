@@ -15,6 +15,7 @@ from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
 MAX_STEPS = 1 << 40
+LENGTH = 256  # tokens
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
 OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
 DEVICES = ("auto", "cpu", "cuda")
@@ -64,8 +65,13 @@ class StagePlan:
         return dataclasses.replace(self, learning_rate=default.learning_rate * (64 / width if default.scaled else 1))
 
 
+def usual_length(max_positions: int | None) -> int:
+    """Tokens in a window where nobody says how many: LENGTH, or a model's context if that is shorter."""
+    return min(LENGTH, max_positions or LENGTH)
+
+
 def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None = None) -> tuple[StagePlan, ...]:
-    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; missing values are the stage's defaults."""
+    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; one number is for all stages, none is their defaults."""
     names = [name.strip() for name in stages.split(",")]
     for name in names:
         choice("stage", name, tuple(STAGES))
@@ -85,7 +91,7 @@ class FinetuneConfig:
     teacher: Path | None = None  # default: the model that `model` was converted from, rebuilt from its weights
     separator: str = SEPARATOR  # a line of the text that ends a document
     held_out: float = 0.1  # share of the documents, the last ones, for validation
-    length: int = 256  # tokens that a window predicts
+    length: int | None = None  # tokens that a window predicts; None: LENGTH, or the model's context if that is shorter
     batch: int = 16  # windows per step, over all processes
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
@@ -108,7 +114,9 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         if not sum(plan.steps for plan in self.plan):
             raise UserError("at least one step of one stage", "none", "give the number of steps")
-        for name in ("length", "batch", "checkpoint_every", "validate_every", "lora_rank"):
+        if self.length is not None:
+            size("length", self.length, MAX_STEPS)
+        for name in ("batch", "checkpoint_every", "validate_every", "lora_rank"):
             size(name, getattr(self, name), MAX_STEPS)
         size("seed", self.seed, MAX_STEPS, least=0)
         _between("held_out", self.held_out, 0, 1)
@@ -143,9 +151,16 @@ class FinetuneConfig:
         outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
         check_outputs(outputs, [self.model, self.teacher, *self.data], self.force)
 
-    def for_width(self, width: int) -> FinetuneConfig:
-        """The config with every learning rate known, for a model of this width."""
-        return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan))
+    def for_model(self, width: int, max_positions: int | None) -> FinetuneConfig:
+        """The config with every learning rate and the length known, for a model of this width and context."""
+        length = usual_length(max_positions) if self.length is None else self.length
+        return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan), length=length)
+
+    @property
+    def window(self) -> int:
+        """The length, of a config `for_model`."""
+        assert self.length is not None
+        return self.length
 
     def recipe(self) -> dict[str, Any]:
         """The options that determine the result, as plain data: for the provenance and the identity of a run."""
@@ -174,8 +189,14 @@ def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{what} as numbers separated by commas", repr(text), f"correct the {what}") from None
+    if len(numbers) == 1:
+        numbers *= len(names)
     if len(numbers) != len(names):
-        raise UserError(f"{len(names)} {what}, one for each of {', '.join(names)}", repr(text), f"correct the {what}")
+        raise UserError(
+            f"{len(names)} {what}, one for each of {', '.join(names)}, or one for all",
+            repr(text),
+            f"correct the {what}",
+        )
     return numbers
 
 

@@ -55,8 +55,8 @@ class Trainer:
     ) -> None:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
-        self.windows = Windows(corpus.training, config.length, config.batch, config.seed)
-        self.validation = spread(held_out_windows(corpus.validation, config.length), VALIDATION_WINDOWS)
+        self.windows = Windows(corpus.training, config.window, config.batch, config.seed)
+        self.validation = spread(held_out_windows(corpus.validation, config.window), VALIDATION_WINDOWS)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
@@ -111,7 +111,7 @@ class Trainer:
             validating = not stopping and (done % self.config.validate_every == 0 or done == plan.steps)
             if saving or validating or done % LOG_EVERY == 0:
                 loss = self._read_losses(pending, stage, plan.stage, done, before, reduce=not stopping)
-                tokens = len(pending) * self.config.batch * self.config.length
+                tokens = len(pending) * self.config.batch * self.config.window
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
                 pending.clear()
                 if validating:

@@ -48,6 +48,21 @@ def test_help_of_a_verb(verb: str, capsys: Output) -> None:
     assert out.startswith(f"Usage: t2r {verb}")
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_h_is_help(verb: str, capsys: Output) -> None:
+    assert run(capsys, verb, "-h") == run(capsys, verb, "--help")
+
+
+def test_nothing_is_converted_without_options(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    for mixer in ("linear", "window", "hybrid"):
+        out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "n.pt", "--layers", "none", "--mixer", mixer)
+        assert "0 of 2 layers" in out
+    run(capsys, "convert", folder / "model.pt", tmp_path / "n.pt")
+    assert [layer["feature_size"] for layer in checkpoint.load(tmp_path / "n.pt").config.to_dict()["layers"]] == [
+        32
+    ] * 2
+
+
 def test_version(capsys: Output) -> None:
     assert run(capsys, "--version") == ("t2r-export 0.1.0, graph contract 1\n", "")
     assert export_main(["--version"]) == 0

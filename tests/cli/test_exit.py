@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +56,41 @@ def test_ending_is_one_line(
     error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert ending(raising(error), capsys) == (code, line)
+
+
+def _in_an_import() -> None:
+    """Ctrl-C while a library in C is imported, which says that it cannot be."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ImportError("initialization of _core failed") from None
+
+
+def _in_a_clean_up() -> None:
+    class Held:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    held = Held()
+    del held
+    time.sleep(10)
+    raise AssertionError("nobody was interrupted")
+
+
+@pytest.mark.parametrize("body", [_in_an_import, _in_a_clean_up])
+def test_ctrl_c_where_libraries_do_not_expect_it(body: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ending(body, capsys) == (130, "t2r: interrupted\n")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_h_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["-h"], ["--help"]):
+        assert errors.run(click.Command("probe", help="Some help."), "t2r", arguments) == 0
+        assert "Some help." in capsys.readouterr().out
 
 
 def test_success_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -49,7 +50,10 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
     "options, message",
     [
         (["--stages", "dream"], "t2r: expected stage to be one of transfer, align, distill, task; received 'dream'; "),
-        (["--steps", "1"], "t2r: expected 2 steps, one for each of transfer, distill; received '1'; "),
+        (
+            ["--steps", "1,2,3"],
+            "t2r: expected 2 steps, one for each of transfer, distill, or one for all; ",
+        ),
         (["--device", "abacus"], "t2r: expected device to be one of auto, cpu, cuda; received 'abacus'; "),
         (["--batch", "0"], "t2r: expected batch to be an integer from 1 to 1099511627776; received 0; "),
         (["--teacher", "nobody.pt"], "t2r: expected a checkpoint at nobody.pt; received nothing; "),
@@ -150,3 +154,21 @@ def test_finetune_needs_text(converted: Path, tmp_path: Path, capsys: Output) ->
     assert err.startswith("t2r: expected text in ")
     _, err = run(capsys, "finetune", converted, tmp_path / "x.pt", code=2)
     assert "Missing option '--data'" in err
+
+
+def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    short = dataclasses.replace(CONFIG, position="learned", max_positions=32)
+    checkpoint.save(tmp_path / "short.pt", Transformer(short), letter_tokenizer(), {})
+    text, ids = folder / "text.txt", tmp_path / "ids.npy"
+    line = "32 tokens at a time, the model's context\n"
+    assert run(capsys, "sample", tmp_path / "short.pt", ids, "--tokens", 700)[1] == line
+    out, err = run(capsys, "evaluate", tmp_path / "short.pt", text, "--json")
+    assert err == line and [row["length"] for row in json.loads(out)["lengths"]] == [32]
+    run(capsys, "convert", tmp_path / "short.pt", tmp_path / "t2r.pt", "--feature-size", 4)
+    tuned = ["finetune", tmp_path / "t2r.pt", tmp_path / "tuned.pt", "--data", text, "--steps", 1, "--batch", 2]
+    _, err = run(capsys, *tuned)
+    assert err.startswith("windows of 32 tokens, the model's context\n")
+    (done,) = checkpoint.load(tmp_path / "tuned.pt").provenance["finetune"]
+    assert done["length"] == 32 and [stage["steps"] for stage in done["stages"]] == [1, 1]
+    _, err = run(capsys, *tuned, "--force", "--length", 256, code=2)
+    assert "expected a length of at most 32" in err

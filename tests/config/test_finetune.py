@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -24,20 +25,23 @@ def test_a_plan_is_read_from_lists_with_commas() -> None:
 
 
 def test_rates_that_nobody_asked_for_fit_the_width() -> None:
-    plan = config(plan=parse_plan("transfer,distill")).for_width(128).plan
+    plan = config(plan=parse_plan("transfer,distill")).for_model(128, None).plan
     assert [stage.learning_rate for stage in plan] == [
         STAGES["transfer"].learning_rate,
         STAGES["distill"].learning_rate / 2,
     ]
     asked = config(plan=parse_plan("transfer,distill", None, "0.1,0.2"))
-    assert asked.for_width(128) == asked
+    assert asked.for_model(128, None) == dataclasses.replace(asked, length=256)
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (("transfer,polish",), "stage to be one of transfer, align, distill, task; received 'polish'"),
-        (("transfer,task", "3"), "2 steps, one for each of transfer, task; received '3'; correct the steps"),
+        (
+            ("transfer,task", "3,4,5"),
+            "2 steps, one for each of transfer, task, or one for all; received '3,4,5'",
+        ),
         (("task", "three"), "steps as numbers separated by commas; received 'three'"),
         (("task", "-1"), "steps of task to be an integer from 0 to 1099511627776; received -1"),
         (("task", "1", "1e-3;2"), "learning rates as numbers"),

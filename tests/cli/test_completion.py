@@ -1,0 +1,51 @@
+"""Shells learn what can be typed: by click's scripts for bash, zsh and fish, with no heavy import on the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from t2r_export.cli import {entry}
+sys.argv[:] = ["t2r"]
+code = {entry}()
+heavy = {{"torch", "onnx", "onnxruntime"}} & set(sys.modules)
+sys.exit(str(heavy) if heavy else code)
+"""
+
+
+def ask(entry: str, **environment: str) -> str:
+    program = PROGRAM.format(entry=entry)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("program, entry", [("T2R", "main"), ("T2R_EXPORT", "export_main")])
+def test_scripts(program: str, entry: str, shell: str) -> None:
+    script = ask(entry, **{f"_{program}_COMPLETE": f"{shell}_source"})
+    assert f"_{program}_COMPLETE={shell}_complete" in script
+    assert program.lower().replace("_", "-") in script
+
+
+@pytest.mark.parametrize(
+    "typed, offered",
+    [
+        ("t2r fi", "plain,finetune"),
+        ("t2r export --ta", "plain,--target"),
+        ("t2r export --target np", "plain,npu"),
+        ("t2r quantize a.onnx b.onnx --scheme w", "plain,w8\nplain,w4"),
+        ("t2r export ", "file,"),
+    ],
+)
+def test_what_is_offered(typed: str, offered: str) -> None:
+    count = len(typed.split(" ")) - 1
+    answer = ask("main", _T2R_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(count))
+    assert answer.strip() == offered
