@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import small
+import t2r_runtime.session as session
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.quantize import quantize
 from t2r_runtime import Batch, Decoder, Sampling
@@ -64,3 +67,27 @@ def test_layers_that_stayed_softmax(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "hybrid")
     with pytest.raises(UserError, match=r"side by side; received a model whose k.1, v.1 grow"):
         Batch(Decoder(tmp_path / "g.onnx", threads=1))
+
+
+def test_forks_open_a_companion_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, report = small.graph(tmp_path / "g.onnx", prefill=True, generate=True)
+    opens: list[str] = []
+    original = session._open
+
+    def counted(path: Path, *given: object) -> object:
+        opens.append(path.name)
+        return original(path, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "_open", counted)
+    decoder = Decoder(report.files[0], threads=1)
+    forks = [decoder.fork() for _ in range(8)]
+    start = threading.Barrier(8)
+
+    def first(fork: Decoder) -> list[int]:
+        start.wait()
+        return fork.generate(PROMPTS[0], 4, Sampling(temperature=0))
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(first, forks))
+    assert texts == [texts[0]] * 8
+    assert sorted(opens) == sorted(["g.onnx", *decoder.signature.graphs.values()])

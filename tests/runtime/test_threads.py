@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import t2r_runtime.session as session
 from runtime import graphs
 from runtime.conftest import Open
-from small import GPT2, graph
-from t2r_runtime import Batch, Decoder, Sampling, UserError
+from t2r_runtime import Batch, Decoder, UserError
 from t2r_runtime.threads import InUse, once
 
 IDS = [3, 1, 4, 1, 5]
@@ -116,30 +114,6 @@ def test_forks_in_threads_are_as_alone(opened: Open) -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda row: [fork.step(token) for fork in [decoder.fork()] for token in row], ids))
     np.testing.assert_array_equal(np.array(together), np.array(alone))
-
-
-def test_forks_open_a_companion_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, report = graph(tmp_path / "g.onnx", GPT2, prefill=True, generate=True)
-    opens: list[str] = []
-    original = session._open
-
-    def counted(path: Path, *given: object) -> object:
-        opens.append(path.name)
-        return original(path, *given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(session, "_open", counted)
-    decoder = Decoder(report.files[0], threads=1)
-    forks = [decoder.fork() for _ in range(8)]
-    start = threading.Barrier(8)
-
-    def first(fork: Decoder) -> list[int]:
-        start.wait()
-        return fork.generate(IDS, 4, Sampling(temperature=0))
-
-    with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(first, forks))
-    assert texts == [texts[0]] * 8
-    assert sorted(opens) == sorted(["g.onnx", *decoder.signature.graphs.values()])
 
 
 def test_once_waits_and_tries_again_after_an_error() -> None:
