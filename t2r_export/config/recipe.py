@@ -110,7 +110,9 @@ def read_recipe(path: Path) -> Recipe:
             or a name that is not plain. The message names the file and the section.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(existing_file(path, f"a recipe in {path}").read_text(encoding="utf-8"))
+    except UserError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"a recipe in {path}", printable(error), "give a TOML file; see models/storyteller") from error
     made = ("tokenizer", "model", "teacher") if "source" not in data else ()

@@ -165,3 +165,9 @@ def test_training_has_the_options_of_a_run() -> None:
 @pytest.mark.parametrize("path", sorted(MODELS.glob("**/*.toml")), ids=lambda path: path.stem)
 def test_the_recipes_that_are_kept_can_be_read(path: Path) -> None:
     assert read_recipe(path).students
+
+
+def test_a_device_is_no_recipe() -> None:
+    """It would be read for ever."""
+    with pytest.raises(UserError, match="a recipe in /dev/zero; received /dev/zero, which is not a file"):
+        read_recipe(Path("/dev/zero"))
