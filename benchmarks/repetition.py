@@ -1,0 +1,50 @@
+"""How much a model repeats itself, by how it is sampled: why `t2r demo` samples as it does.
+
+    python benchmarks/repetition.py models/storyteller/model.pt
+
+Texts of the same seeds with each setting, and the share of 4-grams of tokens that stood in the same text before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.export import export
+from t2r_runtime import Decoder, Sampling, Tokenizer
+
+GRAM = 4  # tokens
+SETTINGS = ((0.4, 0.95), (0.6, 0.9), (0.6, 0.95), (0.8, 0.9), (0.8, 0.95), (1.0, 1.0))  # temperature, top-p
+
+
+def repeated(tokens: Sequence[int]) -> float:
+    """Share of the 4-grams that are not the first of their kind; 0 where there are none."""
+    grams = [tuple(tokens[i : i + GRAM]) for i in range(len(tokens) - GRAM + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--prompt", default="Once upon a time")
+    parser.add_argument("--tokens", type=int, default=240)
+    parser.add_argument("--seeds", type=int, default=40)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        export(checkpoint.load(options.model), Path(folder) / "model.onnx")
+        decoder = Decoder(Path(folder) / "model.onnx")
+        prompt = Tokenizer.of(decoder.signature).encode(options.prompt)
+        print(f"| temperature | top-p | repeated {GRAM}-grams |\n|---|---|---|")
+        for temperature, top_p in SETTINGS:
+            shares = []
+            for seed in range(options.seeds):
+                decoder.reset()
+                shares.append(repeated(decoder.generate(prompt, options.tokens, Sampling(temperature, 0, top_p, seed))))
+            print(f"| {temperature} | {top_p} | {sum(shares) / len(shares):.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""What counts as a repetition, and that the demo samples where its model repeats itself less."""
+
+from __future__ import annotations
+
+import pytest
+
+from repetition import SETTINGS, repeated
+from t2r_export.cli.demo import TEMPERATURE, TOP_P
+
+
+@pytest.mark.parametrize(
+    "tokens, share",
+    [([], 0), ([1, 2, 3], 0), ([1, 2, 3, 4], 0), ([1, 2, 3, 4, 1, 2, 3, 4], 1 / 5), ([7] * 8, 4 / 5)],
+)
+def test_repeated(tokens: list[int], share: float) -> None:
+    assert repeated(tokens) == pytest.approx(share)
+
+
+def test_the_demo_is_among_what_is_measured() -> None:
+    assert (TEMPERATURE, TOP_P) in SETTINGS
