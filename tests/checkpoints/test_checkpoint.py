@@ -391,7 +391,7 @@ def test_a_flipped_bit_in_a_weight_names_the_member(saved: Path) -> None:
     content[member.header_offset + 100] ^= 1
     saved.write_bytes(content)
     refused(
-        saved, "a whole checkpoint in .*; received archive/data/3, which differs from its checksum; copy or download"
+        saved, "a checkpoint, whole, in .*; received archive/data/3 that differs from its checksum; copy or download"
     )
 
 
