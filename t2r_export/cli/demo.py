@@ -66,8 +66,6 @@ def _written(graph: Path, prompt: str) -> tuple[str, int, float]:
     tokenizer = Tokenizer.of(decoder.signature)
     ids = tokenizer.encode(prompt)
     start = time.perf_counter()
-    new = decoder.generate(
-        ids, TOKENS, Sampling(temperature=TEMPERATURE, top_p=TOP_P, seed=SEED)
-    )  # the same text every time
+    new = decoder.generate(ids, TOKENS, Sampling(temperature=TEMPERATURE, top_p=TOP_P, seed=SEED))
     rate = (len(ids) + len(new)) / (time.perf_counter() - start)
     return prompt + tokenizer.decode(new), len(new), rate
