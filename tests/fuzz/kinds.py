@@ -1,0 +1,278 @@
+"""What is damaged, kind by kind: a whole file or call, and what is then done with it.
+
+`KINDS` is the table: a new kind is a function of it. Each is given the base folder, its own empty folder and a source
+of chance, and returns an ending of runner.ENDINGS.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from fuzz.mutations import VALUES, damage_bytes, damage_file, damage_json, damage_words
+from fuzz.runner import command
+from t2r_runtime import Batch, Decoder, Sampling, Tokenizer
+from t2r_runtime.errors import T2RError
+
+Kind = Callable[[Path, Path, random.Random], str]
+KINDS: dict[str, Kind] = {}
+
+
+def kind(function: Kind) -> Kind:
+    KINDS[function.__name__] = function
+    return function
+
+
+def runs(graph: Path) -> str:
+    """What was written must run; what is accepted and does not is the worst of endings."""
+    try:
+        Decoder(graph).step(0)
+    except Exception as error:
+        print(repr(error))
+        return "runtime refuses"
+    return "accepted"
+
+
+@kind
+def hf_config(base: Path, here: Path, chance: random.Random) -> str:
+    family = chance.choice(("llama", "gpt2"))
+    shutil.copytree(base / family, here / "hf")
+    path = here / "hf" / "config.json"
+    path.write_text(json.dumps(damage_json(chance, json.loads(path.read_text()))))
+    ending = command("convert", "hf", "swapped.pt", "--feature-size", "3")
+    return ending if ending != "accepted" else exported("swapped.pt")
+
+
+@kind
+def hf_files(base: Path, here: Path, chance: random.Random) -> str:
+    shutil.copytree(base / chance.choice(("llama", "gpt2")), here / "hf")
+    damage_file(chance, chance.choice(sorted((here / "hf").iterdir())))
+    ending = command("convert", "hf", "swapped.pt", "--feature-size", "3")
+    return ending if ending != "accepted" else exported("swapped.pt")
+
+
+def exported(model: str) -> str:
+    ending = command("export", model, "made.onnx")
+    return ending if ending != "accepted" else runs(Path("made.onnx"))
+
+
+@kind
+def model_bytes(base: Path, here: Path, chance: random.Random) -> str:
+    shutil.copy(base / "model.pt", here)
+    damage_file(chance, here / "model.pt")
+    return exported("model.pt")
+
+
+@kind
+def model_data(base: Path, here: Path, chance: random.Random) -> str:
+    data = torch.load(base / "model.pt", weights_only=True)
+    weights = data.pop("weights")
+    data = damage_json(chance, data)
+    if isinstance(data, dict):
+        names = sorted(weights)
+        for name in chance.sample(names, chance.choice((0, 0, 1))):
+            shape, dtype = chance.choice(((0,), (3, 4), (1, 1, 1))), chance.choice((torch.float32, torch.int8))
+            weights[name] = torch.zeros(shape, dtype=dtype)
+        data["weights"] = weights
+    torch.save(data, here / "model.pt")
+    return exported("model.pt") if chance.randrange(3) else command("inspect", "model.pt")
+
+
+def graph_verbs(chance: random.Random, graph: str) -> str:
+    """A verb that reads a graph; what it accepts must run."""
+    match chance.randrange(4):
+        case 0:
+            return command("inspect", graph)
+        case 1:
+            return command("generate", graph, "--ids", "1,2", "--max-tokens", "3")
+        case 2:
+            return command("verify", Path("model.pt"), graph, "--steps", "2")
+        case _:
+            ending = command("quantize", graph, "small.onnx", "--scheme", "w8")
+            return ending if ending != "accepted" else runs(Path("small.onnx"))
+
+
+def graph_folder(base: Path, here: Path) -> list[Path]:
+    for file in base.glob("graph.onnx*"):
+        shutil.copy(file, here)
+    shutil.copy(base / "model.pt", here)
+    return sorted(here.glob("graph.onnx*"))
+
+
+@kind
+def graph_bytes(base: Path, here: Path, chance: random.Random) -> str:
+    graph_folder(base, here)
+    damage_file(chance, here / "graph.onnx")
+    return graph_verbs(chance, "graph.onnx")
+
+
+@kind
+def graph_data(base: Path, here: Path, chance: random.Random) -> str:
+    graph_folder(base, here)
+    model = onnx.load(here / "graph.onnx", load_external_data=False)
+    props = chance.choice(model.metadata_props)
+    match chance.randrange(5):
+        case 0:
+            try:
+                props.value = json.dumps(damage_json(chance, json.loads(props.value)))
+            except ValueError:
+                props.value = str(chance.choice(VALUES[:-5])).encode("utf-8", "replace").decode()
+        case 1:
+            props.key += "x"
+        case 2:
+            item = chance.choice([*model.graph.input, *model.graph.output])
+            item.name += "x"
+        case 3:
+            node = chance.choice(model.graph.node)
+            chance.choice((model.graph.node.remove, lambda n: setattr(n, "op_type", "Nonsense")))(node)
+        case _:
+            tensor = chance.choice(model.graph.initializer)
+            if tensor.external_data:
+                entry = chance.choice(tensor.external_data)
+                entry.value = str(chance.choice(("../../etc/passwd", "-1", str(1 << 50), "", "graph.onnx", "7")))
+            else:
+                tensor.dims[:] = [chance.choice((0, 3, 1 << 40))]
+    (here / "graph.onnx").write_bytes(model.SerializeToString())
+    return graph_verbs(chance, "graph.onnx")
+
+
+@kind
+def companions(base: Path, here: Path, chance: random.Random) -> str:
+    damage_file(chance, chance.choice(graph_folder(base, here)[1:]))
+    return graph_verbs(chance, "graph.onnx")
+
+
+@kind
+def snapshot(base: Path, here: Path, chance: random.Random) -> str:
+    graph_folder(base, here)
+    shutil.copy(base / "saved.state", here)
+    damage_file(chance, here / "saved.state")
+    return command("generate", "graph.onnx", "--load-state", "saved.state", "--ids", "1", "--max-tokens", "2")
+
+
+@kind
+def tokenizer(base: Path, here: Path, chance: random.Random) -> str:
+    whole = (base / "tokenizer.json").read_text()
+    if chance.randrange(4):
+        text = json.dumps(damage_json(chance, json.loads(whole)))
+    else:
+        text = damage_bytes(chance, whole.encode()).decode("utf-8", "replace")
+    try:
+        made = Tokenizer(text)
+        made.decode(made.encode("once upon a time, é"))
+    except T2RError as error:
+        print(error)
+        return "refused"
+    return "accepted"
+
+
+@kind
+def text(base: Path, here: Path, chance: random.Random) -> str:
+    name = chance.choice(("text.txt", "ids.npy"))
+    shutil.copy(base / name, here)
+    damage_file(chance, here / name)
+    return command("evaluate", base / "model.pt", name, "--lengths", "8")
+
+
+@kind
+def recipe(base: Path, here: Path, chance: random.Random) -> str:
+    shutil.copy(base / "text.txt", here)
+    data = damage_json(chance, tomllib.loads((base / "recipe.toml").read_text()))
+    (here / "recipe.toml").write_text(toml(data) if isinstance(data, dict) else "x")
+    return command("build", "recipe.toml", "--work", "work", "--data", ".")
+
+
+def toml(data: Any) -> str:
+    """Plain data as an inline TOML document; what TOML has no form for is a text."""
+
+    def value(x: Any) -> str:
+        if isinstance(x, dict):
+            return "{" + ", ".join(f"{json.dumps(str(k))} = {value(v)}" for k, v in x.items()) + "}"
+        if isinstance(x, list):
+            return "[" + ", ".join(map(value, x)) + "]"
+        if isinstance(x, float) and (x != x or x in (float("inf"), -float("inf"))):
+            return "nan" if x != x else "inf" if x > 0 else "-inf"
+        if isinstance(x, int) and not isinstance(x, bool) and abs(x) >= 1 << 63:
+            return "9223372036854775807"
+        return "''" if x is None else json.dumps(x)
+
+    return "\n".join(f"{json.dumps(str(k))} = {value(v)}" for k, v in data.items())
+
+
+@kind
+def training_state(base: Path, here: Path, chance: random.Random) -> str:
+    for file in (base / "run").iterdir():
+        shutil.copy(file, here)
+    damage_file(chance, here / "tuned.pt.training")
+    words = json.loads((base / "run.json").read_text())
+    return command(*words, "--resume")
+
+
+@kind
+def arguments(base: Path, here: Path, chance: random.Random) -> str:
+    graph_folder(base, here)
+    for name in ("text.txt", "source.pt"):
+        shutil.copy(base / name, here)
+    lines = json.loads((base / "lines.json").read_text())
+    ending = command(*damage_words(chance, chance.choice(lines)))
+    return "refused" if ending == "escaped with 130" else ending
+
+
+@kind
+def runtime_api(base: Path, here: Path, chance: random.Random) -> str:
+    """Calls of the runtime's own API with anything."""
+    graph_folder(base, here)
+    decoder = Decoder("graph.onnx")
+    odd = [*VALUES[:-1], np.zeros(3), np.zeros((2, 2), np.int64), np.array("x"), object(), b"x", (1,), range(3)]
+
+    def any_of() -> Any:
+        return chance.choice(odd)
+
+    name = chance.choice(sorted(CALLS))
+    try:
+        CALLS[name](decoder, any_of)
+    except T2RError as error:
+        print(name, error)
+        return "refused"
+    except Exception as error:
+        print(name)
+        raise error
+    return "accepted"
+
+
+def _batch(decoder: Decoder, any_of: Callable[[], Any]) -> None:
+    batch = Batch(decoder)
+    batch.add(any_of(), Sampling(temperature=0), 2)
+    batch.step()
+
+
+CALLS: dict[str, Callable[[Decoder, Callable[[], Any]], Any]] = {
+    "step": lambda d, x: d.step(x()),
+    "prefill": lambda d, x: d.prefill(x()),
+    "top_k": lambda d, x: d.top_k(x()),
+    "reset": lambda d, x: d.reset(x()),
+    "set_state": lambda d, x: d.set_state(x()),
+    "a state": lambda d, x: d.set_state({**d.state(), "S.0": x()}),
+    "position": lambda d, x: d.set_state(d.state(), x()),
+    "reorder": lambda d, x: d.reorder(x()),
+    "load_state": lambda d, x: d.load_state(x()),
+    "save_state": lambda d, x: d.save_state(x()),
+    "generate": lambda d, x: d.generate(x(), x()),
+    "sampling": lambda d, x: Sampling(temperature=x(), top_k=x()),
+    "seed": lambda d, x: Sampling(seed=x(), top_p=x()),
+    "stop": lambda d, x: Sampling(stop_tokens=x()),
+    "Decoder": lambda d, x: Decoder(x()),
+    "provider": lambda d, x: Decoder("graph.onnx", x()),
+    "threads": lambda d, x: Decoder("graph.onnx", threads=x()),
+    "Tokenizer": lambda d, x: Tokenizer(x()),
+    "Batch": _batch,
+}  # fmt: skip

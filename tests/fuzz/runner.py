@@ -1,0 +1,113 @@
+"""One case in a process of its own, and how it ended: by its exit code, a signal, too long, or with too much memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SECONDS = 20  # of a processor; a machine that does much else may take PATIENCE times as long
+PATIENCE = 6
+MEMORY = 2 << 30  # bytes above what the process had before
+ENDINGS = ("refused", "accepted", "exit 3", "escaped", "signal", "hang", "memory", "runtime refuses")
+BAD = ENDINGS[2:]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a case ended, and the last that it said."""
+
+    kind: str  # of ENDINGS
+    said: str
+
+
+def attempt(case: Callable[[Path], str]) -> Ending:
+    """Run `case` in a fork, in an empty folder that is gone afterwards.
+
+    It returns an ending, or raises, which is one: `escaped`.
+    """
+    with tempfile.TemporaryDirectory(prefix="fuzz") as name, tempfile.TemporaryFile() as answer:
+        folder = Path(name)
+        before = _resident()
+        gc.freeze()
+        child = os.fork()
+        if child == 0:
+            _run(case, folder, answer)
+        status, usage, late = _wait(child)
+        answer.seek(0)
+        said = answer.read().decode("utf-8", "replace")
+    kind, _, text = said.partition("\n")
+    if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)):
+        return Ending("hang", text)
+    if os.WIFSIGNALED(status):
+        return Ending("signal", f"{signal.Signals(os.WTERMSIG(status)).name} {text}")
+    if usage.ru_maxrss * 1024 - before > MEMORY:
+        return Ending("memory", f"{usage.ru_maxrss >> 10} MB")
+    return Ending(kind if kind in ENDINGS else "escaped", text)
+
+
+def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -> None:
+    """The child's part: it never comes back."""
+    # past that, an allocation fails by itself, before the machine is out of memory
+    limit = 4 * MEMORY + _virtual()
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    spent = int(time.process_time())
+    resource.setrlimit(resource.RLIMIT_CPU, (spent + SECONDS, spent + SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MEMORY, MEMORY))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(quiet, stream)
+    said = io.StringIO()
+    try:
+        os.chdir(folder)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            kind = case(folder)
+    except BaseException:
+        kind = "escaped"
+        said.write(traceback.format_exc())
+    answer.write(f"{kind}\n{said.getvalue()[-2000:]}".encode("utf-8", "replace"))
+    answer.flush()
+    os._exit(0)
+
+
+def _wait(child: int) -> tuple[int, resource.struct_rusage, bool]:
+    """Its status, what it used, and whether it had to be stopped."""
+    end, late, pause = time.monotonic() + PATIENCE * SECONDS, False, 0.001
+    while True:
+        done, status, usage = os.wait4(child, os.WNOHANG)
+        if done:
+            return status, usage, late
+        if time.monotonic() > end and not late:
+            late = True
+            os.kill(child, signal.SIGKILL)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _virtual() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def command(*words: object) -> str:
+    """The ending of a command of ours, run in this process."""
+    from t2r_export.cli import main
+
+    code = main([str(word) for word in words])
+    sys.stdout.flush()
+    return {0: "accepted", 1: "refused", 2: "refused", 3: "exit 3"}.get(code, f"escaped with {code}")

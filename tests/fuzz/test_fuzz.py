@@ -1,0 +1,101 @@
+"""Nothing that a stranger hands over is called a bug, ends the process, hangs, or eats the machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+
+from fuzz import base, kinds, runner, suite
+from fuzz.kinds import KINDS
+
+CASES = 500  # of all kinds together; python -m tests.fuzz runs more
+PARTS = 4
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base.make(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_refused_or_harmless(kind: str, part: int, whole: Path) -> None:
+    each = -(-CASES // (len(KINDS) * PARTS))
+    wrong = []
+    for number in range(part * each, part * each + each):
+        ending = suite.attempt_one(whole, kind, number, seed=0)
+        if ending.kind in runner.BAD:
+            wrong.append((number, ending))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("line", base.LINES, ids=lambda line: " ".join(line[:2]))
+def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
+    """So that it is the damage which is refused."""
+
+    def case(here: Path) -> str:
+        kinds.graph_folder(whole, here)
+        for name in ("text.txt", "source.pt"):
+            shutil.copy(whole / name, here)
+        return runner.command(*line)
+
+    assert runner.attempt(case) == runner.Ending("accepted", ANY)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_whole_folders_are_accepted(family: str, whole: Path) -> None:
+    def case(here: Path) -> str:
+        converted = runner.command("convert", whole / family, "swapped.pt", "--feature-size", "3")
+        return kinds.exported("swapped.pt") if converted == "accepted" else converted
+
+    assert runner.attempt(case) == runner.Ending("accepted", ANY)
+
+
+def hang(here: Path) -> str:
+    time.sleep(60)
+    return "accepted"
+
+
+def spin(here: Path) -> str:
+    while True:
+        pass
+
+
+def die(here: Path) -> str:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return "accepted"
+
+
+def fill(here: Path) -> str:
+    return "accepted" if b"\x01" * (runner.MEMORY + (1 << 26)) else ""
+
+
+def escape(here: Path) -> str:
+    raise TypeError("lost")
+
+
+@pytest.mark.parametrize(
+    "case, kind",
+    [
+        (hang, "hang"),
+        (spin, "hang"),
+        (die, "signal"),
+        (fill, "memory"),
+        (escape, "escaped"),
+        (lambda here: "exit 3", "exit 3"),
+    ],
+)
+def test_a_bad_ending_is_seen(case: object, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SECONDS", 1)
+    monkeypatch.setattr(runner, "PATIENCE", 4)
+    monkeypatch.setattr(runner, "MEMORY", 256 << 20)
+    ending = runner.attempt(case)  # type: ignore[arg-type]
+    assert ending.kind == kind
+    assert kind in runner.BAD
+    assert "TypeError: lost" in ending.said or kind != "escaped"
