@@ -38,7 +38,6 @@ def attempt(case: Callable[[Path], str]) -> Ending:
     """
     with tempfile.TemporaryDirectory(prefix="fuzz") as name, tempfile.TemporaryFile() as answer:
         folder = Path(name)
-        before = _resident()
         gc.freeze()
         child = os.fork()
         if child == 0:
@@ -46,18 +45,21 @@ def attempt(case: Callable[[Path], str]) -> Ending:
         status, usage, late = _wait(child)
         answer.seek(0)
         said = answer.read().decode("utf-8", "replace")
+    before, _, said = said.partition("\n")
     kind, _, text = said.partition("\n")
     if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)):
         return Ending("hang", text)
     if os.WIFSIGNALED(status):
         return Ending("signal", f"{signal.Signals(os.WTERMSIG(status)).name} {text}")
-    if usage.ru_maxrss * 1024 - before > MEMORY:
+    if usage.ru_maxrss * 1024 - int(before) > MEMORY:
         return Ending("memory", f"{usage.ru_maxrss >> 10} MB")
     return Ending(kind if kind in ENDINGS else "escaped", text)
 
 
 def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -> None:
     """The child's part: it never comes back."""
+    answer.write(f"{_resident()}\n".encode())  # a fork's own: it leaves out what its parent has mapped from files
+    answer.flush()
     # past that, an allocation fails by itself, before the machine is out of memory
     limit = 4 * MEMORY + _virtual()
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
