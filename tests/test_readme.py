@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 SHORTER = {  # what the README leaves to the defaults, and a test has no time for
     "finetune": ["--steps", "1,1", "--batch", "2", "--length", "16", "--device", "cpu"],
     "generate": ["--max-tokens", "20"],
+    "evaluate": ["--lengths", "16"],
     "bench": ["--steps", "2", "--rounds", "1", "--starts", "0", "--prompt", "4"],
 }
 
@@ -47,19 +48,38 @@ def run(words: list[str]) -> int:
     return main([*words[1:], *SHORTER.get(words[1], [])])
 
 
-def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the block, in its order, on a small model and texts that stand where the block names some."""
-    [block] = [block for block in fenced(README) if "t2r convert" in block]
+@pytest.fixture
+def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small model and texts under the names that the pages use."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(1)
     checkpoint.save(Path("SRC"), Transformer(CONFIG), letter_tokenizer(), {"origin": "random weights"})
     for name in ("text.txt", "held_out.txt"):
-        Path(name).write_text("once upon a time, there was a recipe. " * 40)
+        Path(name).write_text("once upon a time, there was a recipe.\n<|endoftext|>\n" * 40)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_whole_way(page: str, newcomer: Path) -> None:
+    """Every command of the block, in its order; and the program behind them."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    [block] = [block for block in fenced(text) if "t2r convert" in block]
     lines = typed(block)
     assert {"convert", "finetune", "verify", "quantize", "generate"} <= {words[1] for words in lines}
     for words in lines:
         assert run(words) == 0, words
-    assert {"swapped.pt", "tuned.pt", "out.onnx", "small.onnx"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"tuned.pt", "out.onnx", "small.onnx"} <= {path.name for path in newcomer.iterdir()}
+    if page != "README.md":
+        [program] = fenced(text, "python")
+        exec(program, {})
+        assert (newcomer / "story.state").is_file()
+
+
+def test_the_way_in_python(newcomer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = fenced((ROOT / "docs/python.md").read_text(encoding="utf-8"), "python")
+    exec(program, {})
+    assert capsys.readouterr().out == "portable 5 states\n13 checks, reference float32\n"
+    assert {"tuned.pt", "out.onnx", "small.onnx"} <= {path.name for path in newcomer.iterdir()}
 
 
 def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
