@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,14 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("method, given", [(name, given) for name, all_ in CALLS.items() for given in all_], ids=str)
+def without_address(value: object) -> str:
+    """A name that is the same in every process."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))
+
+
+@pytest.mark.parametrize(
+    "method, given", [(name, given) for name, all_ in CALLS.items() for given in all_], ids=without_address
+)
 def test_a_decoder(method: str, given: tuple[Any, ...], path: Path) -> None:
     decoder = Decoder(path, threads=1)
     refused(lambda: getattr(decoder, method)(*given))
