@@ -1,0 +1,60 @@
+"""Published figures that a command makes in seconds are made again here, so that none can go stale unseen.
+
+What takes hours or a quiet machine (quality, speed) is not: its pages name the command and the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.export import ExportReport, export
+from t2r_export.quantize import quantize
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "models" / "storyteller" / "model.pt"
+CARD = (MODEL.parent / "README.md").read_text(encoding="utf-8")
+QUANTIZATION = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def storyteller() -> Checkpoint:
+    return checkpoint.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def exported(storyteller: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportReport]:
+    path = tmp_path_factory.mktemp("storyteller") / "story.onnx"
+    return path, export(storyteller, path)
+
+
+def megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.2f} MB"
+
+
+def test_the_card(storyteller: Checkpoint, exported: tuple[Path, ExportReport]) -> None:
+    path, report = exported
+    weights = sum(p.numel() for p in storyteller.model.parameters())
+    assert f"| parameters | {weights:,} in model.pt, {report.parameters:,} folded in the graph |" in CARD
+    assert f"`model.pt` {megabytes(MODEL)}, from which `t2r-export` makes a graph of {megabytes(path)} |" in CARD
+    state = sum(4 * int(np.prod(spec.dims(1))) for spec in report.signature.states)
+    assert f"its state is {state:,} bytes" in CARD.replace("\n", " ")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_sizes_of_files(scheme: str, exported: tuple[Path, ExportReport], tmp_path: Path) -> None:
+    text = tmp_path / "ids.npy" if SCHEMES[scheme].calibrated else None
+    if text is not None:
+        np.save(text, np.arange(2048) % 1000)
+    config = QuantizeConfig(scheme=scheme, calibrate=text)
+    quantize(exported[0], tmp_path / "small.onnx", config)
+    share = (tmp_path / "small.onnx").stat().st_size / exported[0].stat().st_size
+    table = QUANTIZATION.partition("The storyteller (1.05 million parameters")[2].partition("\n\nstories260K")[0]
+    [row] = re.findall(rf"^\| {scheme} \|.*", table, flags=re.MULTILINE)
+    assert row.split("|")[6].strip() == f"{share:.0%}"
