@@ -79,7 +79,7 @@ def test_quantized(how: str | QuantizeConfig, folder: Path) -> None:
         (lambda model, at: model.export(at / "x.onnx", tarjet="fused"), "received tarjet; correct or leave them out"),
         (lambda model, at: model.export(at / "x.onnx", target="abacus"), "received 'abacus'; choose one of those"),
         (lambda model, at: model.export(at / "x.onnx", check=at / "text"), "expected check beside quantize"),
-        (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", length=16), "give the teacher explicitly"),
+        (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", length=16), "none.txt"),
         (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", epochs=3), "received epochs"),
     ],
 )

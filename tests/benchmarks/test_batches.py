@@ -90,7 +90,7 @@ def test_exports_take_turns_and_give_medians(monkeypatch: pytest.MonkeyPatch) ->
     def run(command: list[str]) -> tuple[float, int]:
         builder = "onnxruntime_genai.models.builder" in command
         log.append("genai" if builder else "t2r")
-        out = Path(command[command.index("-o") + 1] if builder else command[5])
+        out = Path(command[command.index("-o") + 1] if builder else command[6])
         (out if builder else out.parent).mkdir(exist_ok=True)
         (out / "model" if builder else out).write_bytes(b"12345")
         return (8.0 if builder else 2.0), 1000

@@ -121,6 +121,6 @@ def test_files_of_torch(tiny: ModelConfig, tmp_path: Path) -> None:
 
 def test_the_builders_command() -> None:
     command = engines.genai_command(Path("in"), Path("x/out"), parse("genai:int4:block=128"))
-    assert command[1:3] == ["-m", "onnxruntime_genai.models.builder"]
+    assert command[1:4] == ["-P", "-m", "onnxruntime_genai.models.builder"]
     assert command[-2:] == ["--extra_options", "block_size=128"]
     assert command[command.index("-p") + 1] == "int4"

@@ -320,7 +320,7 @@ class TestOpening:
             Decoder(tmp_path / "g.onnx")
         assert str(caught.value) == (
             f"expected the prefill graph {report.files[2].name} beside g.onnx; received none; "
-            "put it there, or leave its role out of companions"
+            "copy the files beside it too, or leave its role out of companions"
         )
         assert Decoder(tmp_path / "g.onnx", companions=()).prefill([1, 2]).shape == (1, VOCABULARY)
 

@@ -53,14 +53,23 @@ SETUPS = {
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3"), mixer_steps=32, cannot=WEBGPU),
     # the simulator of an accelerator takes minutes for what the others do in seconds
-    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=64, mixer_steps=32),
+    "qnn": Setup(("float16_safe",), few=("fixed", "fixed_packed", "batch_3"), steps=32, mixer_steps=16),
     "xnnpack": Setup(("npu",), few=("npu_batch_3",), python="T2R_DEBIAN_PYTHON"),
-    "dnnl": Setup(("npu",), cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
+    "dnnl": Setup(("npu",), steps=128, mixer_steps=64, cannot=DNNL, python="T2R_DEBIAN_PYTHON"),
 }
 PROVIDER = os.environ.get("T2R_PROVIDER", "cpu")
 SETUP = SETUPS[PROVIDER]
 WANTED: ProviderGraph = PROVIDER_GRAPHS[PROVIDER]  # for models that are tested in one kind of graph
 assert GRAPHS[SETUP.graphs[0]] == WANTED.config
+
+
+def core() -> int:
+    """The core for another Python of this test process, each worker of pytest its own.
+
+    oneDNN takes a thread a core whatever it is told, and they wait for each other in a busy loop.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(cores)]
 
 
 def opened(path: Path) -> Decoder | SubprocessDecoder:
@@ -70,7 +79,9 @@ def opened(path: Path) -> Decoder | SubprocessDecoder:
     if SETUP.python is None:
         decoder = Decoder(path, PROVIDER, allow_fallback=partial)
     else:
-        decoder = SubprocessDecoder(os.environ[SETUP.python], path, PROVIDER, allow_fallback=partial)
+        decoder = SubprocessDecoder(
+            f"taskset -c {core()} {os.environ[SETUP.python]}", path, PROVIDER, allow_fallback=partial
+        )
     assert decoder.placement.get(PROVIDER, 0) > 0, decoder.placement
     assert partial or decoder.placement.keys() == {PROVIDER}
     return decoder

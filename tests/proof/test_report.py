@@ -9,13 +9,13 @@ from t2r_export.proof.report import Check, Report
 
 def test_greedy_tokens_must_agree() -> None:
     fine = [Check("logits", 0.0, 1e-4)]
-    assert Report("cpu", "none", 9, True, fine).passed
-    assert not Report("cpu", "none", 9, True, fine, first_greedy_mismatch=7).passed
+    assert Report("cpu", "none", 9, True, checks=fine).passed
+    assert not Report("cpu", "none", 9, True, checks=fine, first_greedy_mismatch=7).passed
 
 
 @pytest.mark.parametrize("agreement, passed", [(0.9, True), (0.89, False), (float("nan"), False)])
 def test_a_quantized_graph_must_agree_often(agreement: float, passed: bool) -> None:
-    report = Report("cpu", "w8", 9, True, [], 7, greedy_agreement=agreement, greedy_bound=0.9)
+    report = Report("cpu", "w8", 9, True, first_greedy_mismatch=7, greedy_agreement=agreement, greedy_bound=0.9)
     assert report.passed is passed
     assert report.to_dict()["greedy_agreement"] is agreement
 

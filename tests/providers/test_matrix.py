@@ -209,7 +209,7 @@ def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
     np.save(tmp_path / "few.npy", np.ones(3, int))
     few = ("--provider", "cpu", "--precision", "int8-static", "--calibrate", tmp_path / "few.npy")
     assert refused(*few).startswith("t2r: expected a calibration text of at least 1024 tokens; received 3 in ")
-    assert "--json in" in refused("--merge", tmp_path / "missing.json")
+    assert "missing.json, which does not exist; " in refused("--merge", tmp_path / "missing.json")
     (tmp_path / "bad.json").write_text('{"cells": [{}]}')
     assert "bad.json; received KeyError: 'logits'; write it again" in refused("--merge", tmp_path / "bad.json")
     cell = {**vars(Cell("tpu", "none")), "logits": None, "state": None, "greedy": None}
