@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,26 +203,28 @@ def test_a_log_goes_on_with_a_log_only(tmp_path: Path) -> None:
 # -- one program at a time
 
 
-def _hold(path: Path, pipe: multiprocessing.connection.Connection) -> None:
-    with locked(path, wait=False):
-        pipe.send("held")
-        pipe.recv()
+HOLD = """
+import sys
+from pathlib import Path
+from t2r_export.files import locked
+with locked(Path(sys.argv[1]), wait=False):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_hold, args=(tmp_path / "m.pt", theirs))
-    process.start()
-    assert ours.recv() == "held"
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "m.pt")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
     message = "expected nobody else to write .*m.pt; received a program that does; wait"
     with pytest.raises(UserError, match=message), locked(tmp_path / "m.pt", wait=False):
         pass
     with locked(tmp_path / "other.pt", wait=False):
         pass
     process.kill()
-    process.join()
-    process.close()
+    process.communicate()
     with locked(tmp_path / "m.pt", wait=False):
         assert [file.name for file in tmp_path.iterdir()] == [".m.pt.lock"]
     assert list(tmp_path.iterdir()) == []
