@@ -47,5 +47,6 @@ def test_the_distribution_says_the_same_version() -> None:
     from importlib.metadata import requires, version
 
     assert version("t2r-runtime") == t2r_runtime.__version__
-    needed = {line.partition(">")[0] for line in requires("t2r-runtime") or []}
-    assert needed == {"numpy", "onnxruntime", "tokenizers"}
+    asked = [line.partition("; extra == ") for line in requires("t2r-runtime") or []]
+    needed = {(line.partition(">")[0], extra.strip("'\"")) for line, _, extra in asked}
+    assert needed == {("numpy", ""), ("onnxruntime", ""), ("tokenizers", ""), ("jinja2", "chat")}
