@@ -19,6 +19,7 @@ from t2r_export.paths import beside_ort
 from t2r_export.python import run as run_python
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import PREFIX, replacing, unwritable
+from t2r_runtime.refusals import OPSET_SWITCH
 
 MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
 STYLES = ("Fixed", "Runtime")
@@ -83,7 +84,7 @@ def _operator_lines(file: Path) -> list[bytes]:
 def _tool(name: str, *arguments: str | Path) -> str:
     """What a tool of ONNX Runtime says on stderr."""
     # the variable lets ONNX Runtime read opset 27; what comes out runs without it
-    environment = {**os.environ, "ALLOW_RELEASED_ONNX_OPSET_ONLY": "0"}
+    environment = {**os.environ, OPSET_SWITCH: "0"}
     code, out, err = run_python("-m", f"onnxruntime.tools.{name}", *map(str, arguments), env=environment)
     if code:
         raise RuntimeError(f"onnxruntime.tools.{name} failed:\n{out[-2000:]}\n{err[-4000:]}")

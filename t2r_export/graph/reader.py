@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +20,12 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.trial import any_opset
 from t2r_export.graph.weights import placed, values
 from t2r_export.paths import DIGEST
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
-from t2r_runtime.refusals import OPSET_SWITCH, require_graph
+from t2r_runtime.refusals import require_graph
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import PREFIX, ROLES, Signature
 
@@ -45,7 +45,7 @@ def read_graph(path: str | Path) -> Bundle:
     """
     path = existing_file(path, "an ONNX file")
     if not _compiled(path):
-        with _any_opset():
+        with any_opset():
             opened = open_graph(path, config={"session.disable_prepacking": "1"})
             for companion in opened.companions.values():
                 companion()
@@ -148,16 +148,3 @@ def _compiled(path: Path) -> bool:
     with contextlib.suppress(DecodeError, ValueError, OSError):
         return programs(onnx.load(path, load_external_data=False)) > 0
     return False
-
-
-@contextlib.contextmanager
-def _any_opset() -> Iterator[None]:
-    """Let ONNX Runtime read an opset that is newer than its release: a graph of it is no damaged one."""
-    before = os.environ.get(OPSET_SWITCH)
-    os.environ[OPSET_SWITCH] = "0"
-    try:
-        yield
-    finally:
-        os.environ.pop(OPSET_SWITCH)
-        if before is not None:
-            os.environ[OPSET_SWITCH] = before

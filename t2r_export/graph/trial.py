@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnxruntime as ort
 
 from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import printable
-from t2r_runtime.interface import Form, check_interface, first_feeds
-from t2r_runtime.session import TYPES
+from t2r_runtime.interface import check_interface, first_feeds
+from t2r_runtime.refusals import OPSET_SWITCH
+from t2r_runtime.session import forms
 from t2r_runtime.signature import Signature
-
-_OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 
 
 def run_once(step: Path) -> None:
@@ -40,13 +39,10 @@ def _run(path: Path) -> Signature:
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 4  # what goes wrong arrives as an exception
     try:
-        with _any_opset():
+        with any_opset():
             session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         signature = Signature.from_metadata(session.get_modelmeta().custom_metadata_map)
-        ends = session.get_inputs(), session.get_outputs()
-        check_interface(
-            signature, *({n.name: (TYPES.get(n.type, n.type), tuple(n.shape)) for n in end} for end in ends)
-        )
+        check_interface(signature, forms(session.get_inputs()), forms(session.get_outputs()))
         session.run(None, first_feeds(signature))
     except Exception as error:  # ONNX Runtime's errors have no common base below Exception
         raise CheckFailed(
@@ -56,19 +52,15 @@ def _run(path: Path) -> Signature:
     return signature
 
 
-def _forms(nodes: Sequence[ort.NodeArg]) -> dict[str, Form]:
-    return {node.name: (TYPES.get(node.type, node.type), tuple(node.shape)) for node in nodes}
-
-
 @contextlib.contextmanager
-def _any_opset() -> Iterator[None]:
+def any_opset() -> Iterator[None]:
     """Within, ONNX Runtime opens graphs of an opset newer than its newest release, as those of target standard are."""
-    before = os.environ.get(_OPSET_SWITCH)
-    os.environ[_OPSET_SWITCH] = "0"
+    before = os.environ.get(OPSET_SWITCH)
+    os.environ[OPSET_SWITCH] = "0"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_OPSET_SWITCH]
+            del os.environ[OPSET_SWITCH]
         else:
-            os.environ[_OPSET_SWITCH] = before
+            os.environ[OPSET_SWITCH] = before

@@ -8,7 +8,7 @@ its initial value, and a node without a provider would run on the CPU, both sile
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,8 +157,8 @@ def _open(
     signature.require_memory(signature.batch or 1, max_state_bytes)
     check_interface(
         signature,
-        {node.name: _form(node) for node in session.get_inputs()},
-        {node.name: _form(node) for node in session.get_outputs()},
+        forms(session.get_inputs()),
+        forms(session.get_outputs()),
     )
     if _captured(chosen, extra):
         signature.require_constant("for CUDA graphs (enable_cuda_graph)")
@@ -211,5 +211,6 @@ def _texts(options: Mapping[str, str], name: str) -> dict[str, str]:
     return dict(options)
 
 
-def _form(node: ort.NodeArg) -> Form:
-    return TYPES.get(node.type, node.type), tuple(node.shape or ())
+def forms(nodes: Sequence[ort.NodeArg]) -> dict[str, Form]:
+    """Inputs or outputs of a session by name, each with its dtype and dimensions."""
+    return {node.name: (TYPES.get(node.type, node.type), tuple(node.shape or ())) for node in nodes}
