@@ -24,6 +24,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.files import locked
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
+from t2r_export.training.best import Kept
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
@@ -40,6 +41,7 @@ class FinetuneReport:
     teacher: Evaluation | None
     before: Evaluation
     after: Evaluation
+    kept: tuple[Kept, ...]  # of each stage
     tokens: int  # trained on, all stages together
     seconds: float  # of this process, evaluation included
 
@@ -88,6 +90,8 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
                 raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
             _write(config, loaded, student, state, identity, after)
             log.record(event="done", nats=after.nats, before=state.measured)
+            if (worse := after.nats - state.measured["student"]) > 0:
+                log.message(f"the student is worse than before: {worse:+.4f} nats/token")
         accelerator.wait_for_everyone()
     if not main:
         after = Evaluation(math.nan, 0, config.window)
@@ -97,6 +101,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         figures.get("teacher"),
         figures.get("student", after),
         after,
+        tuple(Kept(**row) for row in state.kept),
         state.tokens,
         time.monotonic() - started,
     )
@@ -187,10 +192,9 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
         raise damaged(config.state_path, f"step {state.step} of stage {state.stage}")
     if lora.attached(state.weights):
         lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # where the run stopped
-    shapes, saved = (
-        {name: tensor.shape for name, tensor in of.items()} for of in (student.state_dict(), state.weights)
-    )
-    compare(shapes, saved, str(config.state_path))
+    shapes = {name: tensor.shape for name, tensor in student.state_dict().items()}
+    for weights in [state.weights] + ([state.best["weights"]] if state.best else []):
+        compare(shapes, {name: weight.shape for name, weight in weights.items()}, str(config.state_path))
     student.load_state_dict(state.weights)
     return state
 
@@ -208,6 +212,7 @@ def _write(
         **identity,
         "files": [path.name for path in config.data],
         "tokens": state.tokens,
+        "kept_steps": [row["step"] for row in state.kept],
         "evaluation": {"tokens": after.tokens, "length": after.length, **state.measured, "finetuned": after.nats},
     }
     provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}

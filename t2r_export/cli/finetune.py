@@ -95,6 +95,7 @@ def command(
     data = {
         "out": report.output,
         **{name.replace(" ", "_"): e and {"nats": e.nats, "perplexity": e.perplexity} for name, e in measured.items()},
+        "kept": report.kept,
         "tokens": report.tokens,
         "seconds": report.seconds,
     }

@@ -176,6 +176,7 @@ class FinetuneConfig:
             "seed",
             "precision",
             "held_out",
+            "validate_every",
         )
         plan = [dataclasses.asdict(stage) for stage in self.plan if stage.steps]
         adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}

@@ -75,6 +75,14 @@ class Stage(nn.Module):
             [mixer.penalty().to(self.device) for block in self.student.blocks for mixer in block.mixers]
         ).sum()
 
+    def score(self, loss: float, nats: float) -> float:
+        """What the validations of a stage are compared by, lower is better: nats per token and the mixers' penalties.
+
+        Args:
+            loss, nats: the stage's own loss and nats per token on held-out windows.
+        """
+        return nats + float(self.penalty())
+
     @property
     def device(self) -> torch.device:
         return self.student.embedding.weight.device
@@ -120,6 +128,9 @@ class LayerwiseStage(Stage):
     ) -> tuple[Tensor, Tensor]:
         """The student's output for the teacher's input, and the teacher's output, rows (B·T, D) each."""
         raise NotImplementedError
+
+    def score(self, loss: float, nats: float) -> float:
+        return loss  # nats come later: what fits its teacher's layers best need not be best as a whole yet
 
     def trainable(self) -> dict[str, nn.Parameter]:
         names = {f"blocks.{layer}.mixers.{name}" for layer, names in self.new.items() for name in names}

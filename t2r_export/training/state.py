@@ -1,8 +1,9 @@
 """The saved state of a training run: all that `--resume` needs to continue as if there had been no interruption.
 
 The order of the data and the learning rate are functions of the step, redrawn feature maps follow from the previous
-draw, and nothing else in training is random: so the weights, the optimizer's moments and two counters are the whole
-state. The file is beside the output and is replaced as a whole: a kill at any moment leaves the previous one.
+draw, and nothing else in training is random: so the weights, those of the stage's best validation, the optimizer's
+moments and two counters are the whole state. The file is beside the output and is replaced as a whole: a kill at any
+moment leaves the previous one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 
 FORMAT = "t2r-training"
-VERSION = 1
+VERSION = 2
 AGAIN = "delete it and start again without --resume"
 
 
@@ -36,6 +37,8 @@ class TrainingState:
     optimizer: dict[str, Any] | None = None  # of the stage under way; None before its first step
     tokens: int = 0
     measured: dict[str, float] = field(default_factory=dict)  # nats before training
+    best: dict[str, Any] | None = None  # of the stage under way: step, score, weights, and the last score
+    kept: list[dict[str, Any]] = field(default_factory=list)  # of the stages that are done, fields of `best.Kept`
 
 
 def save_state(path: Path, state: TrainingState) -> None:
@@ -77,14 +80,30 @@ def _check(state: TrainingState, path: Path) -> None:
     fine = (
         all(type(count) is int and 0 <= count < 1 << 62 for count in counts)
         and isinstance(state.identity, dict)
-        and isinstance(state.weights, dict)
-        and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in state.weights.items())
+        and _are_weights(state.weights)
         and isinstance(state.measured, dict)
         and all(isinstance(name, str) and isinstance(nats, float) for name, nats in state.measured.items())
         and (state.optimizer is None or isinstance(state.optimizer, dict))
+        and (state.best is None or _has(state.best, step=int, score=float, weights=dict, last=float))
+        and (state.best is None or _are_weights(state.best["weights"]))
+        and isinstance(state.kept, list)
+        and all(_has(row, stage=str, step=int, steps=int, best=float, last=float) for row in state.kept)
     )
     if not fine:
         raise damaged(path, "values of other types")
+
+
+def _are_weights(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in value.items())
+
+
+def _has(value: Any, **types: type) -> bool:
+    """Whether this is a dict of exactly these keys, each of its type."""
+    if not isinstance(value, dict) or set(value) != set(types):
+        return False
+    return all(type(value[name]) is kind for name, kind in types.items())
 
 
 def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:

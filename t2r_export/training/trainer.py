@@ -1,7 +1,8 @@
 """The training loop: one stage after the other, over batches that are a function of the step.
 
 Requires finite weights. Ensures that every saved state is finite, and that a run which is stopped at any moment and
-resumed ends with the weights of an uninterrupted run (on CPU, bit for bit).
+resumed ends with the weights of an uninterrupted run (on CPU, bit for bit). A stage ends with the weights of its best
+validation.
 
 Several devices run through Hugging Face Accelerate: each process takes its share of every global batch, so that N
 processes train on the same batches as one.
@@ -24,6 +25,7 @@ from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
+from t2r_export.training.best import keep_best, remember
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.evaluate import evaluate
@@ -102,13 +104,15 @@ class Trainer:
                 raise damaged(self.config.state_path, printable(error, 100)) from error
         module, optimizer = self.accelerator.prepare(stage, optimizer)
         self.log.start_stage(plan.stage, self.state.step, plan.steps)
+        if self.state.best is None:
+            self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, peak, self.config.warmup)
             pending.append(self._step(module, optimizer, guard, parameters, self._share(before + step), rate))
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
-            validating = not stopping and (done % self.config.validate_every == 0 or done == plan.steps)
+            validating = done % self.config.validate_every == 0 or done == plan.steps
             if saving or validating or done % LOG_EVERY == 0:
                 loss = self._read_losses(pending, stage, plan.stage, done, before, reduce=not stopping)
                 tokens = len(pending) * self.config.batch * self.config.window
@@ -124,6 +128,9 @@ class Trainer:
                 self.log.message(f"stopped after step {done} of {plan.stage}; continue with --resume")
                 raise KeyboardInterrupt
         self.accelerator.free_memory()
+        kept = keep_best(self.state, plan.stage, plan.steps, self.student, self.accelerator)
+        if kept is not None and (line := kept.line()) is not None:
+            self.log.message(line)
         lora.merge(self.student)
 
     def _share(self, step: int) -> Tensor:
@@ -175,7 +182,8 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, stage: Stage, done: int) -> None:
-        """Log the stage's loss, nats per token and feature statistics on held-out windows, in the main process."""
+        """Log the stage's loss, nats per token and feature statistics on held-out windows, in the main process, and
+        remember the weights if they are the stage's best."""
         if self.log.enabled:
             with self.log.aside():
                 share = max(1, self.config.batch // self.accelerator.num_processes)
@@ -183,7 +191,9 @@ class Trainer:
                 losses = [float(stage(part.to(self.device))) * len(part) for part in parts]
                 nats = evaluate(self.student, self.validation, share).nats
                 layers = feature_statistics(self.student, (part[:, :-1].to(self.device) for part in parts))
-                self.log.validation(done, sum(losses) / len(self.validation), nats, layers)
+                loss = sum(losses) / len(self.validation)
+                self.log.validation(done, loss, nats, layers)
+                remember(self.state, done, stage.score(loss, nats), self.student)
 
     def _save(self, optimizer: Any) -> None:
         if self.log.enabled:

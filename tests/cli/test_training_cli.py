@@ -138,7 +138,7 @@ def test_plot(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> 
     run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL)
     log = tmp_path / "tuned.pt.jsonl"
     out, err = run(capsys, "plot", log, "--out", tmp_path / "a.svg", "--csv", tmp_path / "a.csv", "--json")
-    assert json.loads(out)["points"] == {"tuned": 2}
+    assert json.loads(out)["points"] == {"tuned": 4}
     assert err == ""
     assert "distill" in (tmp_path / "a.csv").read_text()
     assert "distill" in (tmp_path / "a.svg").read_text()

@@ -24,6 +24,8 @@ def state() -> TrainingState:
         optimizer=optimizer.state_dict(),
         tokens=70,
         measured={"teacher": 1.5},
+        best={"step": 5, "score": 1.25, "weights": {"w": torch.ones(3, 4)}, "last": 1.5},
+        kept=[{"stage": "task", "step": 0, "steps": 9, "best": 1.0, "last": 2.0}],
     )
 
 
@@ -37,7 +39,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     for name, value in saved.optimizer["state"][0].items():
         assert torch.equal(found.optimizer["state"][0][name], value)
     assert found.optimizer["param_groups"] == saved.optimizer["param_groups"]
-    for name in ("identity", "stage", "step", "tokens", "measured"):
+    for name in ("identity", "stage", "step", "tokens", "measured", "kept"):
         assert getattr(found, name) == getattr(saved, name)
 
 
@@ -111,6 +113,11 @@ def test_damaged_bytes_are_an_error_of_the_user(tmp_path: Path, seed: int) -> No
         ("measured", {"teacher": "x"}),
         ("measured", None),
         ("optimizer", 3),
+        ("best", {}),
+        ("best", {"step": 1, "score": 1.0, "weights": {"w": 2}, "last": 1.0}),
+        ("best", {"step": 1, "score": "1", "weights": {}, "last": 1.0}),
+        ("kept", None),
+        ("kept", [{"stage": "task"}]),
         ("identity", None),
         ("format", torch.ones(3)),
         ("version", [1]),
@@ -118,9 +125,9 @@ def test_damaged_bytes_are_an_error_of_the_user(tmp_path: Path, seed: int) -> No
 )
 def test_a_value_of_another_type_is_an_error_of_the_user(tmp_path: Path, name: str, value: Any) -> None:
     saved = state()
-    data = {"format": "t2r-training", "version": 1, **vars(saved), name: value}
+    data = {"format": "t2r-training", "version": 2, **vars(saved), name: value}
     torch.save(data, tmp_path / "state")
-    with pytest.raises(UserError, match="a training state of version 1 in .*; delete it and start again"):
+    with pytest.raises(UserError, match="a training state of version 2 in .*; delete it and start again"):
         load_state(tmp_path / "state", saved.identity)
 
 

@@ -1,0 +1,66 @@
+"""What a stage keeps: the weights of its best validation. The start of the stage is one, so no stage makes it worse.
+
+Only the main process validates, remembers and decides; when a stage ends, every process gets its weights.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from t2r_export.training.state import TrainingState
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What became of a stage, by what its validations compare (`Stage.score`)."""
+
+    stage: str
+    step: int  # whose weights are kept; 0: those from before the stage
+    steps: int
+    best: float
+    last: float  # after the last step
+
+    def line(self) -> str | None:
+        """What to say about it: nothing where the last step was the best."""
+        if self.step == self.steps:
+            return None
+        whose = f"of step {self.step} of {self.steps}" if self.step else "from before it"
+        return (
+            f"{self.stage} keeps the weights {whose}: {self.best:.4f} in validation, and {self.last:.4f} after the "
+            "last step"
+        )
+
+
+def remember(state: TrainingState, step: int, score: float, student: nn.Module) -> None:
+    """Note a validation. Where it is the best so far, its weights are copied, on the CPU."""
+    score = score if math.isfinite(score) else math.inf
+    if state.best is None or score < state.best["score"]:
+        weights = {name: weight.detach().to("cpu", copy=True) for name, weight in student.state_dict().items()}
+        state.best = {"step": step, "score": score, "weights": weights}
+    state.best["last"] = score
+
+
+def keep_best(
+    state: TrainingState, stage: str, steps: int, student: nn.Module, accelerator: Accelerator
+) -> Kept | None:
+    """Give the student the weights of the stage's best validation, in every process. None outside the main one."""
+    from accelerate.utils import broadcast
+
+    kept = None
+    if accelerator.is_main_process:
+        assert state.best is not None
+        kept = Kept(stage, state.best["step"], steps, state.best["score"], state.best["last"])
+        student.load_state_dict(state.best["weights"])
+        state.kept.append(vars(kept).copy())
+    state.best = None
+    with torch.no_grad():
+        broadcast(list(student.state_dict().values()))
+    return kept
