@@ -4,8 +4,8 @@
 
 OLD and NEW are source trees, FOLDER a Hugging Face checkpoint that both import. Each tree converts, exports and
 finetunes it with its own code. Then graphs are run by ONNX Runtime alone, the old and the new one in turn in one
-process on one thread, and commands as whole processes in turn. A ratio is the median of NEW / OLD pair by pair, beside
-it the smallest and the largest: what they differ by is the machine. It wants one that does nothing else.
+process on one thread, runtimes and commands as processes in turn. A ratio is the median of NEW / OLD pair by pair,
+beside it the smallest and the largest: what they differ by is the machine. It wants one that does nothing else.
 """
 
 from __future__ import annotations
@@ -41,15 +41,20 @@ class Tree:
 
     def run(self, *arguments: str | Path) -> float:
         """Seconds that a command takes as a process; it must succeed."""
-        path = os.pathsep.join(map(str, (self.root, self.root / "runtimes" / "python")))
-        program = "from t2r_export.cli import main; main()"
         start = time.perf_counter()
-        status, _, said = python.run(
-            "-c", program, *map(str, arguments), env={**os.environ, "PYTHONPATH": path}, cwd=self.work
-        )
-        if status != 0:
-            raise click.ClickException(f"{self.root}: t2r {shlex.join(map(str, arguments))}: {said[-500:]}")
+        self._python("-c", "from t2r_export.cli import main; main()", *map(str, arguments))
         return time.perf_counter() - start
+
+    def _python(self, *arguments: str) -> str:
+        path = os.pathsep.join(map(str, (self.root, self.root / "runtimes" / "python")))
+        status, out, said = python.run(*arguments, env={**os.environ, "PYTHONPATH": path}, cwd=self.work)
+        if status != 0:
+            raise click.ClickException(f"{self.root}: {shlex.join(arguments[2:])}: {said[-500:]}")
+        return out
+
+    def step(self, graph: str) -> float:
+        """Seconds of a step of this version's runtime, its checks and its copies included."""
+        return float(self._python("-c", RUNTIME, graph))
 
     def companion(self, graph: str) -> Path:
         (found,) = self.work.glob(f"{graph}.*.prefill.onnx")
@@ -76,6 +81,19 @@ class Steps:
         for name, value in zip(self.names, self.session.run(None, feeds), strict=True):
             if name.startswith("present_"):
                 feeds["past_" + name.removeprefix("present_")] = value
+
+
+RUNTIME = f"""
+import statistics, sys, time
+from t2r_runtime import Decoder
+
+decoder, times = Decoder(sys.argv[1], threads=1), []
+for _ in range({WARMUP} + 10 * {STEPS}):
+    start = time.perf_counter()
+    decoder.step([0])
+    times.append(time.perf_counter() - start)
+print(statistics.median(times[{WARMUP}:]))
+"""
 
 
 class Prompt:
@@ -148,9 +166,11 @@ def measurements(
                 tree.run("export", f"model-{n}.pt", graph, "--target", target, "--prefill")
             found[f"step, {options}, {target}"] = Steps(old.work / graph), Steps(new.work / graph)
             found[f"prompt, {options}, {target}"] = Prompt(old.companion(graph)), Prompt(new.companion(graph))
+    graph = f"0-{TARGETS[0]}.onnx"
+    found["Decoder.step"] = functools.partial(old.step, graph), functools.partial(new.step, graph)
     commands: dict[str, list[str | Path]] = {
         "t2r --help": ["--help"],
-        "a first token": ["generate", f"0-{TARGETS[0]}.onnx", "--ids", "0", "--max-tokens", "1"],
+        "a first token": ["generate", graph, "--ids", "0", "--max-tokens", "1"],
         "export": ["export", "model-0.pt", "again.onnx", "--prefill"],
     }
     for name, arguments in commands.items():

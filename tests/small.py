@@ -107,6 +107,11 @@ CONFIGS = {
     "none": dataclasses.replace(GPT2, position="none", max_positions=None, activation="gelu"),
     "rotary_keep": LLAMA,
     "rotary_drop": with_layers(LLAMA, DROPPED, DROPPED),
+    "rotary_after": with_layers(
+        LLAMA,
+        linear(6, positions="after", rotary_size=4, update_rule="gated", gate="data"),
+        linear(6, positions="after"),
+    ),
     "shared": with_layers(GPT2.with_attention(kv_heads=H), linear(shared_features=True)),
     "hybrid": with_layers(LLAMA, LINEAR, SOFTMAX, DROPPED),
     "softmax": with_layers(GPT2, SOFTMAX, SOFTMAX),
@@ -119,6 +124,7 @@ CONFIGS = {
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
     "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),
     "hybrid_gated": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=2), LINEAR),
+    "hybrid_after": with_layers(LLAMA, HybridConfig(3, 6, positions="after", sinks=2, merge="gate")),
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
     # all-attention: a memory in each layer, and nothing behind it

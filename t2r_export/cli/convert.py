@@ -13,11 +13,12 @@ from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.output import force_option, json_option, note_each, show, size
 from t2r_export.config.layers import read_layers
 from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, mixer_from_dict
+from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 
 KINDS = list(MIXERS)  # mixers that softmax layers can be converted to; softmax itself can gain a memory
-TYPES = {"int": int, "float": float, "str": str}
+TYPES = {"int": int, "float": float, "str": str, "int | None": int}
 
 
 def mixer_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,7 +87,8 @@ def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     "--guard-eps",
     type=float,
     default=None,
-    help=f"Smallest denominator (clamp), or what is added to it (add).  [default: {Guard.eps}]",
+    help=f"Smallest denominator (clamp), or what is added to it (add).  [default: {Guard.eps}, "
+    f"with positions after {usual_guard('after').eps:g}]",
 )
 @auto_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
@@ -125,7 +127,7 @@ def command(
     if budget or text or length or tried or trial_steps:
         raise click.UsageError("--budget, --text, --length, --try and --trial-steps are for --auto.")
     if guard is not None or guard_eps is not None:
-        eps = Guard.eps if guard_eps is None else guard_eps
+        eps = usual_guard(options["positions"]).eps if guard_eps is None else guard_eps
         given["guard"] = {"kind": guard or Guard.kind, "eps": eps}
     if layers == "none" and not given:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs

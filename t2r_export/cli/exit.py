@@ -97,6 +97,8 @@ def _interrupts() -> Iterator[list[int]]:
 
 def _run(command: click.Command, program: str, arguments: Sequence[str], interrupts: Sequence[int]) -> int:
     try:
+        if any("\0" in argument for argument in arguments):  # no shell can pass one, a program that calls this can
+            raise UserError("arguments without a zero byte", "one with it", "leave it out")
         # not command.main(): it prints and ends the process by itself, with codes that mean something else here
         with command.make_context(program, list(arguments), help_option_names=["-h", "--help"]) as context:
             command.invoke(context)

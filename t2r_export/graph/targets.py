@@ -60,11 +60,8 @@ class AttentionOps(GraphOps):
         numerator = self.reshape(numerator, (0, H, 1, V))
         if z is None:
             return numerator, None, after, None
-        if log_gate is not None:
-            z = self.mul(z, self.squeeze(self.exp(log_gate), -1))
-        z = self.add(z, self.squeeze(k, 2))
-        denominator = self.matmul(self.group_queries(q, G), self.unsqueeze(z, -1))
-        return numerator, self.ungroup_queries(denominator, H), after, z
+        denominator, z = self.normalizer(q, k, z, log_gate)
+        return numerator, denominator, after, z
 
     def _row(self, x: Value, state: Value) -> Value:
         """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""

@@ -27,17 +27,23 @@ class Attention(Mixer):
 
     Args:
         config: the mixer's. attention: heads, biases, norms of q and k. rope: the number of the model's rotation, None
-            where q and k do not rotate. eps: of norms.
+            where q and k do not rotate. eps: of norms. feature_rope: as `rope`, of what rotates features.
     """
 
     def __init__(
-        self, width: int, config: MixerConfig, attention: AttentionConfig, rope: int | None, eps: float
+        self,
+        width: int,
+        config: MixerConfig,
+        attention: AttentionConfig,
+        rope: int | None,
+        eps: float,
+        feature_rope: int | None = None,
     ) -> None:
         super().__init__(width, config)
         self.attention = attention
         H, G, d = attention.heads, attention.kv_heads, attention.head_size
         scale = d**-0.5 if attention.scale is None else attention.scale
-        self.sizes = sizes = HeadSizes(width, H, G, d, eps, rope, scale, attention.softcap)
+        self.sizes = sizes = HeadSizes(width, H, G, d, eps, rope, scale, attention.softcap, feature_rope)
         # in the order in which weights are drawn: q, k, v, the inside's own, o
         if not config.packed:
             self.q = nn.Linear(width, H * d, bias=attention.qkv_bias)
@@ -110,7 +116,9 @@ class Attention(Mixer):
         assert self.why_not_foldable() is None
         inner, packing = self.inner.fold(self.o.weight), self.inner.packing()
         sizes = self.sizes
-        folded = Attention(self.width, inner.config, self.attention, sizes.rope, sizes.eps).to(self.o.weight)
+        folded = Attention(self.width, inner.config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope).to(
+            self.o.weight
+        )
         folded.inner.load_state_dict(inner.state_dict())
         folded.o.load_state_dict(self.o.state_dict())
         if packing is None:
@@ -137,8 +145,16 @@ class Attention(Mixer):
 
 def rotations(model: ModelConfig) -> list[tuple[RotaryConfig, int]]:
     """The different rotations of a model's layers, each with how many numbers of a head rotate."""
-    attentions = map(model.attention_of, range(len(model.layers)))
-    return list(dict.fromkeys((a.rotary, a.rotary_size) for a in attentions if a is not None and a.rotary is not None))
+    found: dict[tuple[RotaryConfig, int], None] = {}
+    for layer, mixer in enumerate(model.layers):
+        attention = model.attention_of(layer)
+        if attention is None or attention.rotary is None:
+            continue
+        found[attention.rotary, attention.rotary_size] = None
+        of_features = mixer.feature_rotation(attention)
+        if of_features is not None:
+            found[of_features] = None
+    return list(found)
 
 
 def build_mixer(model: ModelConfig, layer: int) -> Mixer:
@@ -147,8 +163,12 @@ def build_mixer(model: ModelConfig, layer: int) -> Mixer:
     if attention is None:
         mixer: Mixer = resolve(MIXERS[config.kind].model)(model.width, config)
         return mixer
-    rope = None if attention.rotary is None else rotations(model).index((attention.rotary, attention.rotary_size))
-    return Attention(model.width, config, attention, rope, model.norm_eps)
+    if attention.rotary is None:
+        return Attention(model.width, config, attention, None, model.norm_eps)
+    all_rotations, of_features = rotations(model), config.feature_rotation(attention)
+    rope = all_rotations.index((attention.rotary, attention.rotary_size))
+    feature_rope = None if of_features is None else all_rotations.index(of_features)
+    return Attention(model.width, config, attention, rope, model.norm_eps, feature_rope)
 
 
 def _bias(projection: nn.Linear) -> Tensor:

@@ -334,11 +334,23 @@ class Ops(ABC, Generic[T]):
         numerator = self.ungroup_queries(self.matmul(rows, S), H)
         if z is None:
             return numerator, None, S, None
+        denominator, z = self._step_normalizer(q, k, z, kept)
+        return numerator, denominator, S, z
+
+    def normalizer(self, q: T, k: T, z: T, log_gate: T | None = None) -> tuple[T, T]:
+        """What `linear_attention` does with z alone: the same arguments -> φ(q)·z (B, H, T, 1), and z after."""
+        if not self.many:
+            return self._step_normalizer(q, k, z, None if log_gate is None else self.exp(log_gate))
+        ones = self.add(self.mul(self.mean(k), 0.0), 1.0)  # z is the state of a value that is always 1
+        denominator, _, z, _ = self.linear_attention_chunks(q, k, ones, self.unsqueeze(z, -1), None, log_gate, None)
+        return denominator, self.squeeze(z, -1)
+
+    def _step_normalizer(self, q: T, k: T, z: T, kept: T | None) -> tuple[T, T]:
         if kept is not None:
             z = self.mul(z, self.squeeze(kept, -1))
         z = self.accumulate(z, self.squeeze(k, 2))
-        denominator = self.matmul(rows, self.unsqueeze(z, -1))
-        return numerator, self.ungroup_queries(denominator, H), S, z
+        denominator = self.matmul(self.group_queries(q, z.shape[1]), self.unsqueeze(z, -1))
+        return self.ungroup_queries(denominator, q.shape[1]), z
 
 
 def update_rule(log_gate: Any | None, beta: Any | None) -> str:

@@ -71,7 +71,7 @@ def guarded(denominator: float, guard: Guard) -> float:
 
 
 def recurrent(
-    phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard | None
+    phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard | None, angles: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """One token after another (eq. 4 and 5).
 
@@ -79,10 +79,19 @@ def recurrent(
         phi_q: φ(q), (B, T, H, K). phi_k: φ(k), (B, T, G, K). v: (B, T, G, V). G divides H.
         S: (B, G, K, V) and z: (B, G, K), the state before the first token.
         guard: of the denominator; None: there is no denominator, o is φ(q)ᵀS.
+        angles: (B, T, F), by which the first 2F features rotate in the numerator (Su et al. 2021, arXiv 2104.09864,
+            eq. 19).
 
     Returns:
         o (B, T, H, V), and S and z after the last token.
     """
+
+    def rotated(phi: Array, b: int, t: int) -> Array:
+        if angles is None:
+            return phi
+        count = 2 * angles.shape[-1]
+        return np.concatenate([turned(phi[:count], angles[b, t]), phi[count:]])
+
     B, T, H, _ = phi_q.shape
     G, V = v.shape[2:]
     S, z = S.astype(np.float64), z.astype(np.float64)
@@ -90,12 +99,12 @@ def recurrent(
     for b in range(B):
         for t in range(T):
             for g in range(G):
-                S[b, g] = S[b, g] + np.outer(phi_k[b, t, g], v[b, t, g])
+                S[b, g] = S[b, g] + np.outer(rotated(phi_k[b, t, g], b, t), v[b, t, g])
                 z[b, g] = z[b, g] + phi_k[b, t, g]
             for h in range(H):
                 g = h // (H // G)  # query head h reads the state of its group
                 denominator = 1.0 if guard is None else guarded(phi_q[b, t, h] @ z[b, g], guard)
-                o[b, t, h] = phi_q[b, t, h] @ S[b, g] / denominator
+                o[b, t, h] = rotated(phi_q[b, t, h], b, t) @ S[b, g] / denominator
     return o, S, z
 
 
@@ -215,6 +224,8 @@ def merged(
     guard: Guard,
     sinks: int = 0,
     log_gate: Array | None = None,
+    sink_q: Array | None = None,
+    turned_phi: tuple[Array, Array] | None = None,
 ) -> Array:
     """Softmax on the last `window` tokens and linear attention on all before them (Zhang et al. 2024, eq. 6).
 
@@ -224,22 +235,27 @@ def merged(
         sinks: first tokens of the text that stand with the window, and never with the sums.
         log_gate: (B, T, G), log of the share of the sums that token t leaves, before the one that it pushes out of the
             window is added.
+        sink_q: (B, T, H, d), the queries as the sinks see them, where they rotate by another place than q.
+        turned_phi: phi_q and phi_k as they stand in the numerator, where features rotate.
 
     Returns:
         o (B, T, H, d).
     """
     B, T, H, _ = q.shape
+    sink_q = q if sink_q is None else sink_q
+    upper_q, upper_k = turned_phi or (phi_q, phi_k)
     o = np.empty(q.shape)
     for b, t, h in np.ndindex(B, T, H):
         g = h // (H // k.shape[2])
         left = range(sinks, t - window + 1)  # the window; token i at the step i + window
         seen = [i for i in range(t + 1) if i not in left]
-        scores = k[b, seen, g] @ q[b, t, h]
+        scores = np.array([k[b, i, g] @ (sink_q if i < sinks else q)[b, t, h] for i in seen])
         near = np.exp(scores - scores.max())
-        far = phi_k[b, left, g] @ phi_q[b, t, h]
+        far, upper = phi_k[b, left, g] @ phi_q[b, t, h], upper_k[b, left, g] @ upper_q[b, t, h]
         if log_gate is not None:
-            far = far * np.exp([log_gate[b, i + window + 1 : t + 1, g].sum() for i in left])
-        sums = near @ v[b, seen, g], far @ v[b, left, g]
+            kept = np.exp([log_gate[b, i + window + 1 : t + 1, g].sum() for i in left])
+            far, upper = far * kept, upper * kept
+        sums = near @ v[b, seen, g], upper @ v[b, left, g]
         if not gate:
             o[b, t, h] = (share[h] * sums[0] + sums[1]) / (share[h] * near.sum() + far.sum())
         else:

@@ -52,14 +52,14 @@ class Step(Generic[T]):
         """(B, 1, T, 1) float32, the position of each token."""
         return self.ops.reshape(self.ops.cast(self.position, "float32"), (0, 1, -1, 1))
 
-    def rotation(self, rope: int, last: int | None = None) -> Rotation[T]:
-        """cos and sin (B, 1, T, F) at each token's position, or at `last` past it."""
+    def rotation(self, rope: int, last: int | None = None, ahead: int = 0) -> Rotation[T]:
+        """cos and sin (B, 1, T, F) at each token's position, so many tokens ahead of it, or at `last` past it."""
 
         def compute() -> Rotation[T]:
             position = self.position if last is None else self.ops.minimum(self.position, last)
-            return self.ropes[rope].at(position, self.ops)
+            return self.ropes[rope].at(self.ops.add(position, ahead) if ahead else position, self.ops)
 
-        found: Rotation[T] = self.shared(("rotation", rope, last), compute)
+        found: Rotation[T] = self.shared(("rotation", rope, last, ahead), compute)
         return found
 
     def rotation_between(self, rope: int, start: int, stop: int) -> Rotation[T]:

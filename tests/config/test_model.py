@@ -29,18 +29,21 @@ SIZES = {
     "dpfp": st.integers(1, 7).map(lambda n: 8 * n),
     "hedgehog": st.integers(1, 1 << 19).map(lambda half: 2 * half),
 }
-linears = st.sampled_from(LinearConfig.FEATURE_MAPS).flatmap(
-    lambda name: st.builds(
+# what rotates, and how much of the features: (positions, rotary_size)
+ROTATED = (("keep", None), ("drop", None), ("after", 2), ("after", 4))
+linears = st.sampled_from([(name, *rotated) for name in LinearConfig.FEATURE_MAPS for rotated in ROTATED]).flatmap(
+    lambda case: st.builds(
         LinearConfig,
-        feature_size=SIZES[name],
-        positions=st.sampled_from(LinearConfig.POSITIONS),
+        feature_size=SIZES[case[0]].filter(lambda size: size >= (case[2] or 0)),
+        positions=st.just(case[1]),
+        rotary_size=st.just(case[2]),
         query_scale=st.floats(1e-6, 1e6),
         guard=guards,
-        feature_map=st.just(name),
+        feature_map=st.just(case[0]),
         normalizer=st.sampled_from(LinearConfig.NORMALIZERS),
-        sigma=st.floats(1e-3, 1e3) if name == "rfa" else st.just(1.0),
-        fixed_sigma=st.booleans() if name == "rfa" else st.just(False),
-        redraw=st.booleans() if name in LinearConfig.RANDOM else st.just(False),
+        sigma=st.floats(1e-3, 1e3) if case[0] == "rfa" else st.just(1.0),
+        fixed_sigma=st.booleans() if case[0] == "rfa" else st.just(False),
+        redraw=st.booleans() if case[0] in LinearConfig.RANDOM else st.just(False),
     )
 )
 rotaries = st.builds(
@@ -136,6 +139,19 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
         },
         "an unfolded layer where positions are rotated before φ; received folded=True with positions='keep'; set posi",
     ),
+    ({"layers": (LinearConfig(6, positions="after"),)}, "positions after only for a rotary model; received no rotary"),
+    (
+        {"rotary": RotaryConfig(), "layers": (LinearConfig(5, positions="after"),)},
+        "an even feature_size of at most 16384 for rotary positions; received 5; correct feature_size",
+    ),
+    (
+        {"rotary": RotaryConfig(), "layers": (LinearConfig(4, positions="after", rotary_size=6),)},
+        "a rotary_size of at most 4; received 6; correct it",
+    ),
+    (
+        {"rotary": RotaryConfig(), "layers": (LinearConfig(4, rotary_size=2),)},
+        "rotary_size and frequency_scale only with positions after; received keep; leave them out",
+    ),
 ]
 
 
@@ -153,7 +169,7 @@ def test_model_refuses(changes: dict[str, Any], message: str) -> None:
     [
         ({"feature_size": 0}, f"feature_size to be an integer from 1 to {HUGE}; received 0; correct feature_size"),
         ({"feature_map": "tanh"}, "feature_map to be one of relu, elu, rfa, favor, dpfp, hedgehog; received 'tanh'"),
-        ({"positions": "rotate"}, "positions to be one of keep, drop; received 'rotate'"),
+        ({"positions": "rotate"}, "positions to be one of keep, after, drop; received 'rotate'"),
         ({"query_scale": math.inf}, "query_scale to be a finite positive number; received inf"),
         ({"query_scale": "1"}, "query_scale to be a finite positive number; received '1'"),
         ({"shared_features": "no"}, "shared_features to be true or false; received 'no'"),

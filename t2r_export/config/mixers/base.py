@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, number
 
@@ -58,6 +58,10 @@ class MixerConfig(Kind):
 
     def check(self, attention: AttentionConfig | None) -> None:
         """Refuse with a UserError what a layer of this `attention` cannot be."""
+
+    def feature_rotation(self, attention: AttentionConfig) -> tuple[RotaryConfig, int] | None:
+        """By what a layer rotates its features after the feature map, and how many of a head's; None: by nothing."""
+        return None
 
     def state_summary(self, attention: AttentionConfig | None) -> str:
         """What a layer carries from one token to the next, for a person, behind `keeps`."""

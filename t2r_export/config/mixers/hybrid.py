@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig, option
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.validation import amount, choice, size
@@ -17,13 +17,14 @@ class HybridConfig(MixerConfig):
 
     kind: ClassVar[str] = "hybrid"
     MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate")
+    POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # those with a z
 
     window: int = option("Number of last tokens that a query sees, its own among them: W.")
     feature_size: int = option("Number of features per head: K.", usual=32)
     feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", LinearConfig.FEATURE_MAPS)
     merge: str = option("How window and sums are merged: by one common division, or by a learned gate.", "sum", MERGES)
-    guard: Guard = Guard()  # of the gate's linear part; the sum's denominator is never small
+    guard: Guard = None  # type: ignore[assignment]  # of the gate's linear part; by the positions, as LinearConfig's
     update_rule: str = option("Rule by which the sums take in a token that leaves the window.", "linear", UPDATE_RULES)
     gate: str = option(
         "What the sums keep per step under a gated rule: a share fixed per head, or one computed from the token.",
@@ -31,13 +32,19 @@ class HybridConfig(MixerConfig):
         LinearConfig.GATES,
     )
     sinks: int = option("Number of first tokens that every query sees beside the window.", 0)
+    positions: str = option(
+        "Rotary models: keep the rotation before the feature map, or rotate the features after it.", "keep", POSITIONS
+    )
+    rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
+    frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
 
     def __post_init__(self) -> None:
         size("window", self.window)
         amount("sinks", self.sinks)
         choice("merge", self.merge, self.MERGES)
         choice("update_rule", self.update_rule, self.UPDATE_RULES)
-        self.linear()
+        choice("positions", self.positions, self.POSITIONS)
+        object.__setattr__(self, "guard", self.linear().guard)
 
     def linear(self) -> LinearConfig:
         """The linear part alone."""
@@ -47,7 +54,13 @@ class HybridConfig(MixerConfig):
             feature_map=self.feature_map,
             update_rule=self.update_rule,
             gate=self.gate,
+            positions=self.positions,
+            rotary_size=self.rotary_size,
+            frequency_scale=self.frequency_scale,
         )
+
+    def feature_rotation(self, attention: AttentionConfig) -> tuple[RotaryConfig, int] | None:
+        return self.linear().feature_rotation(attention)
 
     def check(self, attention: AttentionConfig | None) -> None:
         self.linear().check(attention)
@@ -57,7 +70,7 @@ class HybridConfig(MixerConfig):
         rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}, gate {self.gate}"
         return (
             f"the last {self.window} tokens{first}, {self.feature_size} {self.feature_map} features of those before, "
-            f"merged by {self.merge}{rule}"
+            f"merged by {self.merge}{rule}{', features rotated' * (self.positions == 'after')}"
         )
 
     def state_summary(self, attention: AttentionConfig | None) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import AttentionConfig, RotaryConfig, check_rotated
 from t2r_export.config.mixers.base import Guard, MixerConfig, option
 from t2r_export.config.validation import amount, choice, flag, need, number, size
 
@@ -22,6 +23,11 @@ FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
 FAVOR_HEAD = 128  # its largest feature is exp(d/2), and float32 ends at exp(88)
 
 
+def usual_guard(positions: str | None) -> Guard:
+    """Rotated, a numerator is not bounded by its denominator: with 1e-6 training diverged (docs/quality.md)."""
+    return Guard(eps=1.0 if positions == "after" else Guard.eps)
+
+
 @dataclass(frozen=True)
 class LinearConfig(MixerConfig):
     """Linear attention (Katharopoulos et al. 2020) with a feature map; T2R's, relu(W_φ x + b_φ), unless it says so."""
@@ -31,19 +37,22 @@ class LinearConfig(MixerConfig):
     LEARNED: ClassVar[tuple[str, ...]] = ("relu", "hedgehog")  # of each head and side, unless shared
     RANDOM: ClassVar[tuple[str, ...]] = ("rfa", "favor")
     NORMALIZERS: ClassVar[tuple[str, ...]] = ("z", "none", "group_norm", "rms_norm")
-    POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "drop")
+    POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after", "drop")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated", "delta", "gated_delta")
     GATES: ClassVar[tuple[str, ...]] = ("none", "fixed", "data")
 
     feature_size: int = option("Number of features per head: K.", usual=32)
     shared_features: bool = option("Share one feature map between q and k of a head, as the authors' code does.", False)
     positions: str = option(
-        "Rotary models: keep the rotation before the feature map, or drop it, so that the layer can be folded.",
+        "Rotary models: keep the rotation before the feature map, rotate the features after it, or drop it; after and "
+        "drop can be folded.",
         "keep",
         POSITIONS,
     )
     query_scale: float = option("Scale of q before the feature map; the authors use d ** -0.5.", 1.0)
-    guard: Guard = Guard()
+    rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
+    frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
+    guard: Guard = None  # type: ignore[assignment]  # by the positions, in __post_init__
     folded: bool = False  # W_φ is inside the projections (eq. 8)
     feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", FEATURE_MAPS)
     normalizer: str = option(
@@ -62,6 +71,7 @@ class LinearConfig(MixerConfig):
     moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "guard", self.guard or usual_guard(self.positions))
         size("feature_size", self.feature_size)
         amount("memory", self.memory)
         choice("feature_map", self.feature_map, self.FEATURE_MAPS)
@@ -76,6 +86,7 @@ class LinearConfig(MixerConfig):
         self._only("redraw", self.redraw, self.RANDOM)
         choice("positions", self.positions, self.POSITIONS)
         number("query_scale", self.query_scale)
+        number("frequency_scale", self.frequency_scale)
         flag("shared_features", self.shared_features)
         flag("folded", self.folded)
         need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
@@ -131,11 +142,33 @@ class LinearConfig(MixerConfig):
             "leave shared features out",
         )
         need(
-            not self.folded or attention.rotary is None or self.positions == "drop",
+            not self.folded or attention.rotary is None or self.positions != "keep",
             "an unfolded layer where positions are rotated before φ",
             "folded=True with positions='keep'",
-            "set positions to 'drop', or folded to false",
+            "set positions to 'after' or 'drop', or folded to false",
         )
+        self._check_rotation(attention)
+
+    def _check_rotation(self, attention: AttentionConfig) -> None:
+        given = self.rotary_size is not None or self.frequency_scale != 1.0
+        if self.positions != "after":
+            need(
+                not given, "rotary_size and frequency_scale only with positions after", self.positions, "leave them out"
+            )
+            return
+        need(attention.rotary is not None, "positions after only for a rotary model", "no rotary", "leave them out")
+        rotated = self.feature_size if self.rotary_size is None else self.rotary_size
+        check_rotated("feature_size" if self.rotary_size is None else "rotary_size", rotated, "rotary")
+        need(rotated <= self.feature_size, f"a rotary_size of at most {self.feature_size}", rotated, "correct it")
+
+    def feature_rotation(self, attention: AttentionConfig) -> tuple[RotaryConfig, int] | None:
+        if self.positions != "after" or attention.rotary is None:
+            return None
+        # scalings for long contexts are for angles that the model was trained with; these it learns anew
+        rotary = RotaryConfig(attention.rotary.theta)
+        if self.frequency_scale != 1.0:
+            rotary = dataclasses.replace(rotary, scaling="linear", factor=1.0 / self.frequency_scale)
+        return rotary, self.feature_size if self.rotary_size is None else self.rotary_size
 
     def _check_feature_size(self, d: int) -> None:
         possible, which = FEATURE_SIZES[self.feature_map]

@@ -92,6 +92,7 @@ class HeadSizes:
     rope: int | None  # the number of the model's rotation, where q and k rotate
     scale: float  # of softmax scores
     softcap: float | None = None  # of softmax scores
+    feature_rope: int | None = None  # the number of the rotation of φ(q) and φ(k), where features rotate
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ z at the step at which it leaves the window. With c the largest score in the win
     gate   o = g softmax(q·k/√d) v + (1 - g) φ(q)ᵀS / guard(φ(q)·z)
 
 with a learned factor γ, or gate g, for each query head. Until a token leaves, S and z are zero and both are softmax
-attention (the gate is open then). Keys are kept as the model rotates them: φ of a key that leaves is what
-`mixers.linear` has for it with positions='keep'. The first tokens of a text may be sinks: they stay beside the window,
-rotated as they were, and never enter S and z.
+attention (the gate is open then). In a rotary model keys are kept as it rotates them, and φ of a key that
+leaves is what `mixers.linear` has for it with positions='keep'; or (positions='after') they are kept unrotated, rotate
+by their place in the window, and their features at their place in the text. The first tokens of a text may be sinks:
+they stay beside the window and never enter S and z.
 
 With the update rule `gated`, S and z decay at every step, before they take in the token that leaves:
 
@@ -30,7 +31,9 @@ from t2r_export.model.mixers.banded import SlidingWindow, empty_slot_mask, weigh
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates
+from t2r_export.model.mixers.linear import attend
 from t2r_export.model.ops import State, T
+from t2r_export.model.positions import Rotation
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
 
@@ -46,7 +49,8 @@ class HybridMixer(AttentionMixer):
     def __init__(self, sizes: HeadSizes, config: HybridConfig) -> None:
         super().__init__(sizes, config)
         linear = config.linear()
-        self.near = SlidingWindow(sizes, config.window, config.sinks, rope=None)
+        self.rotates = config.positions == "keep"
+        self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, linear)
         self.gates = Gates(sizes.width, sizes.kv_heads, linear)
         # log γ, or what the gate is the sigmoid of
@@ -57,16 +61,20 @@ class HybridMixer(AttentionMixer):
         evicted, after = self.near.append(heads, state, step)
         gone = self._gone(step)
         q, k = self.maps.features(heads.q, evicted["k"], ops)
-        log_gate = self.gates.control(self.gates.logits(heads.x, ops), ops).log_gate
-        far, far_weight, S, z = ops.linear_attention(
-            q, ops.mul(k, gone), evicted["v"], state["S"], state["z"], log_gate
-        )
+        control = self.gates.control(self.gates.logits(heads.x, ops), ops)
+        k = ops.mul(k, gone)
+        far, far_weight, S, z = attend(q, k, evicted["v"], state, control, *self._rotations(step), ops)
         assert far_weight is not None and z is not None
         y, weights = weighted(*self.near.scores(heads, state, after, step), ops)
         near, largest = (self.near.outputs(part, step) for part in (y, ops.reduce_max(weights)))
         return self._merged(near, largest, far, far_weight, gone, step), {**after, "S": S, "z": z}
 
     step = sequence
+
+    def _rotations(self, step: Step[T]) -> tuple[Rotation[T] | None, Rotation[T] | None]:
+        """Of φ(q) and of the φ(k) that leaves, W tokens behind it: both as many ahead, so that none is negative."""
+        rope = self.sizes.feature_rope
+        return (None, None) if rope is None else (step.rotation(rope, ahead=self.config.window), step.rotation(rope))
 
     def _gone(self, step: Step[T]) -> T:
         """(B, 1, T, 1), 1 where a token leaves the window that is no sink."""

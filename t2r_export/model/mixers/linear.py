@@ -6,6 +6,13 @@ With φ = relu(W_φ x + b_φ) this is T2R (Kasai et al. 2021, "Finetuning Pretra
 2103.13076, eq. 4 to 8). Without the normalizer z, o is φ(q)ᵀS itself, or that normalised head by head. Other ways for
 S and z to take in a token stand in t2r_export.model.recurrences, what they ask of a token in `mixers.gates`.
 
+In a rotary model q and k may be rotated before φ (positions keep), or the features after it, in the numerator alone
+(positions after; Su et al. 2021, arXiv 2104.09864, eq. 19):
+
+    S_t = S_{t-1} + (R_t φ(k_t)) v_tᵀ      o_t = (R_t φ(q_t))ᵀ S_t / guard(φ(q_t)·z_t)
+
+Only differences of positions count then, and nothing stands between a projection and φ, so the layer folds.
+
 Folded, the map's affine part is inside the layer's packed projection, from x to [φ's arguments of q | of k | v |
 gates].
 """
@@ -23,6 +30,7 @@ from t2r_export.model.mixers.feature_maps import EPS, FeatureMaps
 from t2r_export.model.mixers.gates import Control, Gates
 from t2r_export.model.mixers.memory import Memory, attend_memory
 from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.positions import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.signature import BATCH, StateSpec
@@ -46,6 +54,28 @@ class HeadNorm(nn.Module):
         if self.bias is None:
             return ops.rms_norm(o, self.weight, self.eps)
         return ops.layer_norm(o, self.weight, self.bias, self.eps)
+
+
+def attend(
+    q: T,
+    k: T,
+    v: T,
+    state: State[T],
+    control: Control[T],
+    of_q: Rotation[T] | None,
+    of_k: Rotation[T] | None,
+    ops: Ops[T],
+) -> tuple[T, T | None, T, T | None]:
+    """`Ops.linear_attention`, with features that these rotate for S alone (Su et al. 2021, eq. 19)."""
+    S, z = state["S"], state.get("z")
+    if of_q is None or of_k is None:
+        return ops.linear_attention(q, k, v, S, z, control.log_gate, control.beta)
+    turned = apply_rope(q, of_q, ops), apply_rope(k, of_k, ops)
+    numerator, _, S, _ = ops.linear_attention(*turned, v, S, None, control.log_gate, control.beta)
+    if z is None:
+        return numerator, None, S, None
+    denominator, z = ops.normalizer(q, k, z, control.log_gate)
+    return numerator, denominator, S, z
 
 
 class LinearMixer(AttentionMixer):
@@ -82,9 +112,9 @@ class LinearMixer(AttentionMixer):
         q, k, control = self.features(heads, ops)
         if "z" in state:
             q = ops.damp(q)
-        o, denominator, S, z = ops.linear_attention(
-            q, k, heads.v, state["S"], state.get("z"), control.log_gate, control.beta
-        )
+        rope = self.sizes.feature_rope
+        rotation = None if rope is None else step.rotation(rope)
+        o, denominator, S, z = attend(q, k, heads.v, state, control, rotation, rotation, ops)
         if self.config.memory:
             remembered, weight = attend_memory(q, self.memory.collect(self.maps.of_keys, ops), ops)
             o = ops.add(o, remembered)
@@ -105,9 +135,7 @@ class LinearMixer(AttentionMixer):
             "dead_keys": (k == 0).all(2).all(0).float().mean(),
         }
         if self.config.normalizer == "z":
-            z = state["z"].unsqueeze(-1)  # the state of a value that is always 1
-            sums = step.ops.linear_attention(q, k, torch.ones_like(k[..., :1]), z, None, control.log_gate)[0]
-            found["smallest_normalizer"] = sums.min()
+            found["smallest_normalizer"] = step.ops.normalizer(q, k, state["z"], control.log_gate)[0].min()
         return found
 
     def state_spec(self) -> list[StateSpec]:
@@ -119,7 +147,7 @@ class LinearMixer(AttentionMixer):
         return self.maps.of_queries.argument_size, self.gates.rows
 
     def why_not_foldable(self) -> str | None:
-        if self.sizes.rope is not None and self.rotates:
+        if self.rotates and self.sizes.rope is not None:
             return "positions are rotated between the projection and φ (positions='keep')"
         return None
 

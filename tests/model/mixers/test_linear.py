@@ -33,6 +33,8 @@ CASES: dict[str, tuple[ModelConfig, LinearConfig]] = {
     "no_bias": (GPT2.with_attention(qkv_bias=False, output_bias=False), LINEAR),
     "rotary_keep": (LLAMA, SCALED),
     "rotary_drop": (LLAMA, DROPPED),
+    "rotary_after": (LLAMA, LinearConfig(K, positions="after", rotary_size=4)),  # of 5
+    "rotary_slower": (LLAMA, LinearConfig(K, positions="after", rotary_size=2, frequency_scale=0.5, guard=ADD)),
 }
 START = [3, 11]  # tokens that each text has read before
 FOLDABLE = [name for name in CASES if name != "rotary_keep"]
@@ -76,7 +78,12 @@ def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndar
             out[place] = reference.relu(values[place], weight[place[2]].T, bias[place[2]])
         phi.append(out)
     S, z = (state[name].numpy() for name in ("S", "z"))
-    o, S, z = reference.recurrent(*phi, project(made.v, a, kv_heads), S, z, made.config.guard)
+    angles = None
+    if made.config.positions == "after":
+        size = made.config.rotary_size
+        frequencies = made.config.frequency_scale * 10000.0 ** (-np.arange(0, size, 2) / size)
+        angles = (np.array(START)[:, None] + np.arange(T))[..., None] * frequencies
+    o, S, z = reference.recurrent(*phi, project(made.v, a, kv_heads), S, z, made.config.guard, angles)
     return project(made.o, o.reshape(*a.shape[:2], -1), 1)[:, :, 0], S, z
 
 
@@ -87,9 +94,10 @@ def test_sequence_and_step_are_the_definition(case: str) -> None:
     x, state = inputs()
     state = of_heads(state, made.model.attention.kv_heads)
     expected = by_definition(made, x, state)
+    tolerance = 1e-6 if made.config.positions == "after" else 1e-10  # a table of float32
     for y, after in (made(x, state, START), by_steps(made, x, state, START)):
         for received, wanted in zip((y, after["S"], after["z"]), expected, strict=True):
-            np.testing.assert_allclose(received.numpy(), wanted, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(received.numpy(), wanted, rtol=tolerance, atol=tolerance)
 
 
 @torch.no_grad()
@@ -121,6 +129,23 @@ def test_dropped_positions_are_not_seen() -> None:
         here, elsewhere = (mixer(case)(x, state, start)[0] for start in (START, [5, 0]))
         assert torch.equal(here[0], elsewhere[0]) != seen
         assert torch.equal(here[1], elsewhere[1]) != seen
+
+
+@torch.no_grad()
+def test_features_that_rotate_see_distances_alone() -> None:
+    """From an empty state the number of the first position changes nothing: no text is too long for what it learnt."""
+    x, _ = inputs()
+    for case, same in (("rotary_after", True), ("rotary_keep", False)):
+        made = mixer(case)
+        state = {s.name: torch.zeros(s.dims(B), dtype=torch.float64) for s in made.state_spec()}
+        here, far = (made(x, state, start)[0] for start in ([0, 0], [4096, 70001]))
+        assert torch.allclose(here, far, rtol=1e-5, atol=1e-5) == same
+
+
+def test_the_guard_suits_what_it_divides() -> None:
+    assert LinearConfig(K).guard == Guard("add", 1e-6)
+    assert LinearConfig(6, positions="after").guard == Guard("add", 1.0)
+    assert LinearConfig(6, positions="after", guard=CLAMP).guard == CLAMP
 
 
 def test_heads_have_their_own_maps_unless_shared() -> None:
