@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import pkgutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,14 +66,12 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     started = time.monotonic()
     main = accelerator.is_main_process
     loaded = checkpoint.load(config.model)
-    chosen = config.length
-    config = config.for_model(loaded.config.width, loaded.config.max_positions)
-    teacher, corpus, identity = _inputs(config, loaded)
+    teacher, corpus, config, identity, notes = _inputs(config, loaded)
     student = loaded.model
     windows = held_out_windows(corpus.validation, config.window)
     with TrainingLog(config.log_path, main) as log:
-        if chosen is None and config.window < LENGTH:
-            log.message(f"windows of {config.window} tokens, the model's context")
+        for line in notes:
+            log.message(line)
         state = _start(config, identity, student)
         accelerator.wait_for_everyone()  # before one process may write the state that another still looks for
         accelerator.wait_for_everyone()  # all have looked for a state before anyone writes one
@@ -122,15 +121,34 @@ def _accelerator(config: FinetuneConfig) -> Any:
     return accelerator
 
 
-def _inputs(config: FinetuneConfig, loaded: Checkpoint) -> tuple[Transformer | None, Corpus, dict[str, Any]]:
-    """Teacher and text, checked against the student, and the identity of the run."""
+def _inputs(
+    config: FinetuneConfig, loaded: Checkpoint
+) -> tuple[Transformer | None, Corpus, FinetuneConfig, dict[str, Any], list[str]]:
+    """Teacher and text, checked against the student; the config as it suits all three, the identity of the run, and
+    lines that say what was chosen."""
+    teacher, teacher_sha256 = _teacher(config, loaded)
+    corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.held_out, config.separator)
+    config, notes = _suited(config, loaded, teacher, corpus)
     limit = loaded.config.max_positions
     if limit is not None and config.window > limit:
         raise UserError(f"a length of at most {limit}, the model's last position", f"{config.window}", "shorten it")
-    teacher, teacher_sha256 = _teacher(config, loaded)
-    corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.held_out, config.separator)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
-    return teacher, corpus, identity
+    return teacher, corpus, config, identity, notes
+
+
+def _suited(
+    config: FinetuneConfig, student: Checkpoint, teacher: Transformer | None, corpus: Corpus
+) -> tuple[FinetuneConfig, list[str]]:
+    """What nobody chose, as it suits the models and the text; a line for each of it that is not the usual."""
+    asked, notes = config, []
+    config = config.for_model(student.config.width, student.config.max_positions, corpus.row)
+    if asked.length is None and config.window != LENGTH:
+        whose = "the model's context" if corpus.row is None else "the rows' length"
+        notes.append(f"windows of {config.window} tokens, {whose}")
+    stages = {name: pkgutil.resolve_name(kind.stage) for name, kind in STAGES.items()}
+    idle = {p.stage for p in config.plan if p.optional and not stages[p.stage].trains(student.model, teacher)}
+    notes += [f"no {name}: the student has nothing that it trains" for name in sorted(idle)]
+    return dataclasses.replace(config, plan=tuple(p for p in config.plan if p.stage not in idle)), notes
 
 
 def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:

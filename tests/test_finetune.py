@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -488,7 +489,7 @@ def test_inputs_that_do_not_fit(config: FinetuneConfig, tmp_path: Path) -> None:
     learned = small.model(dataclasses.replace(small.GPT2, vocab_size=30))
     checkpoint.save(tmp_path / "learned.pt", learned, texts.tokenizer(), {})
     assert "a length of at most 40, the model's last position; received 41" in message(
-        model=tmp_path / "learned.pt", length=41
+        model=tmp_path / "learned.pt", length=41, plan=parse_plan("task")
     )
     if not torch.cuda.is_available():
         assert "a CUDA device" in message(device="cuda")
@@ -537,3 +538,34 @@ def test_a_teacher_that_cannot_be_rebuilt(history: dict[str, Any], received: str
     ) as caught:
         original(dataclasses.replace(converted, provenance=history))
     assert received in caught.value.received
+
+
+def test_the_usual_stages_are_those_that_have_something_to_train(
+    config: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    window = texts.write_student(tmp_path / "window.pt", mixer=WindowConfig(5, 1))
+    usual = dataclasses.replace(config, plan=parse_plan(None, "2,3"))
+    finetune(usual)
+    assert "no transfer" not in capsys.readouterr().err
+    stages = [stage["stage"] for stage in checkpoint.load(config.output).provenance["finetune"][0]["stages"]]
+    assert stages == ["transfer", "distill"]
+    finetune(dataclasses.replace(usual, model=window, force=True))
+    assert "no transfer: the student has nothing that it trains\n" in capsys.readouterr().err
+    (stage,) = checkpoint.load(config.output).provenance["finetune"][0]["stages"]
+    assert (stage["stage"], stage["steps"]) == ("distill", 3)
+    with pytest.raises(
+        UserError, match="mixers without new parameters; convert the model first, or leave transfer out"
+    ):
+        finetune(dataclasses.replace(config, model=window, plan=parse_plan("transfer,distill", "2"), force=True))
+    with pytest.raises(UserError, match="at least one step of one stage"):
+        finetune(dataclasses.replace(config, model=window, plan=parse_plan(None, "2,0"), force=True))
+
+
+def test_rows_have_the_length_they_have(
+    config: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(40 * 9).reshape(40, 9) % texts.TEACHER.vocab_size)
+    config = dataclasses.replace(config, data=(tmp_path / "rows.npy",), length=None, plan=parse_plan("distill", "1"))
+    finetune(config)
+    assert "windows of 8 tokens, the rows' length\n" in capsys.readouterr().err
+    assert checkpoint.load(config.output).provenance["finetune"][0]["length"] == 8

@@ -21,7 +21,8 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--lengths",
     metavar="T,T",
-    help=f"Window lengths in tokens.  [default: {LENGTH}, or the model's context if that is shorter]",
+    help=f"Window lengths in tokens.  [default: {LENGTH}, or the model's context if that is shorter, or the rows' of "
+    "a .npy]",
 )
 @click.option(
     "--held-out",
@@ -70,8 +71,8 @@ def command(
     from t2r_export.training.trainer import choose_device
 
     loaded = checkpoint.load(model)
-    sizes = sizes or [shorter(usual_length(loaded.config.max_positions))]
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, held_out, separator)
+    sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
     found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.validation, sizes, windows)
     rows = [[e.length, f"{e.nats:.4f}", f"{e.perplexity:.2f}", f"{e.end_nats:.4f}", f"{e.tokens:,}"] for e in found]
     show(

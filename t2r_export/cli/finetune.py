@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import force_option, json_option, show, table
-from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import LENGTH, STAGES, USUAL_STAGES, FinetuneConfig, parse_plan
 
 FILE = click.Path(path_type=Path)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
@@ -36,9 +36,8 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 )
 @click.option(
     "--stages",
-    default="transfer,distill",
-    show_default=True,
-    help=f"Training stages, of {', '.join(STAGES)}, in order.",
+    help=f"Training stages, of {', '.join(STAGES)}, in order.  [default: {USUAL_STAGES}, without those that have "
+    "nothing to train in MODEL]",
 )
 @click.option("--steps", metavar="N,N", help="Number of steps per stage, or one for all. Default: the stage's own.")
 @click.option(
@@ -51,7 +50,8 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--length",
     type=int,
-    help=f"Window length in tokens.  [default: {LENGTH}, or the model's context if that is shorter]",
+    help=f"Window length in tokens.  [default: {LENGTH}, or the model's context if that is shorter, or the rows' of "
+    "a .npy]",
 )
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
@@ -72,7 +72,13 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @force_option
 @json_option
 def command(
-    model: Path, out: Path, stages: str, steps: str | None, learning_rates: str | None, as_json: bool, **options: Any
+    model: Path,
+    out: Path,
+    stages: str | None,
+    steps: str | None,
+    learning_rates: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Train MODEL, fresh from `t2r convert`, and write OUT.
 

@@ -41,6 +41,7 @@ STAGES = {
     "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True),
     "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True),
 }
+USUAL_STAGES = "transfer,distill"  # where nobody says which; without those that have nothing to train in a student
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class StagePlan:
     stage: str
     steps: int  # 0 leaves the stage out
     learning_rate: float | None  # the peak; None: the stage's default for the model's width
+    optional: bool = False  # left out where it has nothing to train in the student, which is an error otherwise
 
     def __post_init__(self) -> None:
         choice("stage", self.stage, tuple(STAGES))
@@ -70,14 +72,19 @@ def usual_length(max_positions: int | None) -> int:
     return min(LENGTH, max_positions or LENGTH)
 
 
-def parse_plan(stages: str, steps: str | None = None, learning_rates: str | None = None) -> tuple[StagePlan, ...]:
-    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; one number is for all stages, none is their defaults."""
-    names = [name.strip() for name in stages.split(",")]
+def parse_plan(
+    stages: str | None = None, steps: str | None = None, learning_rates: str | None = None
+) -> tuple[StagePlan, ...]:
+    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; one number is for all stages, none is their defaults.
+
+    Without stages, the usual ones, which are optional.
+    """
+    names = [name.strip() for name in (USUAL_STAGES if stages is None else stages).split(",")]
     for name in names:
         choice("stage", name, tuple(STAGES))
     counts = _numbers("steps", steps, int, names) or [STAGES[name].steps for name in names]
     rates = _numbers("learning rates", learning_rates, float, names) or [None] * len(names)
-    return tuple(StagePlan(*row) for row in zip(names, counts, rates, strict=True))
+    return tuple(StagePlan(*row, stages is None) for row in zip(names, counts, rates, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +94,11 @@ class FinetuneConfig:
     model: Path
     output: Path
     data: tuple[Path, ...]
-    plan: tuple[StagePlan, ...] = field(default_factory=lambda: parse_plan("transfer,distill"))
+    plan: tuple[StagePlan, ...] = field(default_factory=parse_plan)
     teacher: Path | None = None  # default: the model that `model` was converted from, rebuilt from its weights
     separator: str = SEPARATOR  # a line of the text that ends a document
     held_out: float = 0.1  # share of the documents, the last ones, for validation
-    length: int | None = None  # tokens that a window predicts; None: LENGTH, or the model's context if that is shorter
+    length: int | None = None  # tokens that a window predicts; None: the rows' of a .npy, or `usual_length`
     batch: int = 16  # windows per step, over all processes
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
@@ -151,9 +158,10 @@ class FinetuneConfig:
         outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
         check_outputs(outputs, [self.model, self.teacher, *self.data], self.force)
 
-    def for_model(self, width: int, max_positions: int | None) -> FinetuneConfig:
-        """The config with every learning rate and the length known, for a model of this width and context."""
-        length = usual_length(max_positions) if self.length is None else self.length
+    def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:
+        """The config with every learning rate and the length known, for a model of this width and context, and a corpus
+        that is one stream, or windows of `row` tokens each."""
+        length = self.length or row or usual_length(max_positions)
         return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan), length=length)
 
     @property
@@ -178,7 +186,11 @@ class FinetuneConfig:
             "held_out",
             "validate_every",
         )
-        plan = [dataclasses.asdict(stage) for stage in self.plan if stage.steps]
+        plan = [
+            {"stage": stage.stage, "steps": stage.steps, "learning_rate": stage.learning_rate}
+            for stage in self.plan
+            if stage.steps
+        ]
         adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
         return {"stages": plan, **{name: getattr(self, name) for name in names}, **adapters}
 

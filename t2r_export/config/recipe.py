@@ -166,7 +166,7 @@ def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
 
 
 def _training(data: Mapping[str, Any], where: str) -> Training:
-    _check(data, TRAINING, ("stages",), where)
+    _check(data, TRAINING, (), where)
     options = dict(data)
     words = [options.pop(key, None) for key in ("stages", "steps", "lr")]
     plan = _value(where, parse_plan, *words)

@@ -43,6 +43,11 @@ class Corpus:
     validation: Tensor
 
     @property
+    def row(self) -> int | None:
+        """Tokens that every window predicts, where the corpus is rows."""
+        return self.training.shape[1] - 1 if self.training.ndim == 2 else None
+
+    @property
     def sha256(self) -> str:
         """The identity of the corpus: the hash of its two parts."""
         parts = (part.numpy().tobytes() for part in (self.training, self.validation))

@@ -107,7 +107,7 @@ def choose(
     fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
     chosen = cheapest(options, budget - fixed, budget)
     model = _assemble(teacher, chosen, students)
-    trained = sum(_has_new_parameters(student, teacher) for student in students.values())
+    trained = sum(Transfer.trains(student, teacher) for student in students.values())
     return Choice(
         model,
         [option for layer in options for option in layer],
@@ -155,7 +155,7 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
 
     A student without new parameters (a window of softmax attention) is not trained: 0.
     """
-    if not _has_new_parameters(student, teacher):
+    if not Transfer.trains(student, teacher):
         return 0.0
     stage = Transfer(student, teacher)
     device = student.embedding.weight.device
@@ -176,11 +176,6 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     if steps and not math.isfinite(last):
         raise CheckFailed(f"the loss of transfer is {last} for a {student.config.layers[0].kind} mixer; leave it out")
     return last
-
-
-def _has_new_parameters(student: Transformer, teacher: Transformer) -> bool:
-    """Whether the student has parameters that its teacher lacks."""
-    return bool(dict(student.named_parameters()).keys() - dict(teacher.named_parameters()).keys())
 
 
 def _with_block(teacher: Transformer, layer: int, block: Block, windows: Tensor) -> float:

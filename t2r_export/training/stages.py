@@ -55,6 +55,11 @@ class Stage(nn.Module):
             teacher.requires_grad_(False)
         student.train()  # random feature maps may draw anew; nothing else differs
 
+    @classmethod
+    def trains(cls, student: Transformer, teacher: Transformer | None) -> bool:
+        """Whether the stage has anything to train in this student."""
+        return True
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """The student's parameters that this stage changes, by name."""
         every = dict(self.student.named_parameters())
@@ -115,7 +120,13 @@ class LayerwiseStage(Stage):
         super().__init__(student, teacher, loss_weights)
         self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
 
-    def trained_names(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+    @classmethod
+    def trains(cls, student: Transformer, teacher: Transformer | None) -> bool:
+        assert teacher is not None
+        return any(cls.trained_names(student, teacher, n) for n in range(min(len(student.blocks), len(teacher.blocks))))
+
+    @classmethod
+    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
         """Names of the parameters of the student's mixer in that layer that are trained; none if it is not new."""
         raise NotImplementedError
 
@@ -165,7 +176,8 @@ class Transfer(LayerwiseStage):
         "convert the model first, or leave transfer out: align and distill train what is there",
     )
 
-    def trained_names(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+    @classmethod
+    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
         ours, theirs = (_mixer_parameters(model.blocks[layer]) for model in (student, teacher))
         return ours - theirs
 
@@ -192,7 +204,8 @@ class Align(LayerwiseStage):
         "convert the model first, or leave align out",
     )
 
-    def trained_names(self, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
+    @classmethod
+    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
         same = student.config.layers[layer] == teacher.config.layers[layer]
         return set() if same else _mixer_parameters(student.blocks[layer])
 

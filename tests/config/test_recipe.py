@@ -110,7 +110,6 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, "lora = true", "lora = 1", "lora to be true or false"),
     (SOURCE, 'steps = "2,3"', 'steps = "2,x"', "steps as numbers"),
     (SOURCE, "hidden = 5", "hidden = inf", "hidden to be a number"),
-    (SOURCE, 'stages = "task"', "batch = 3", "the key stages; received none"),
     (SOURCE, 'finetune = { stages = "task" }', 'finetune = "task"', "finetune to be a table"),
     (TEACHER, "vocab_size = 270\n\n[model]", "vocab = 270\n\n[model]", "in \\[tokenizer\\] of .* the key vocab"),
     (TEACHER, "vocab_size = 270\n\n[model]", "vocab_size = 'x'\n\n[model]", "vocab_size to be a whole number"),
