@@ -34,6 +34,11 @@ from t2r_runtime.stepper import Stepper
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 GENERATED_TOKENS = 64
+GENERATED_BY = (
+    Sampling(0, stop_tokens=()),
+    Sampling(1, seed=1, stop_tokens=()),
+    Sampling(1, seed=2, stop_tokens=(), min_p=0.02, repetition_penalty=1.3, no_repeat_ngram=3),
+)
 START_TEXTS, START_TOKENS = 16, 4
 # Steps in one chain where a cache grows. Softmax attention past the length that it was trained on is ill-conditioned:
 # at position 1,000 the eager float32 model of a checkpoint trained on 512 was itself 2e-4 off the float64 one.
@@ -194,12 +199,11 @@ def _sequence_against_steps(checks: Checks, both: SideBySide) -> None:
 
 
 def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
-    """What the generation graph chooses against what its step graph does, greedy and sampled."""
+    """What the generation graph chooses against what its step graph does, greedy, sampled and with penalties."""
     start = both.random_state(1)
     count = both.room(PREFIX_TOKENS, GENERATED_TOKENS)
     differing, worst, texts = 0, 0.0, []
-    for temperature in (0, 1):
-        sampling = Sampling(temperature, seed=1, stop_tokens=())
+    for sampling in GENERATED_BY:
         written, after = [], []
         for in_graph in (True, False):
             decoder.reset(batch=1)

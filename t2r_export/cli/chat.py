@@ -36,19 +36,15 @@ def command(
     graph: Path,
     system: str | None,
     max_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int | None,
+    rules: Sampling,
     threads: int | None,
     provider: str,
     provider_options: tuple[str, ...],
     allow_fallback: bool,
 ) -> None:
     """Talk with GRAPH, an exported .onnx file of a chat model: a line a turn; Ctrl-D ends."""
-    from t2r_runtime import Sampling, Tokenizer
+    from t2r_runtime import Tokenizer
 
-    rules = Sampling(temperature, top_k, top_p, seed)
     decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), rules, max_tokens)
     if system is not None:

@@ -22,7 +22,7 @@ from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE
 
 if TYPE_CHECKING:
-    from t2r_runtime import Decoder, Tokenizer
+    from t2r_runtime import Decoder, Sampling, Tokenizer
 
 
 @click.command("generate")
@@ -46,10 +46,7 @@ def command(
     prompt: str,
     ids: str | None,
     max_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int | None,
+    rules: Sampling,
     threads: int | None,
     provider: str,
     provider_options: tuple[str, ...],
@@ -59,9 +56,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Continue a text with GRAPH, an exported .onnx file; the new text goes to stdout."""
-    from t2r_runtime import Sampling, Tokenizer
+    from t2r_runtime import Tokenizer
 
-    rules = Sampling(temperature, top_k, top_p, seed)
     existing_graph(graph)
     if load_state is not None:
         existing_file(load_state, "a saved state")

@@ -102,6 +102,10 @@ class SubprocessDecoder:
     def position(self) -> int:
         return int(self._worker.call("position"))
 
+    def history(self, row: int = 0) -> NDArray[np.int64]:
+        tokens: NDArray[np.int64] = self._worker.call("history", row)
+        return tokens
+
     def reset(self, batch: int | None = None) -> None:
         self._worker.call("reset", batch)
 

@@ -344,6 +344,15 @@ class TestGenerate:
         assert first == again != other
         greedy = run(capsys, *arguments, "--temperature", 0)[0]
         assert run(capsys, *arguments, "--top-k", 1)[0] == run(capsys, *arguments, "--top-p", 1e-9)[0] == greedy
+        assert run(capsys, *arguments, "--min-p", 1)[0] == greedy
+
+    def test_penalties(self, folder: Path, capsys: Output) -> None:
+        arguments = ["generate", folder / "t2r.onnx", "--prompt", "it so", "--max-tokens", 12, "--temperature", 0]
+        once = run(capsys, *arguments, "--no-repeat-ngram", 1)[0]
+        assert len({*once, *"it so"}) == 12 + 5
+        assert run(capsys, *arguments, "--repetition-penalty", 100)[0] != run(capsys, *arguments)[0]
+        _, err = run(capsys, *arguments, "--repetition-penalty", 0, code=2)
+        assert "expected a repetition_penalty from 0.01 to 100 (1 is none); received 0.0; choose another value" in err
 
     def test_saved_state_goes_on(self, folder: Path, tmp_path: Path, capsys: Output) -> None:
         state, graph = tmp_path / "state.npz", folder / "t2r.onnx"

@@ -24,6 +24,7 @@ from t2r_export.graph.generation import generation_graph
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
 from t2r_runtime.errors import UserError
+from t2r_runtime.history import RECENT, History
 from t2r_runtime.interface import generation_feeds
 from t2r_runtime.signature import StateSpec
 from t2r_runtime.states import States
@@ -40,6 +41,9 @@ RULES: tuple[dict[str, Any], ...] = (
     {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "seed": 4},
     {"temperature": 2, "top_p": 1e-9, "seed": 5},
     {"temperature": 1.5, "top_p": 1 - 1e-12, "seed": 3},  # all of them, by the way of the sort
+    {"temperature": 0, "repetition_penalty": 1.5},
+    {"temperature": 0, "no_repeat_ngram": 2},
+    {"temperature": 2, "min_p": 0.2, "repetition_penalty": 0.7, "no_repeat_ngram": 1, "top_k": 9, "seed": 6},
 )
 COUNT = 25
 
@@ -100,7 +104,10 @@ def test_a_run_is_its_steps(name: str, target: str, tmp_path: Path, monkeypatch:
     texts = [assert_same(tmp_path / "g.onnx", states, monkeypatch, **rules) for rules in RULES]
     assert texts[0] == texts[4] == texts[5] == texts[8], "greedy, all four"
     assert texts[1] == texts[9]
-    assert len({tuple(text) for text in texts}) == 6
+    assert len({tuple(text) for text in texts[:10]}) == 6
+    assert len({tuple(text) for text in texts[10:]} | {tuple(texts[0])}) == 4
+    pairs = list(zip([5, 1, *texts[11]], [1, *texts[11]], strict=False))
+    assert len(set(pairs)) == len(pairs)
 
 
 @pytest.mark.parametrize("options", [{"batch": 1}, {"state_layout": "packed"}, {"top_k": 3}, {"float16_safe": True}])
@@ -136,7 +143,7 @@ def test_quantized(target: str, scheme: str, tmp_path: Path, monkeypatch: pytest
 def test_any_split(made: Path, data: st.DataObject) -> None:
     """Two runs, the second from the first's states, last token and number of draws, are one."""
     first = data.draw(st.integers(0, COUNT))
-    rules = data.draw(st.sampled_from(RULES[:3]))
+    rules = data.draw(st.sampled_from([*RULES[:3], *RULES[-3:]]))
     decoder = Decoder(made, threads=1)
 
     def run(counts: tuple[int, ...]) -> tuple[list[int], dict[str, np.ndarray], int]:
@@ -199,24 +206,56 @@ def chooser() -> ort.InferenceSession:
     return ort.InferenceSession(generation_graph(step, signature).SerializeToString())
 
 
-@settings(max_examples=300)
+tokens = st.integers(0, VOCABULARY - 1)
+
+
+@settings(max_examples=400)
 @given(
     st.lists(st.sampled_from([-3.0, -1.0, 0.0, 0.25, 0.5, 2.0, -np.inf]), min_size=VOCABULARY, max_size=VOCABULARY),
     st.floats(0.01, 1),
     st.integers(0, VOCABULARY),
-    st.floats(0.3, 3),
+    st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]),
+    st.sampled_from([0.0, 0.3, 1.0, 3.0]),
+    st.sampled_from([1.0, 0.5, 1.3, 100.0]),
+    st.sampled_from([0, 0, 1, 2, 3, 64]),
+    st.lists(tokens, max_size=40),
     st.integers(0, 2**32 - 1),
 )
 def test_any_choice(
-    chooser: ort.InferenceSession, logits: list[float], top_p: float, top_k: int, temperature: float, seed: int
+    chooser: ort.InferenceSession,
+    logits: list[float],
+    top_p: float,
+    top_k: int,
+    min_p: float,
+    temperature: float,
+    penalty: float,
+    ngram: int,
+    occurred: list[int],
+    seed: int,
 ) -> None:
-    """The choice alone, with equal logits and impossible ones, draw after draw."""
+    """The choice alone, with equal logits and impossible ones, draw after draw, whatever stands before them."""
     row = np.array([*logits[1:], 1.0], np.float32)
-    sampler = Sampler(Sampling(temperature, top_k, top_p, seed))
-    written, _ = chooser.run(
-        None, {"input_ids": np.array([0]), "past_row": row[None], **generation_feeds(sampler, 8, ())}
-    )
-    assert written.tolist() == [sampler.pick(row) for _ in range(8)]
+    rules = Sampling(temperature, top_k, top_p, seed, min_p=min_p, repetition_penalty=penalty, no_repeat_ngram=ngram)
+    sampler, text = Sampler(rules), [*occurred, 0]
+    feeds = generation_feeds(sampler, 8, (), occurred)
+    written, _ = chooser.run(None, {"input_ids": np.array([0]), "past_row": row[None], **feeds})
+    for token in written.tolist():
+        assert token == sampler.pick(row, text=text)
+        text.append(token)
+    assert len(text) == len(occurred) + 9
+
+
+@pytest.mark.parametrize("before, expected", [(RECENT - 2, 0), (RECENT - 1, 5)])
+def test_what_occurred_long_ago_is_forgotten(chooser: ort.InferenceSession, before: int, expected: int) -> None:
+    row = np.full(VOCABULARY, -1, np.float32)
+    row[5] = -0.5  # the largest, unless it is among the last `RECENT` tokens
+    sampler, occurred = Sampler(Sampling(temperature=0, repetition_penalty=100)), [5, *[4] * before]
+    feeds = generation_feeds(sampler, 2, (), occurred)
+    written, _ = chooser.run(None, {"input_ids": np.array([3]), "past_row": row[None], **feeds})
+    history = History(1)
+    history.add(np.array([[*occurred, 3]]))
+    assert written.tolist()[0] == sampler.pick(row, text=history.of(0)) == expected
+    assert written.tolist()[1] == (0 if expected == 5 else 5), "now the other way round"
 
 
 def test_logits_that_are_not_finite(made: Path) -> None:
@@ -261,11 +300,16 @@ def test_the_loop_needs_no_runtime_of_ours(made: Path) -> None:
     numbers = {"max_tokens": 9, "top_k": 3, "seed": 11, "drawn": 0}
     given = {name: np.array(number) for name, number in numbers.items()} | states
     given |= {"input_ids": np.array([4]), "temperature": np.array(0.8), "stop_tokens": np.array([], np.int64)}
-    given |= {"top_p": np.array(0.9)}
+    given |= {"top_p": np.array(0.9), "min_p": np.array(0.05), "occurred": np.array([7, 4, 9])}
+    given |= {"repetition_penalty": np.array(1.2), "no_repeat_ngram": np.array(3)}
     tokens, *_ = session.run(None, given)
     assert session.get_outputs()[0].name == "tokens"
-    expected = Decoder(made, companions=()).generate([4], 9, Sampling(0.8, top_k=3, top_p=0.9, seed=11, stop_tokens=()))
-    assert tokens.tolist() == expected
+    sampler = Sampler(Sampling(0.8, top_k=3, top_p=0.9, seed=11, min_p=0.05, repetition_penalty=1.2, no_repeat_ngram=3))
+    decoder, text = Decoder(made, companions=()), [7, 4, 9, 4]
+    for token in tokens.tolist():
+        assert token == sampler.pick(decoder.step(text[-1])[0], text=text)
+        text.append(token)
+    assert len(text) == 4 + 9
 
 
 def test_the_proof_sees_a_wrong_loop(tmp_path: Path) -> None:
@@ -340,7 +384,7 @@ def test_it_takes_a_step_with_its_weights(made: Path) -> None:
     model = generation_graph(onnx.load(made), signature)
     assert [len(x) for x in (model.graph.output, model.graph.input)] == [
         1 + len(signature.states),
-        8 + len(signature.states),
+        12 + len(signature.states),
     ]
 
 

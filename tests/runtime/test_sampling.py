@@ -22,27 +22,29 @@ rows = st.lists(numbers, min_size=1, max_size=12).filter(lambda row: max(row) > 
     temperature=st.floats(0, 50) | st.sampled_from([1e-300, 1e300]),
     top_k=st.integers(0, 15),
     top_p=st.floats(0, 1, exclude_min=True),
+    min_p=st.floats(0, 1) | st.sampled_from([0.0, 0.05]),
     seed=st.integers(0, 2**64),
 )
 def test_only_allowed_tokens_are_chosen(
-    row: list[float], temperature: float, top_k: int, top_p: float, seed: int
+    row: list[float], temperature: float, top_k: int, top_p: float, min_p: float, seed: int
 ) -> None:
     logits = np.array(row, np.float32)
-    sampler = Sampler(Sampling(temperature, top_k, top_p, seed))
-    allowed = allowed_by_definition(row, temperature, top_k, top_p)
+    sampler = Sampler(Sampling(temperature, top_k, top_p, seed, min_p=min_p))
+    allowed = allowed_by_definition(row, temperature, top_k, top_p, min_p)
     for _ in range(5):
         assert sampler.pick(logits) in allowed
 
 
-def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_p: float) -> set[int]:
-    """Sort, cut at k, add up to p; sums of equal weights may end a token later by rounding."""
+def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> set[int]:
+    """Sort, cut at k, add up to p, compare with the first; sums of equal weights may end a token later by rounding."""
     order = sorted(range(len(row)), key=lambda token: -row[token])
     if temperature == 0:
         return {order[0]}
     weights = {t: math.exp((row[t] - row[order[0]]) / temperature) for t in order[: top_k or None]}
     allowed, before = set(), 0.0
     for token, weight in weights.items():
-        if weight > 0 and before < top_p * sum(weights.values()) * (1 + 1e-12):
+        likely = weight > 0 and weight >= min_p * (1 - 1e-12)
+        if likely and before < top_p * sum(weights.values()) * (1 + 1e-12):
             allowed.add(token)
         before += weight
     return allowed
@@ -57,6 +59,10 @@ def allowed_by_definition(row: list[float], temperature: float, top_k: int, top_
         ({"top_p": 0.7}, [0, 0.4, 0.25, 0.2, 0]),
         ({"top_k": 3, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),  # 0.4 + 0.25 is 76 % of the three that are left
         ({"temperature": 2.0, "top_k": 1}, [0, 1, 0, 0, 0]),
+        ({"min_p": 0.4}, [0, 0.4, 0.25, 0.2, 0]),
+        ({"min_p": 0.4, "temperature": 0.5}, [0, 0.16, 0, 0, 0]),  # 0.39 of the largest, squared
+        ({"min_p": 0.1, "top_p": 0.7}, [0, 0.4, 0.25, 0.2, 0]),
+        ({"min_p": 0.6, "top_p": 0.7}, [0, 0.4, 0.25, 0, 0]),
     ],
 )
 def test_tokens_come_as_often_as_their_probability_says(rules: dict[str, float], expected: list[float]) -> None:
@@ -131,6 +137,14 @@ def test_logits_that_are_not_finite(bad: float, temperature: float) -> None:
         ({"top_k": 1.5}, r"top_k of 0 \(no limit\) or more; received 1.5"),
         ({"top_p": 0}, r"top_p above 0 and at most 1 \(no limit\); received 0"),
         ({"top_p": 1.1}, r"top_p above 0 and at most 1 \(no limit\); received 1.1"),
+        ({"min_p": -0.1}, r"min_p from 0 \(no limit\) to 1; received -0.1"),
+        ({"min_p": 1.5}, r"min_p from 0 \(no limit\) to 1; received 1.5"),
+        ({"min_p": math.nan}, r"min_p from 0 \(no limit\) to 1; received nan"),
+        ({"repetition_penalty": 0}, r"a repetition_penalty from 0.01 to 100 \(1 is none\); received 0"),
+        ({"repetition_penalty": 101}, r"a repetition_penalty from 0.01 to 100 \(1 is none\); received 101"),
+        ({"no_repeat_ngram": -1}, r"no_repeat_ngram from 0 \(no limit\) to 64; received -1"),
+        ({"no_repeat_ngram": 65}, r"no_repeat_ngram from 0 \(no limit\) to 64; received 65"),
+        ({"no_repeat_ngram": 2.0}, r"no_repeat_ngram from 0 \(no limit\) to 64; received 2.0"),
         ({"seed": -1}, "a seed of 0 or more; received -1"),
         ({"seed": True}, "a seed of 0 or more; received True"),
     ],

@@ -112,7 +112,7 @@ class Batch:
         logits, tokens = generate.next_logits(self._all, ids, min(limits) and max(limits))
         written = {}
         for row, handle in enumerate(self._rows):
-            written[handle] = self._choose(handle, logits[row], None if tokens is None else tokens[row])
+            written[handle] = self._choose(handle, row, logits[row], None if tokens is None else tokens[row])
         return written
 
     @alone
@@ -137,11 +137,12 @@ class Batch:
             alone.take([(self._all, [self._rows.index(handle)])])
         return alone.state()
 
-    def _choose(self, handle: int, logits: NDArray[np.float32], tokens: NDArray[np.int64] | None) -> int:
+    def _choose(self, handle: int, row: int, logits: NDArray[np.float32], tokens: NDArray[np.int64] | None) -> int:
         sequence = self._sequences[handle]
         request = sequence.request
         finite = bool(np.isfinite(logits.max()))  # NaN, if there is one
-        sequence.token = request.sampler.pick(logits, tokens) if finite else NOT_FINITE
+        occurred = self._all.history(row) if request.sampler.sampling.looks_back else ()
+        sequence.token = request.sampler.pick(logits, tokens, occurred) if finite else NOT_FINITE
         sequence.left -= 1
         if not finite or sequence.left == 0 or sequence.token in request.stop:
             del self._sequences[handle]

@@ -15,6 +15,7 @@ import t2r_runtime.generate as generate
 from t2r_runtime.checks import array_of, listed, require_kind
 from t2r_runtime.errors import UserError
 from t2r_runtime.gather import Rows, row_numbers
+from t2r_runtime.history import History
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
@@ -71,6 +72,7 @@ class Decoder:
         self.in_use = InUse("decoder", "give each thread a fork() of its own")
         self._states: States
         self._positions: NDArray[np.int64]  # tokens that each sequence has read
+        self._history: History
         self._start(self.signature.batch or 1)
 
     @property
@@ -102,6 +104,23 @@ class Decoder:
         return GENERATE in self._graph.companions
 
     @alone
+    def history(self, row: int = 0) -> NDArray[np.int64]:
+        """The last 65,536 tokens, or fewer, that a sequence has read since its start or since `set_state`.
+
+        It is what penalties look back on (`Sampling`). States alone do not tell what they have read: after `set_state`
+        and `load_state` it is empty.
+
+        Returns:
+            int64 (T,), oldest first.
+
+        Raises:
+            UserError: a row that is not in 0 … batch - 1.
+        """
+        if type(row) is not int or not 0 <= row < self.batch:
+            raise UserError(f"a row in 0 … {self.batch - 1}", repr(row), "choose another")
+        return self._history.of(row)
+
+    @alone
     def reset(self, batch: int | None = None) -> None:
         """Go back to the start of a text.
 
@@ -116,6 +135,7 @@ class Decoder:
         if batch == self.batch:
             self._states.reset()
             self._positions[:] = 0
+            self._history.clear()
         else:
             self._start(batch)
 
@@ -220,6 +240,7 @@ class Decoder:
         states = self._states if batch == self.batch else States(self._graph, batch)
         states.take([(decoder._states, rows) for decoder, rows in parts])
         self._positions = np.concatenate([decoder._positions[rows] for decoder, rows in parts])
+        self._history = History.of_rows([(decoder._history, rows) for decoder, rows in parts])
         self._states = states
 
     @alone
@@ -248,7 +269,7 @@ class Decoder:
         if batch != self.batch:
             self._states = States(self._graph, batch)
         self._states.write(arrays)
-        self._positions = positions
+        self._positions, self._history = positions, History(batch)
 
     @alone
     def save_state(self, path: str | Path, token: int | None = None) -> None:
@@ -322,7 +343,7 @@ class Decoder:
     def _start(self, batch: int) -> None:
         """New states of so many sequences, at the start of a text."""
         self._states = States(self._graph, batch)
-        self._positions = np.zeros(batch, np.int64)
+        self._positions, self._history = np.zeros(batch, np.int64), History(batch)
 
     def _generate_in_graph(self, token: int, sampler: Sampler, max_tokens: int, stop: Collection[int]) -> list[int]:
         """Read the token and generate in one run, as the generator of `generate` does in many.
@@ -330,8 +351,10 @@ class Decoder:
         Raises:
             UserError: logits that are not finite.
         """
-        written = self._states.generate(token, generation_feeds(sampler, max_tokens, stop)).tolist()
+        occurred = self._history.of(0) if sampler.sampling.looks_back else ()
+        written = self._states.generate(token, generation_feeds(sampler, max_tokens, stop, occurred)).tolist()
         self._positions += len(written)
+        self._history.add(np.array([[token, *written][:-1]], np.int64))
         sampler.draws += len(written)
         if written and written[-1] < 0:
             raise UserError("finite logits", f"others after {self.position} tokens", "check the graph with t2r verify")
@@ -346,4 +369,5 @@ class Decoder:
             part = tokens[:, start : start + many]
             results = self._states.prefill(part, wanted)
             self._positions += part.shape[1]
+            self._history.add(part)
         return results

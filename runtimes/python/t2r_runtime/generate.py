@@ -78,7 +78,8 @@ def tokens(stepper: Stepper, request: Request) -> Iterator[int]:
     ids, sampler = request.prompt, request.sampler
     for left in reversed(range(request.max_tokens)):
         logits, places = next_logits(stepper, ids, sampler.sampling.limit)
-        token = sampler.pick(logits[0], None if places is None else places[0])
+        occurred = stepper.history() if sampler.sampling.looks_back else ()
+        token = sampler.pick(logits[0], None if places is None else places[0], occurred)
         yield token
         if token in request.stop or left == 0:
             return

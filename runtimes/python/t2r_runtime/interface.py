@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.sampling import Sampler, Sampling
@@ -32,9 +32,15 @@ STOP_TOKENS = "stop_tokens"  # int64 (any number): the text ends with the first 
 TEMPERATURE = "temperature"  # float64 (): 0 is greedy
 TOP_K = "top_k"  # int64 (): draw from that many of the largest logits, 0 from all
 TOP_P = "top_p"  # float64 (): of those, from the most probable that together reach it, 1 from all
+MIN_P = "min_p"  # float64 (): of those, the ones at least so many times as probable as the first, 0 for all
+REPETITION_PENALTY = "repetition_penalty"  # float64 (): of logits of tokens that have occurred, 1 is none
+NO_REPEAT_NGRAM = "no_repeat_ngram"  # int64 (): no row of so many tokens occurs twice, 0 is no limit
+OCCURRED = "occurred"  # int64 (any number): the tokens read before, oldest first, where penalties look back on them
 SEED = "seed"  # int64 (): of the noise, 0 … 2^32 - 1
 DRAWN = "drawn"  # int64 (): tokens that were chosen with this seed before
 GENERATED = "tokens"  # int64 (N,): what was generated
+WHOLE_NUMBERS = (MAX_TOKENS, TOP_K, NO_REPEAT_NGRAM, SEED, DRAWN)
+REAL_NUMBERS = (TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY)
 
 Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
 Array = NDArray[Any]
@@ -81,19 +87,28 @@ def first_feeds(signature: Signature) -> dict[str, Array]:
     batch = 1 if signature.role == GENERATE else signature.batch or 1
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
     if signature.role == GENERATE:
-        states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, ())
+        states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, (), ())
     return {INPUT_IDS: np.zeros((batch, 2) if signature.role == PREFILL else batch, np.int64), **states}
 
 
-def generation_feeds(sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int]) -> dict[str, Array]:
-    """What a generation graph takes beside the token and the states: input name → array."""
+def generation_feeds(
+    sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int], occurred: ArrayLike
+) -> dict[str, Array]:
+    """What a generation graph takes beside the token and the states: input name → array.
+
+    Args:
+        occurred: the tokens read before this one, oldest first (T,); none where the sampling does not look back.
+    """
     sampling = sampler.sampling
-    numbers = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
+    whole = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
+    whole |= {NO_REPEAT_NGRAM: sampling.no_repeat_ngram}
+    real = {TEMPERATURE: sampling.temperature, TOP_P: sampling.top_p, MIN_P: sampling.min_p}
+    real |= {REPETITION_PENALTY: sampling.repetition_penalty}
     return {
-        **{name: np.array(number, np.int64) for name, number in numbers.items()},
-        TEMPERATURE: np.array(sampling.temperature, np.float64),
-        TOP_P: np.array(sampling.top_p, np.float64),
+        **{name: np.array(number, np.int64) for name, number in whole.items()},
+        **{name: np.array(number, np.float64) for name, number in real.items()},
         STOP_TOKENS: np.array(sorted(stop_tokens), np.int64),
+        OCCURRED: np.array(occurred, np.int64),
     }
 
 
@@ -157,9 +172,8 @@ def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
 
 def _generate(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     """Inputs and outputs of a generation graph: name → (dtype, dimensions)."""
-    numbers = dict.fromkeys((MAX_TOKENS, TOP_K, SEED, DRAWN), ("int64", ()))
-    inputs: dict[str, Form] = {INPUT_IDS: ("int64", (1,)), STOP_TOKENS: ("int64", (None,)), **numbers}
-    inputs |= dict.fromkeys((TEMPERATURE, TOP_P), ("float64", ()))
+    inputs: dict[str, Form] = {INPUT_IDS: ("int64", (1,)), **dict.fromkeys(WHOLE_NUMBERS, ("int64", ()))}
+    inputs |= dict.fromkeys(REAL_NUMBERS, ("float64", ())) | dict.fromkeys((STOP_TOKENS, OCCURRED), ("int64", (None,)))
     outputs: dict[str, Form] = {GENERATED: ("int64", (None,))}
 
     def single(spec: StateSpec) -> Form:

@@ -1,4 +1,5 @@
-"""From logits to a token: temperature, then top-k, then top-p (nucleus, Holtzman et al. 2020), then a draw.
+"""From logits to a token: penalties, temperature, top-k, top-p (nucleus, Holtzman et al. 2020), min-p (Nguyen et al.
+2024, arXiv 2407.01082), in this order, then a draw.
 
 Arithmetic is float64 and starts from the largest logit, so that neither a small temperature nor large logits overflow.
 A draw is the largest of scores and Gumbel noise, which a graph can make too (t2r_runtime.noise): the same seed gives
@@ -12,14 +13,14 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import require_kind
+from t2r_runtime.checks import array_of, require_kind
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.noise import gumbel, word
+from t2r_runtime.penalties import LARGEST_PENALTY, LONGEST_NGRAM, Logits, penalized
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Sampling:
         seed: of the noise; the same seed gives the same tokens. None is a new one for each text.
         stop_tokens: a token that ends the text; None is the graph's eos_tokens, () is none. Whether the model has them
             is checked when a text begins.
+        min_p: only tokens at least this many times as probable as the most probable one; 0 is no limit.
+        repetition_penalty: above 1, tokens that have occurred become less likely, below 1 more; 1 is none.
+        no_repeat_ngram: no row of so many tokens occurs twice; 0 is no limit. See t2r_runtime.penalties for both.
+
+    What has occurred is all that a decoder has read since its start, its prompts and its own text, and no more than the
+    last 65,536 tokens of it (`Decoder.history`).
 
     Raises:
         UserError: a value out of range.
@@ -43,6 +50,9 @@ class Sampling:
     top_p: float = 1.0
     seed: int | None = None
     stop_tokens: Sequence[int] | None = None
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
         temperature, top_k, top_p, seed = self.temperature, self.top_k, self.top_p, self.seed
@@ -54,10 +64,29 @@ class Sampling:
         _require(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k)
         _require(_is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
         _require(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
+        min_p, penalty, ngram = self.min_p, self.repetition_penalty, self.no_repeat_ngram
+        _require(_is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p)
+        _require(
+            _is_number(penalty) and 1 / LARGEST_PENALTY <= penalty <= LARGEST_PENALTY,
+            f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
+            penalty,
+        )
+        _require(
+            type(ngram) is int and 0 <= ngram <= LONGEST_NGRAM,
+            f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
+            ngram,
+        )
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a choice depends on what has occurred before."""
+        return self.repetition_penalty != 1 or self.no_repeat_ngram > 0
 
     @property
     def limit(self) -> int:
-        """How many of the largest logits are enough to choose from; 0 is all of them."""
+        """How many of the largest logits are enough to choose from; 0 is all of them, as where penalties come first."""
+        if self.looks_back:
+            return 0
         return 1 if self.temperature == 0 else self.top_k
 
 
@@ -70,24 +99,26 @@ class Sampler:
         self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
         self.draws = 0  # how often a token was chosen
 
-    def pick(self, logits: NDArray[np.floating[Any]], tokens: NDArray[np.int64] | None = None) -> int:
+    def pick(self, logits: Logits, tokens: NDArray[np.int64] | None = None, text: ArrayLike = ()) -> int:
         """One token for logits (vocabulary,); a logit of -inf is never chosen.
 
         Args:
             tokens: whose logits these are, where they are not all: the `sampling.limit` largest, or more of them. The
                 same token is chosen as from all.
+            text: what has occurred, integers (T,), oldest first. Penalties look back on it, and nothing else does.
 
         Raises:
-            UserError: NaN or +inf among the logits, or nothing but -inf.
+            UserError: NaN or +inf among the logits, or nothing but -inf; penalties of logits that are not all.
         """
         if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
             raise UserError("logits, floats (vocabulary,)", printable(repr(logits), 100), "give one row of them")
         if tokens is not None:
             order = np.argsort(tokens)
             logits, tokens = logits[order], tokens[order]
-        best = int(np.argmax(logits))  # the first NaN, if there is one
-        if not math.isfinite(logits[best]):
-            raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")
+        best = _largest(logits)
+        if self.sampling.looks_back:
+            logits = self._penalized(logits, tokens, text)
+            best = _largest(logits)
         self.draws += 1
         if self.sampling.temperature > 0 and self.sampling.top_k != 1:
             places, scores = self._allowed(logits, best)
@@ -95,7 +126,25 @@ class Sampler:
             best = int(places[np.argmax(scores + noise)])
         return best if tokens is None else int(tokens[best])
 
-    def _allowed(self, logits: NDArray[np.floating[Any]], best: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _penalized(self, logits: Logits, tokens: NDArray[np.int64] | None, text: ArrayLike) -> Logits:
+        if tokens is not None:
+            raise UserError(
+                "all logits, whose order penalties change",
+                f"{logits.size} of them",
+                "give all, or leave out repetition_penalty and no_repeat_ngram",
+            )
+        occurred = array_of(text, "text")
+        good = occurred.ndim == 1 and (not occurred.size or occurred.dtype.kind in "iu")
+        if not good or (occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size):
+            raise UserError(
+                f"a text of tokens (T,) in 0 … {logits.size - 1}",
+                printable(repr(text), 100),
+                "give what the decoder has read",
+            )
+        sampling = self.sampling
+        return penalized(logits, occurred.astype(np.int64), sampling.repetition_penalty, sampling.no_repeat_ngram)
+
+    def _allowed(self, logits: Logits, best: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The places of those that may be chosen, rising, and their scores: logarithms of their weights.
 
         They are ranked by the logits themselves: scores and weights that differ little become equal by rounding.
@@ -119,7 +168,17 @@ class Sampler:
             order = np.argsort(-logits[places], kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
             places = np.sort(places[order[before < top_p * total]])
+        if self.sampling.min_p > 0:
+            places = places[scores[places] >= math.log(self.sampling.min_p)]
         return places, scores if places.size == scores.size else scores[places]
+
+
+def _largest(logits: Logits) -> int:
+    """The place of the largest, of equals the lowest; all must be finite or -inf, and not all of them -inf."""
+    best = int(np.argmax(logits))  # the first NaN, if there is one
+    if not math.isfinite(logits[best]):
+        raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")
+    return best
 
 
 def _is_number(value: object) -> bool:

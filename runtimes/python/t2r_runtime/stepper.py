@@ -45,6 +45,10 @@ class Stepper(Protocol):
         """Number of tokens read since the start."""
         ...
 
+    def history(self, row: int = 0) -> NDArray[np.int64]:
+        """The last tokens that a sequence has read since the start, oldest first (T,); see t2r_runtime.history."""
+        ...
+
     def reset(self, batch: int | None = None) -> None:
         """Go back to the start of a text, of `batch` sequences; None leaves their number as it is."""
         ...
