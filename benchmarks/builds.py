@@ -90,7 +90,7 @@ def _line(
 def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
     if not lengths:
         return []
-    tokens = read_corpus([text], loaded.tokenizer, loaded.config, 0.1).validation
+    tokens = read_corpus([text], loaded.tokenizer, loaded.config).test
     return [(e.nats, e.end_nats) for e in evaluate_lengths(loaded.model, tokens, lengths)]
 
 

@@ -3,7 +3,7 @@
     python benchmarks/data_free.py [--steps 300,500] [--feature-size 16] [--tokens 0]
 
 stories260K, all layers converted, 4 · 256 tokens a step. `--tokens` are sampled with `t2r sample`'s function; 0 is as
-many as the steps read, so that none is read twice. Both students are measured on the corpus's held-out text.
+many as the steps read, so that none is read twice. Both students are measured on the test part of the corpus.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
@@ -24,7 +24,7 @@ from t2r_export.training.data import held_out_windows, read_corpus
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.sample import sample
 
-BATCH, LENGTH, HELD_OUT = 4, 256, 0.1
+BATCH, LENGTH = 4, 256
 
 
 def main() -> None:
@@ -36,8 +36,8 @@ def main() -> None:
     source, text = data_folder() / "checkpoints" / "stories260K", data_folder() / "text" / "tinystories.txt"
     loaded = checkpoint.load(source)
     plan = parse_plan("transfer,distill", options.steps)
-    needed = round(sum(stage.steps for stage in plan) * BATCH * LENGTH / (1 - HELD_OUT)) + 2 * LENGTH
-    held_out = held_out_windows(read_corpus([text], loaded.tokenizer, loaded.config, HELD_OUT).validation, LENGTH)
+    needed = round(sum(stage.steps for stage in plan) * BATCH * LENGTH / (1 - Shares.valid - Shares.test)) + 2 * LENGTH
+    held_out = held_out_windows(read_corpus([text], loaded.tokenizer, loaded.config).test, LENGTH)
     teacher = evaluate(loaded.model, held_out).nats
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -3,7 +3,7 @@
     python benchmarks/feature_init.py [--steps 300,0] [--feature-size 16] [--seeds 0,1,2]
 
 stories260K, all layers converted, steps of the stages transfer and distill, 4 · 256 tokens each. Prints nats per token
-above the teacher on the held-out text, both ways, a row a seed.
+above the teacher on the test part, both ways, a row a seed.
 """
 
 from __future__ import annotations

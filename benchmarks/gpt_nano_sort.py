@@ -3,8 +3,8 @@
     python benchmarks/gpt_nano_sort.py [--steps 300,1500] [--mixers t2r-k16,elu] [--seeds 0,1,2]
 
 The checkpoint continues six digits of 0..2 by the same digits in order. For each mixer and seed: convert all layers,
-finetune on the sequences themselves (the last 10 % held out), export, and let the graph sort all 729 in one batch.
-Prints a table and one JSON line.
+finetune on the sequences themselves (the last tenth for validation and the report), export, and let the graph sort all
+729 in one batch. Prints a table and one JSON line.
 """
 
 from __future__ import annotations

@@ -97,11 +97,11 @@ def tokenizer() -> str:
 
 
 def train(name: str, start: Path, work: Path, data: Path, epochs: int) -> dict[str, Any]:
-    """Train the model at `start` on the text alone; nats/token on its last tenth, with how long it took."""
+    """Train the model at `start` on the text alone; nats/token on its test part, with how long it took."""
     out, done = work / f"{name}.pt", work / f"{name}.json"
     if not (out.exists() and done.exists()):
         loaded = checkpoint.load(start)
-        windows = Windows(read_corpus([data], loaded.tokenizer, loaded.config).training, LENGTH, BATCH, 0).count
+        windows = Windows(read_corpus([data], loaded.tokenizer, loaded.config).train, LENGTH, BATCH, 0).count
         steps = math.ceil(epochs * windows / BATCH)
         plan = parse_plan("task", str(steps))
         every = max(1, steps // 50)

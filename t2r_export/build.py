@@ -8,9 +8,10 @@ files: a build that was stopped continues where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig
@@ -19,14 +20,14 @@ from t2r_export.convert import convert, provenance
 from t2r_export.files import write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.model.initialize import initialize
-from t2r_export.training.data import read_documents
-from t2r_export.vocabulary import train_tokenizer, without_held_out
+from t2r_export.training.data import read_documents, split_documents
+from t2r_export.vocabulary import train_tokenizer
 from t2r_runtime.files import unwritable
 
 
 @dataclass(frozen=True)
 class Student:
-    """One model of a build and how it compares with its teacher on the held-out text."""
+    """One model of a build and how it compares with its teacher on the test part of the text."""
 
     name: str
     path: Path
@@ -44,7 +45,7 @@ def build(
     Args:
         recipe: a TOML file; models/storyteller/recipe.toml is an example with every key.
         work: where the teacher, the students and their logs go.
-        data: the folder that the recipe's text and source are in.
+        data: the folder that the recipe's texts and source are in.
 
     Raises:
         UserError: what t2r_export.config.recipe refuses, files that are not there, or a folder that cannot be made.
@@ -55,32 +56,39 @@ def build(
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(work, error) from error
-    text = data / plan.text
-    teacher = data / plan.source if plan.source is not None else _teacher(plan, text, work, on_progress)
+    shared = {
+        "data": tuple(data / text for text in plan.texts),
+        "separator": plan.separator,
+        "valid_share": plan.shares.valid,
+        "test_share": plan.shares.test,
+    }
+    teacher = data / plan.source if plan.source is not None else _teacher(plan, shared, work, on_progress)
     students = []
     for student in plan.students:
-        students.append(_student(student, teacher, text, work, on_progress))
+        students.append(_student(student, teacher, shared, work, on_progress))
         results = [{**asdict(s), "path": s.path.name} for s in students]
         write_bytes(work / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     return students
 
 
-def _teacher(plan: Recipe, text: Path, work: Path, on_progress: Callable[[str], object]) -> Path:
-    """Train the recipe's softmax model from random weights."""
+def _teacher(plan: Recipe, shared: Mapping[str, Any], work: Path, on_progress: Callable[[str], object]) -> Path:
+    """Train the recipe's softmax model from random weights. `shared` are options of FinetuneConfig: what is read."""
     assert plan.model is not None and plan.vocab_size is not None and plan.teacher is not None
     path, start = work / "teacher.pt", work / "start.pt"
     if path.exists():
         return path
     if not start.exists():
-        documents = read_documents(text)
-        tokenizer = train_tokenizer(without_held_out(documents), plan.vocab_size)
+        documents = [document for path in shared["data"] for document in read_documents(path, plan.separator)]
+        tokenizer = train_tokenizer(split_documents(documents, plan.shares)[0], plan.vocab_size)
         checkpoint.save(start, initialize(plan.model, seed=0), tokenizer, {"origin": "random weights"})
     on_progress(f"training the teacher: {path}")
-    _finetune(start, path, text, plan.teacher, None)
+    _finetune(start, path, shared, plan.teacher, None)
     return path
 
 
-def _student(plan: StudentPlan, teacher: Path, text: Path, work: Path, on_progress: Callable[[str], object]) -> Student:
+def _student(
+    plan: StudentPlan, teacher: Path, shared: Mapping[str, Any], work: Path, on_progress: Callable[[str], object]
+) -> Student:
     name = plan.name
     path, swapped, done = work / f"{name}.pt", work / f"{name}.converted.pt", work / f"{name}.json"
     if done.exists() and path.exists():
@@ -93,14 +101,16 @@ def _student(plan: StudentPlan, teacher: Path, text: Path, work: Path, on_progre
         model = convert(start, plan.mixer, plan.layers, plan.seed)
         checkpoint.save(swapped, model, loaded.tokenizer, provenance(loaded, **plan.convert))
     on_progress(f"training the student {name}: {path}")
-    report = _finetune(swapped, path, text, plan.training, teacher)
+    report = _finetune(swapped, path, shared, plan.training, teacher)
     assert report.teacher is not None
     student = Student(name, path, report.teacher.nats, report.after.nats, report.tokens, report.seconds)
     write_bytes(done, json.dumps({**asdict(student), "path": path.name}).encode())
     return student
 
 
-def _finetune(model: Path, output: Path, text: Path, training: Training, teacher: Path | None) -> FinetuneReport:
-    options = {"model": model, "output": output, "data": (text,), "teacher": teacher, **training.options}
+def _finetune(
+    model: Path, output: Path, shared: Mapping[str, Any], training: Training, teacher: Path | None
+) -> FinetuneReport:
+    options = {"model": model, "output": output, "teacher": teacher, **shared, **training.options}
     config = FinetuneConfig(plan=training.plan, force=True, **options)
     return finetune(replace(config, resume=config.state_path.exists()))

@@ -36,7 +36,7 @@ from t2r_runtime.errors import UserError
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """The result of a run: teacher and student on all held-out windows."""
+    """The result of a run: teacher and student on the test part of its text, which nothing else reads."""
 
     output: Path
     teacher: Evaluation | None
@@ -68,7 +68,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     loaded = checkpoint.load(config.model)
     teacher, corpus, config, identity, notes = _inputs(config, loaded)
     student = loaded.model
-    windows = held_out_windows(corpus.validation, config.window)
+    windows = held_out_windows(corpus.test, config.window)
     with TrainingLog(config.log_path, main) as log:
         for line in notes:
             log.message(line)
@@ -78,11 +78,14 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         student.to(accelerator.device)
         if teacher is not None:
             teacher.to(accelerator.device)
+        trainer = Trainer(config, student, teacher, corpus, accelerator, log, state)
         log.record(event="start", stage=state.stage, step=state.step, **config.recipe())
         if main and not state.measured:
             measured = {"teacher": teacher, "student": student}
             state.measured = {k: evaluate(m, windows).nats for k, m in measured.items() if m is not None}
-        Trainer(config, student, teacher, corpus, accelerator, log, state).run()
+            if teacher is not None:  # what the student's validations compare with
+                state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
+        trainer.run()
         if main:
             after = evaluate(student, windows)
             if not math.isfinite(after.nats):
@@ -127,7 +130,7 @@ def _inputs(
     """Teacher and text, checked against the student; the config as it suits all three, the identity of the run, and
     lines that say what was chosen."""
     teacher, teacher_sha256 = _teacher(config, loaded)
-    corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.held_out, config.separator)
+    corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.shares, config.separator)
     config, notes = _suited(config, loaded, teacher, corpus)
     limit = loaded.config.max_positions
     if limit is not None and config.window > limit:

@@ -30,14 +30,6 @@ def byte_tokenizer(special: Sequence[str] = ()) -> str:
     return str(tokenizer.to_str())
 
 
-def without_held_out(documents: list[str]) -> list[str]:
-    """What a tokenizer learns from: all but the last tenth of the documents, or where they are few, of their text."""
-    if len(documents) >= 10:
-        return documents[: -(len(documents) // 10)]
-    text = "\n\n".join(documents)
-    return [text[: len(text) - len(text) // 10]]
-
-
 def train_tokenizer(documents: list[str], vocab_size: int) -> str:
     """A byte-level BPE (Sennrich et al. 2016) with one special token, 0, that begins and ends a document.
 

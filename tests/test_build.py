@@ -73,6 +73,21 @@ def test_a_recipe_makes_its_students_once(place: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
 
 
+def test_a_text_may_be_several_files(place: Path) -> None:
+    """One after the other; the tokenizer learns nothing from the last documents of the last file."""
+    stories = [STORY.replace("hen", name).partition("\n")[0] for name in ("dog", "cat", "cow", "pig") * 10]
+    for name, part in (("text.txt", stories[:20]), ("more.txt", [*stories[20:36], "zz" * 40, "zz" * 40])):
+        (place / name).write_text("\n--\n".join(part))
+    files = 'text = ["text.txt", "more.txt"]\nseparator = "--"'
+    (place / "recipe.toml").write_text(RECIPE.replace('text = "text.txt"', files))
+    build(place / "recipe.toml", place / "work", place)
+    made = checkpoint.load(place / "work" / "one.pt")
+    done = made.provenance["finetune"][-1]
+    assert done["files"] == ["text.txt", "more.txt"]
+    assert made.tokenizer is not None
+    assert not any("zz" in token for token in Tokenizer.from_str(made.tokenizer).get_vocab())
+
+
 def test_a_student_may_start_from_random_weights(place: Path) -> None:
     (place / "recipe.toml").write_text(RECIPE.replace('name = "two"', 'name = "two"\nweights = "random"'))
     build(place / "recipe.toml", place / "work", place)

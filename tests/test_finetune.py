@@ -19,7 +19,7 @@ import torch
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.errors import CheckFailed
@@ -41,7 +41,7 @@ import json, os, signal, sys
 from pathlib import Path
 from t2r_export.training.data import Windows
 from t2r_export.finetune import finetune
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 
 options, kill = json.loads(sys.argv[1]), int(sys.argv[2])
 batch_of = Windows.__call__
@@ -210,6 +210,25 @@ def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneCon
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
+@pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
+def test_nothing_reads_the_test_part_but_the_report(
+    config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool
+) -> None:
+    """Other letters in the last documents change the figures of the report, and in those before what chooses."""
+    report = finetune(config)
+    documents = config.data[0].read_text().split(f"\n{SEPARATOR}\n")
+    other = dataclasses.replace(config, data=(tmp_path / "other",), output=tmp_path / "other.pt")
+    documents[first:last] = [
+        document.translate(str.maketrans("abcdef", "bcdefa")) for document in documents[first:last]
+    ]
+    other.data[0].write_text(f"\n{SEPARATOR}\n".join(documents))
+    found = finetune(other)
+    assert (validations(config, "distill") == validations(other, "distill")) == same
+    assert (found.before.nats != report.before.nats) == same
+    if same:
+        assert changed(config.output, other.output) == set()
+
+
 def validations(config: FinetuneConfig, stage: str) -> dict[int, float]:
     """Nats per token on the validation windows, by step."""
     lines = [json.loads(line) for line in config.log_path.read_text().splitlines()]
@@ -241,10 +260,11 @@ def test_a_stage_never_ends_worse_than_it_began(
 def test_a_student_that_is_worse_than_before_is_said_to_be(
     config: FinetuneConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Transfer is judged by its own loss, and this much of it is too much for the model as a whole."""
-    report = finetune(dataclasses.replace(config, plan=parse_plan("transfer", "40", "0.01")))
-    assert report.after.nats > report.before.nats
+    """On its test part, of other letters than what it was trained on and what chose."""
+    config.data[0].write_text(f"\n{SEPARATOR}\n".join(["ab ab ab ab ab ab."] * 38 + ["gh hg gh hg gh hg."] * 2))
+    report = finetune(dataclasses.replace(config, plan=parse_plan("task", "30", "0.02")))
     difference = report.after.nats - report.before.nats
+    assert difference > 0.5
     assert f"the student is worse than before: {difference:+.4f} nats/token\n" in capsys.readouterr().err
 
 
@@ -483,7 +503,7 @@ def test_inputs_that_do_not_fit(config: FinetuneConfig, tmp_path: Path) -> None:
 
     assert "a file name to write to; received the folder" in message(output=tmp_path)
     assert "to be able to write" in message(output=tmp_path / "absent" / "tuned.pt")
-    assert "tokens of held-out text" in message(length=300)
+    assert "tokens of text to measure on" in message(length=300)
     other = texts.write_teacher(tmp_path / "other.pt", dataclasses.replace(texts.TEACHER, vocab_size=30))
     assert f"a teacher with the student's vocabulary of {texts.TEACHER.vocab_size}" in message(teacher=other)
     learned = small.model(dataclasses.replace(small.GPT2, vocab_size=30))

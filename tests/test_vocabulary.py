@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 import t2r_runtime
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import main
-from t2r_export.vocabulary import byte_tokenizer, train_tokenizer, without_held_out
+from t2r_export.vocabulary import byte_tokenizer, train_tokenizer
 from test_readme import ROOT, fenced
 
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far."
@@ -39,13 +39,6 @@ def test_the_tokenizer_round_trips_and_begins_a_document() -> None:
     ids = tokenizer.encode("a small naïve hen").ids
     assert ids[0] == 0
     assert tokenizer.decode(ids) == "a small naïve hen"
-
-
-def test_what_is_held_out_is_not_learned_from() -> None:
-    assert without_held_out([str(i) for i in range(25)]) == [str(i) for i in range(23)]
-    assert without_held_out(["a" * 20]) == ["a" * 18]
-    assert without_held_out(["a" * 10, "b" * 8]) == ["a" * 10 + "\n\n" + "b" * 6]
-    assert without_held_out(["a"]) == ["a"]
 
 
 PAGE = (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, shorter, show, table
-from t2r_export.config.finetune import DEVICES, LENGTH, SEPARATOR, usual_length
+from t2r_export.config.finetune import DEVICES, LENGTH, PARTS, SEPARATOR, Shares, usual_length
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
@@ -25,12 +25,16 @@ FILE = click.Path(path_type=Path)
     "a .npy]",
 )
 @click.option(
-    "--held-out",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=0.1,
+    "--part",
+    type=click.Choice((*PARTS, "all")),
+    default="test",
     show_default=True,
-    help="Share of the text to use, at its end, as t2r finetune holds out; 1 is all of it.",
+    help="Part of the text to use, as t2r finetune cuts it.",
 )
+@click.option(
+    "--valid-share", default=Shares.valid, show_default=True, help="Share of the text that is its valid part."
+)
+@click.option("--test-share", default=Shares.test, show_default=True, help="Share of the text that is its test part.")
 @click.option("--separator", default=SEPARATOR, show_default=True, help="Line that ends a document in a text.")
 @click.option(
     "--windows",
@@ -45,7 +49,9 @@ def command(
     model: Path,
     text: Path,
     lengths: str | None,
-    held_out: float,
+    part: str,
+    valid_share: float,
+    test_share: float,
     separator: str,
     windows: int,
     device: str,
@@ -62,6 +68,7 @@ def command(
             raise ValueError
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
+    shares = Shares(valid_share, test_share)
     existing_model(model)
     existing_file(text, "a text or a .npy to measure on")
 
@@ -71,12 +78,12 @@ def command(
     from t2r_export.training.trainer import choose_device
 
     loaded = checkpoint.load(model)
-    corpus = read_corpus([text], loaded.tokenizer, loaded.config, held_out, separator)
+    corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
-    found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.validation, sizes, windows)
+    found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.part(part), sizes, windows)
     rows = [[e.length, f"{e.nats:.4f}", f"{e.perplexity:.2f}", f"{e.end_nats:.4f}", f"{e.tokens:,}"] for e in found]
     show(
         as_json,
-        {"model": model, "lengths": found},
+        {"model": model, "part": part, "lengths": found},
         table(rows, ["length", "nats/token", "perplexity", "its last quarter", "tokens"]),
     )

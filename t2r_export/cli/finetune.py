@@ -60,13 +60,14 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting("lora_alpha", "Scale of the adapters' output, before it is divided by the rank.")
 @setting("optimizer", "Optimizer: adamw, or muon for the matrices of the blocks.")
 @setting("weight_decay", "Weight decay of all trained weights.")
-@setting("held_out", "Share of the text, at its end, held out for validation.")
+@setting("valid_share", "Share of the text, before its test part, that validations choose by.")
+@setting("test_share", "Share of the text, at its end, that is measured before and after and read by nothing else.")
 @setting("separator", "Line that ends a document in a text.")
 @setting("seed", "Seed of the order of the windows.")
 @setting("device", "Device to train on: auto, cpu or cuda.")
 @setting("precision", "Precision of the arithmetic: auto (bf16 on CUDA), float32 or bf16.")
 @setting("checkpoint_every", "Steps between two saved states of the run.")
-@setting("validate_every", "Steps between two validations on the held-out text.")
+@setting("validate_every", "Steps between two validations on the valid part.")
 @click.option("--resume", is_flag=True, help="Resume an interrupted run; the result is the same.")
 @click.option("--log", type=FILE, help="File to log to, as JSON lines. Default: OUT.jsonl.")
 @force_option
@@ -97,7 +98,7 @@ def command(
         return
     measured = {"teacher": report.teacher, "student before": report.before, "student": report.after}
     rows = [[name, f"{e.nats:.4f}", f"{e.perplexity:.2f}"] for name, e in measured.items() if e is not None]
-    text = table(rows, ["held-out text", "nats/token", "perplexity"])
+    text = table(rows, ["test text", "nats/token", "perplexity"])
     data = {
         "out": report.output,
         **{name.replace(" ", "_"): e and {"nats": e.nats, "perplexity": e.perplexity} for name, e in measured.items()},

@@ -19,6 +19,28 @@ LENGTH = 256  # tokens
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
 OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
 DEVICES = ("auto", "cpu", "cuda")
+PARTS = (
+    "train",
+    "valid",
+    "test",
+)  # of a text: what teaches, what chooses, and what reports and is read by nothing else
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much of a text is its valid part and how much its test part; the rest, its beginning, is to train on."""
+
+    valid: float = 0.05
+    test: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("valid", "test"):
+            _between(f"{name}_share", getattr(self, name), 0, 1)
+        if self.valid + self.test >= 1:
+            received = f"{self.valid:g} + {self.test:g}"
+            raise UserError(
+                "valid_share + test_share below 1, so that some text is left to train on", received, "lower one"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,7 +119,8 @@ class FinetuneConfig:
     plan: tuple[StagePlan, ...] = field(default_factory=parse_plan)
     teacher: Path | None = None  # default: the model that `model` was converted from, rebuilt from its weights
     separator: str = SEPARATOR  # a line of the text that ends a document
-    held_out: float = 0.1  # share of the documents, the last ones, for validation
+    valid_share: float = Shares.valid  # of the text, see `Shares`
+    test_share: float = Shares.test
     length: int | None = None  # tokens that a window predicts; None: the rows' of a .npy, or `usual_length`
     batch: int = 16  # windows per step, over all processes
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
@@ -126,7 +149,7 @@ class FinetuneConfig:
         for name in ("batch", "checkpoint_every", "validate_every", "lora_rank"):
             size(name, getattr(self, name), MAX_STEPS)
         size("seed", self.seed, MAX_STEPS, least=0)
-        _between("held_out", self.held_out, 0, 1)
+        assert self.shares
         _between("clip", self.clip, 0, math.inf)
         _between("lora_alpha", self.lora_alpha, 0, math.inf)
         for name, high in (
@@ -138,6 +161,10 @@ class FinetuneConfig:
             _between(name, getattr(self, name), 0, high, closed=True)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             choice(name, getattr(self, name), known)
+
+    @property
+    def shares(self) -> Shares:
+        return Shares(self.valid_share, self.test_share)
 
     @property
     def state_path(self) -> Path:
@@ -183,7 +210,8 @@ class FinetuneConfig:
             "clip",
             "seed",
             "precision",
-            "held_out",
+            "valid_share",
+            "test_share",
             "validate_every",
         )
         plan = [

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from t2r_export.config.finetune import FinetuneConfig, StagePlan, parse_plan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StagePlan, parse_plan
 from t2r_export.config.layers import read_layers
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
@@ -29,10 +29,14 @@ T = TypeVar("T")
 # kinds of values: their types in TOML, where a flag is no number, and their name
 TEXT, WHOLE, FLAG = ((str,), "a text"), ((int,), "a whole number"), ((bool,), "true or false")
 NUMBER, TABLE, TABLES = ((int, float), "a number"), ((dict,), "a table"), ((list,), "a list of tables")
+TEXTS = ((str, list), "a text or a list of texts")
 Keys = Mapping[str, tuple[tuple[type, ...], str]]
 
 TOP: Keys = {
-    "text": TEXT,
+    "text": TEXTS,
+    "separator": TEXT,
+    "valid_share": NUMBER,
+    "test_share": NUMBER,
     "source": TEXT,
     "tokenizer": TABLE,
     "model": TABLE,
@@ -45,10 +49,10 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
     "stages": TEXT,
     "steps": TEXT,
     "lr": TEXT,
-    **dict.fromkeys(("separator", "optimizer", "precision", "device"), TEXT),
+    **dict.fromkeys(("optimizer", "precision", "device"), TEXT),
     **dict.fromkeys(("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every"), WHOLE),
     **dict.fromkeys(
-        ("held_out", "hidden", "cross_entropy", "lora_alpha", "warmup", "weight_decay", "clip"),
+        ("hidden", "cross_entropy", "lora_alpha", "warmup", "weight_decay", "clip"),
         NUMBER,
     ),
     "lora": FLAG,
@@ -81,9 +85,14 @@ class StudentPlan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text and its students; their teacher is `source`, or a `model` with a tokenizer that is trained first."""
+    """A text and its students; their teacher is `source`, or a `model` with a tokenizer that is trained first.
 
-    text: str
+    The parts of the text are the same for all of them, and for the tokenizer.
+    """
+
+    texts: tuple[str, ...]
+    separator: str
+    shares: Shares
     source: str | None
     vocab_size: int | None
     model: ModelConfig | None
@@ -91,8 +100,9 @@ class Recipe:
     students: tuple[StudentPlan, ...]
 
     def check_files(self, data: Path) -> None:
-        """Raise UserError unless the text and the source are in the folder `data`."""
-        existing_file(data / self.text, "the recipe's text")
+        """Raise UserError unless the texts and the source are in the folder `data`."""
+        for text in self.texts:
+            existing_file(data / text, "the recipe's text")
         if self.source is not None:
             existing_model(data / self.source)
 
@@ -121,7 +131,9 @@ def read_recipe(path: Path) -> Recipe:
     if "source" in data and len(others) > 1:
         raise _wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
     return Recipe(
-        _inside(data["text"], f"text in {path}"),
+        _texts(data["text"], f"text in {path}"),
+        data.get("separator", SEPARATOR),
+        _value(str(path), lambda: Shares(*(data.get(f"{n}_share", getattr(Shares, n)) for n in ("valid", "test")))),
         _inside(data["source"], f"source in {path}") if "source" in data else None,
         _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
         _value(f"[model] of {path}", ModelConfig.from_dict, data["model"]) if made else None,
@@ -197,6 +209,13 @@ def _value(where: str, make: Callable[..., T], *arguments: Any) -> T:
         raise _wrong(where, error.expected, error.received) from error
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise _wrong(where, "values of the kinds that are documented", printable(error)) from error
+
+
+def _texts(value: str | list[Any], where: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not names or not all(isinstance(name, str) for name in names):
+        raise _wrong(where, TEXTS[1], printable(repr(value), 60))
+    return tuple(_inside(name, where) for name in names)
 
 
 def _inside(name: str, where: str) -> str:

@@ -32,7 +32,7 @@ class Point:
     tokens: int  # of the run, up to here
     loss: float | None = None  # the stage's own, mean since the point before
     learning_rate: float | None = None
-    validation_loss: float | None = None  # the stage's own, on held-out windows
+    validation_loss: float | None = None  # the stage's own, on the valid part
     validation_nats: float | None = None  # per token, on the same windows
 
 
@@ -42,7 +42,7 @@ class Curve:
 
     name: str
     points: list[Point]
-    teacher: float | None  # nats per token on all held-out windows; known at the end of the run
+    teacher: float | None  # nats per token on the windows of validations; known at the end of the run
 
     def stages(self) -> list[list[Point]]:
         """The points of each stage."""
@@ -87,7 +87,8 @@ def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
             # steps after the state that this run began with are repeated
             found = {key: point for key, point in found.items() if key <= (stage, line["step"])}
         elif line.get("event") == "done":
-            teacher = line["before"].get("teacher")
+            before_it = line["before"]  # a log from before texts had three parts has one figure for both
+            teacher = before_it.get("teacher_valid", before_it.get("teacher"))
         else:
             stage = [part for part, _ in plan].index(line["stage"], stage)  # a plan may have a stage twice
             before = sum(steps for _, steps in plan[:stage])
@@ -110,7 +111,7 @@ def write_csv(curves: Sequence[Curve], path: Path) -> None:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Losses against tokens, one colour per run: nats per token on held-out text above, the stages' losses below.
+    """Losses against tokens, one colour per run: nats per token in validation above, the stages' losses below.
 
     The same curves give the same file: it holds no date.
 
@@ -132,7 +133,7 @@ def _draw_nats(axes: Axes, curves: Sequence[Curve]) -> None:
     for nats in sorted({curve.teacher for curve in curves if curve.teacher is not None}):
         axes.axhline(nats, color="grey", linestyle="--", linewidth=1)
         axes.annotate("teacher", (1, nats), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="grey")
-    axes.set_ylabel("held-out text, nats/token")
+    axes.set_ylabel("validation, nats/token")
     axes.grid(alpha=0.3)
 
 
@@ -140,13 +141,13 @@ def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
     for number, curve in enumerate(curves):
         for stage in curve.stages():  # each stage has its own loss, so no line leads from one to the next
             trained = [(p.tokens, p.loss) for p in stage if p.loss is not None]
-            held_out = [(p.tokens, p.validation_loss) for p in stage if p.validation_loss is not None]
+            valid = [(p.tokens, p.validation_loss) for p in stage if p.validation_loss is not None]
             axes.plot(*_columns(trained), color=_colour(number), linewidth=0.8, alpha=0.6)
-            axes.plot(*_columns(held_out), color=_colour(number), linestyle=":", marker="o", markersize=3)
+            axes.plot(*_columns(valid), color=_colour(number), linestyle=":", marker="o", markersize=3)
             if trained:
                 axes.annotate(stage[0].stage, trained[0], fontsize="x-small", color=_colour(number))
     axes.set_yscale("log")
-    axes.set_ylabel("the stage's loss (dots: held out)")
+    axes.set_ylabel("the stage's loss (dots: in validation)")
     axes.set_xlabel("tokens trained on")
     axes.grid(alpha=0.3)
 

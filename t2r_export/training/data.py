@@ -8,7 +8,10 @@ documents are concatenated, and windows cross their borders: no padding, every t
 A .npy file holds token ids: (N,) is one stream, (N, length+1) one window per row. It is the format for models without a
 tokenizer, and for sequences that must not be shifted or joined.
 
-The last documents are held out for validation, so that a validation text is never the end of a training text.
+A corpus has three parts. `train` teaches, the tokenizer of a recipe too. `valid` chooses: validations during training,
+the weights that a stage keeps, the mixers of `t2r convert --auto`. `test` is what reports are measured on, and nothing
+else reads it. The last documents are test and those before them valid, so that no part begins within a document of
+another; where documents are too few for that, the text is cut at a character.
 """
 
 from __future__ import annotations
@@ -26,31 +29,38 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from t2r_export.config.finetune import SEPARATOR
+from t2r_export.config.finetune import SEPARATOR, Shares
 from t2r_export.config.model import ModelConfig
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 
 IntArray = npt.NDArray[Any]
+USUAL_SHARES = Shares()
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokens to train on and tokens held out: int32, both streams (N,) or both rows (N, length+1)."""
+    """The parts of a text as tokens: int32, all streams (N,) or all rows (N, length+1)."""
 
-    training: Tensor
-    validation: Tensor
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+
+    def part(self, name: str) -> Tensor:
+        """One of them by name, or `all` as one."""
+        found: Tensor = torch.cat([self.train, self.valid, self.test]) if name == "all" else getattr(self, name)
+        return found
 
     @property
     def row(self) -> int | None:
         """Tokens that every window predicts, where the corpus is rows."""
-        return self.training.shape[1] - 1 if self.training.ndim == 2 else None
+        return self.train.shape[1] - 1 if self.train.ndim == 2 else None
 
     @property
     def sha256(self) -> str:
-        """The identity of the corpus: the hash of its two parts."""
-        parts = (part.numpy().tobytes() for part in (self.training, self.validation))
+        """The identity of the corpus: the hash of its parts."""
+        parts = (part.numpy().tobytes() for part in (self.train, self.valid, self.test))
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
@@ -58,10 +68,10 @@ def read_corpus(
     paths: Sequence[Path],
     tokenizer: str | None,
     model: ModelConfig,
-    held_out: float = 0.1,
+    shares: Shares = USUAL_SHARES,
     separator: str = SEPARATOR,
 ) -> Corpus:
-    """Files as a corpus for `model`. `tokenizer` is the text of its tokenizer.json.
+    """Files, one after the other, as a corpus for `model`. `tokenizer` is the text of its tokenizer.json.
 
     Raises:
         UserError: no file, an unreadable or empty one, text for a model without a tokenizer, a token outside the
@@ -71,15 +81,43 @@ def read_corpus(
         raise UserError("at least one file to train on", "none", "name a text file")
     arrays = [path.suffix == ".npy" for path in paths]
     if all(arrays):
-        corpus = _from_arrays([read_ids(path, model.vocab_size) for path in paths], held_out)
+        corpus = _from_arrays([read_ids(path, model.vocab_size) for path in paths], shares)
     elif any(arrays):
         raise UserError("text files or .npy files", "both", "tokenize the text first, or leave the .npy files out")
     else:
         documents = [document for path in paths for document in read_documents(path, separator)]
-        corpus = _from_documents(tokenize(documents, tokenizer, model), held_out)
-        for part in (corpus.training, corpus.validation):
-            _check_vocabulary(part.numpy(), model.vocab_size)
+        parts = (tokenize(part, tokenizer, model) for part in split_documents(documents, shares))
+        ids = [np.array([token for document in part for token in document], np.int32) for part in parts]
+        for part in ids:
+            _check_vocabulary(part, model.vocab_size)
+        corpus = Corpus(*map(torch.from_numpy, ids))
     return corpus
+
+
+def split_documents(documents: Sequence[str], shares: Shares) -> list[list[str]]:
+    """The documents of the parts train, valid and test: whole ones, or where they are too few, cut at a character."""
+    first, second = borders(len(documents), shares)
+    parts = [list(documents[:first]), list(documents[first:second]), list(documents[second:])]
+    if all(parts):
+        return parts
+    first, second = borders(sum(map(len, documents)), shares)
+    rest, test = _cut(documents, second)
+    return [*_cut(rest, first), test]
+
+
+def borders(count: int, shares: Shares) -> tuple[int, int]:
+    """Where the valid part and the test part of `count` documents, tokens or rows begin."""
+    return count - round(count * (shares.valid + shares.test)), count - round(count * shares.test)
+
+
+def _cut(documents: Sequence[str], place: int) -> tuple[list[str], list[str]]:
+    """What of the documents is before a character and what behind; nothing of it is empty."""
+    before, behind = [], []
+    for document in documents:
+        before.append(document[: max(0, place)])
+        behind.append(document[max(0, place) :])
+        place -= len(document)
+    return [piece for piece in before if piece], [piece for piece in behind if piece]
 
 
 def read_documents(path: Path, separator: str = SEPARATOR) -> list[str]:
@@ -113,24 +151,12 @@ def tokenize(documents: Sequence[str], tokenizer: str | None, model: ModelConfig
     return [before + ids + after for ids in encodings]
 
 
-def _from_documents(documents: list[list[int]], held_out: float) -> Corpus:
-    """The last documents are for validation, or the last tokens where there are too few documents."""
-    kept = len(documents) - round(len(documents) * held_out)
-    parts = [np.array([t for d in part for t in d], np.int32) for part in (documents[:kept], documents[kept:])]
-    if not all(len(part) for part in parts):
-        whole = np.concatenate(parts)
-        kept = len(whole) - round(len(whole) * held_out)
-        parts = [whole[:kept], whole[kept:]]
-    return Corpus(*(torch.from_numpy(part) for part in parts))
-
-
-def _from_arrays(arrays: list[IntArray], held_out: float) -> Corpus:
+def _from_arrays(arrays: list[IntArray], shares: Shares) -> Corpus:
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         raise UserError("arrays of one shape", f"rows of {sorted(shapes)}", "train on files of one kind at a time")
     whole = np.concatenate(arrays).astype(np.int32)
-    kept = len(whole) - round(len(whole) * held_out)
-    return Corpus(torch.from_numpy(whole[:kept]), torch.from_numpy(whole[kept:]))
+    return Corpus(*map(torch.from_numpy, np.split(whole, borders(len(whole), shares))))
 
 
 def read_ids(path: Path, vocab_size: int) -> IntArray:
@@ -205,12 +231,11 @@ class Windows:
 
 
 def held_out_windows(tokens: Tensor | IntArray, length: int) -> Tensor:
-    """Every window of held-out tokens in order (N, length+1), int64: each token is predicted once, a short rest never.
-
-    tokens (N,) or (N, length+1).
+    """Every window of a text to measure on in order (N, length+1), int64: each token is predicted once, a short rest
+    never. tokens (N,) or (N, length+1).
     """
     tokens = torch.as_tensor(tokens)
-    check_length(tokens, length, "held-out text")
+    check_length(tokens, length, "text to measure on")
     if tokens.ndim == 2:
         return tokens.long()
     count = (len(tokens) - 1) // length

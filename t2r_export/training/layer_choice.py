@@ -1,7 +1,7 @@
 """Which layers to convert, and to what, under a budget of state: measured one layer at a time.
 
 Each candidate mixer replaces softmax attention in every layer at once and is trained by attention transfer, whose
-losses are per layer, so that one short run trains them all. Then the teacher is evaluated on held-out text with a
+losses are per layer, so that one short run trains them all. Then the teacher is evaluated on the valid part with a
 single block replaced. The increase in nats per token is assumed to be additive over blocks, which is an approximation;
 the chosen model is also measured as a whole.
 """
@@ -46,8 +46,8 @@ class Trial:
 
     steps: int = 300  # of transfer, for each mixer
     batch: int = 4  # windows per step
-    window: int = 256  # tokens of a window, in transfer and on held-out text; fewer where positions end
-    held_out: int = 32  # windows of held-out text at most, evenly spread
+    window: int = 256  # tokens of a window, in transfer and validation; fewer where positions end
+    valid: int = 32  # windows of the valid part at most, evenly spread
     seed: int = 0  # of the order of the text
 
 
@@ -59,7 +59,7 @@ class Choice:
     options: list[Option]  # all that were measured, layer by layer; the teacher's own first
     chosen: list[Option]  # one per layer
     bytes: int  # of the model's state, per sequence
-    teacher_nats: float  # per token, on the held-out windows
+    teacher_nats: float  # per token, on those windows
     nats: float  # the model's, measured
     tokens: int  # that transfer was trained on, all mixers together
 
@@ -79,7 +79,7 @@ def choose(
         teacher: a softmax model.
         candidates: the teacher converted, with one mixer in all layers: a model for each mixer that a layer may get; it
             may also stay as it is. They are trained in place.
-        corpus: text for transfer and, held out, for measuring.
+        corpus: the train part for transfer and the valid part for measuring; the test part is not read.
         budget: bytes of a sequence's state, float32: exact for states of fixed size, at `length` tokens for those
             that grow.
         on_progress: called with a line for each candidate.
@@ -89,7 +89,7 @@ def choose(
         CheckFailed: the loss of transfer is not finite.
     """
     window = min(trial.window, teacher.config.max_positions or trial.window)
-    windows = spread(held_out_windows(corpus.validation, window), trial.held_out)
+    windows = spread(held_out_windows(corpus.valid, window), trial.valid)
     base = evaluate(teacher, windows).nats
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     options = [[option] for option in kept]
@@ -97,7 +97,7 @@ def choose(
     for student in candidates:
         mixer = student.config.layers[0]
         students[mixer] = student
-        loss = transfer(student, teacher, Windows(corpus.training, window, trial.batch, trial.seed), trial.steps)
+        loss = transfer(student, teacher, Windows(corpus.train, window, trial.batch, trial.seed), trial.steps)
         for layer, block in enumerate(student.blocks):
             nats = _with_block(teacher, layer, block, windows)
             options[layer].append(Option(layer, mixer, nats - base, state_bytes(block, length)))

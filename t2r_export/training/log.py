@@ -76,7 +76,7 @@ class TrainingLog:
             )
 
     def validation(self, done: int, loss: float, nats: float, layers: Sequence[Mapping[str, float]] = ()) -> None:
-        """On held-out windows after `done` steps: the stage's own loss, nats per token, and the statistics of each
+        """On the valid part after `done` steps: the stage's own loss, nats per token, and the statistics of each
         layer's features (none for most kinds of mixer)."""
         self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
         statistics = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}

@@ -84,7 +84,7 @@ class Stage(nn.Module):
         """What the validations of a stage are compared by, lower is better: nats per token and the mixers' penalties.
 
         Args:
-            loss, nats: the stage's own loss and nats per token on held-out windows.
+            loss, nats: the stage's own loss and nats per token on the valid part.
         """
         return nats + float(self.penalty())
 

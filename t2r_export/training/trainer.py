@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 LOG_EVERY = 10  # steps between two readings of the loss; each waits for the device
-VALIDATION_WINDOWS = 32  # of the held-out windows, in each validation during training
+VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training
 
 
 class Trainer:
@@ -57,8 +57,8 @@ class Trainer:
     ) -> None:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
-        self.windows = Windows(corpus.training, config.window, config.batch, config.seed)
-        self.validation = spread(held_out_windows(corpus.validation, config.window), VALIDATION_WINDOWS)
+        self.windows = Windows(corpus.train, config.window, config.batch, config.seed)
+        self.validation = spread(held_out_windows(corpus.valid, config.window), VALIDATION_WINDOWS)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
@@ -182,7 +182,7 @@ class Trainer:
 
     @torch.no_grad()
     def _validate(self, stage: Stage, done: int) -> None:
-        """Log the stage's loss, nats per token and feature statistics on held-out windows, in the main process, and
+        """Log the stage's loss, nats per token and feature statistics on the valid part, in the main process, and
         remember the weights if they are the stage's best."""
         if self.log.enabled:
             with self.log.aside():

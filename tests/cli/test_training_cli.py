@@ -35,7 +35,7 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
     arguments = ["finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL]
     out, err = run(capsys, *arguments, "--lr", "1e-2,1e-3", "--device", "cpu", "--lora", "--lora-rank", 2)
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines[:4]] == ["held-out", "teacher", "student", "student"]
+    assert [line.split()[0] for line in lines[:4]] == ["test", "teacher", "student", "student"]
     assert "tokens in" in lines[4]
     assert "transfer" in err
     assert checkpoint.load(tmp_path / "tuned.pt").provenance["finetune"][0]["lora_rank"] == 2
@@ -78,7 +78,7 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", ids, *SMALL)
     result = json.loads(run(capsys, "evaluate", tmp_path / "tuned.pt", ids, "--lengths", "8,16", "--json")[0])
     assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 64), (16, 64)]
-    out, _ = run(capsys, "evaluate", teacher, ids, "--held-out", 1, "--windows", 3, "--lengths", "10")
+    out, _ = run(capsys, "evaluate", teacher, ids, "--part", "all", "--windows", 3, "--lengths", "10")
     assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
     assert out.splitlines()[1].split()[0::4] == ["10", "30"]
     _, err = run(capsys, "sample", teacher, tmp_path / "ids.txt", "--tokens", 9, code=2)

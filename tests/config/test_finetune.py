@@ -63,7 +63,12 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ({"length": 0}, "length to be an integer from 1 to 1099511627776; received 0"),
         ({"batch": 2.5}, "batch to be an integer from 1 to 1099511627776; received 2.5"),
         ({"seed": -1}, "seed to be an integer from 0"),
-        ({"held_out": 1.0}, "held_out to be a number above 0 and below 1; received 1.0"),
+        ({"valid_share": 1.0}, "valid_share to be a number above 0 and below 1; received 1.0"),
+        ({"test_share": 0}, "test_share to be a number above 0 and below 1; received 0"),
+        (
+            {"test_share": 0.95},
+            "valid_share + test_share below 1, so that some text is left to train on; received 0.05 + 0",
+        ),
         ({"clip": 0}, "clip to be a number above 0; received 0"),
         ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),
         ({"hidden": -1}, "hidden to be a number from 0; received -1"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares
 from t2r_export.config.recipe import TRAINING, read_recipe
 from t2r_runtime.errors import UserError
 
@@ -58,7 +58,8 @@ def read(text: str, folder: Path) -> object:
 def test_a_recipe_with_a_source(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(SOURCE)
     recipe = read_recipe(tmp_path / "r.toml")
-    assert (recipe.text, recipe.source, recipe.model) == ("text/stories.txt", "checkpoints/small", None)
+    assert (recipe.texts, recipe.source, recipe.model) == (("text/stories.txt",), "checkpoints/small", None)
+    assert (recipe.separator, recipe.shares) == (SEPARATOR, Shares())
     one, two = recipe.students
     assert (one.name, one.random, one.layers, one.seed) == ("one", False, "0,2", 3)
     assert one.mixer.to_dict()["guard"] == {"kind": "add", "eps": 1e-3}
@@ -79,8 +80,30 @@ def test_a_recipe_with_a_teacher(tmp_path: Path) -> None:
     assert recipe.students[0].mixer.to_dict()["feature_size"] == 7
 
 
+def test_a_recipe_of_several_texts_cut_otherwise(tmp_path: Path) -> None:
+    files = 'text = ["a.txt", "b/c.txt"]\nseparator = "--"\ntest_share = 0.2'
+    (tmp_path / "r.toml").write_text(SOURCE.replace('text = "text/stories.txt"', files))
+    recipe = read_recipe(tmp_path / "r.toml")
+    assert (recipe.texts, recipe.separator) == (("a.txt", "b/c.txt"), "--")
+    assert recipe.shares == Shares(test=0.2)
+    for name in ("a.txt", "b"):
+        (tmp_path / name).touch() if name == "a.txt" else (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match="the recipe's text; received .*c.txt, which does not exist"):
+        recipe.check_files(tmp_path)
+
+
 REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, 'text = "text/stories.txt"', "", "in .*r.toml the key text; received none"),
+    (SOURCE, 'text = "text/stories.txt"', "text = []", "in text in .*r.toml a text or a list of texts; received"),
+    (SOURCE, 'text = "text/stories.txt"', "text = [5]", "in text in .*r.toml a text or a list of texts; received"),
+    (
+        SOURCE,
+        'text = "text/stories.txt"',
+        'text = ["a", "../b"]',
+        "the name of a file in the data folder; received '../b'",
+    ),
+    (SOURCE, 'text = "text/stories.txt"', 'text = "a"\ntest_share = 0.96', "below 1, so that some text is left"),
+    (SOURCE, 'text = "text/stories.txt"', 'text = "a"\nvalid_share = true', "valid_share to be a number"),
     (SOURCE, "[[student]]", "[[students]]", "in .*r.toml the keys .*; received the key students"),
     (SOURCE, "text = ", "tex = ", "received the key tex"),
     (SOURCE, "text/stories.txt", "../secret.txt", "in text in .*r.toml the name of a file in the data folder"),
@@ -157,6 +180,7 @@ def test_what_is_read_has_to_be_there(tmp_path: Path) -> None:
 def test_training_has_the_options_of_a_run() -> None:
     """But those that are no recipe's business: files, and how a run goes on."""
     others = {"model", "output", "data", "plan", "teacher", "resume", "log", "force"}
+    others |= {"separator", "valid_share", "test_share"}  # the whole recipe's
     words = set(TRAINING) - {"stages", "steps", "lr"}
     assert words == set(FinetuneConfig.__dataclass_fields__) - others
 

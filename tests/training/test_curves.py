@@ -34,7 +34,7 @@ RUN = [
     step("task", 10, 2.0),
     validation("task", 30, 2.25),
     step("task", 30, 1.0),
-    {"event": "done", "nats": 2.2, "before": {"teacher": 1.5, "student": 3.0}},
+    {"event": "done", "nats": 2.2, "before": {"teacher": 1.6, "teacher_valid": 1.5, "student": 3.0}},
 ]
 
 

@@ -6,15 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import texts
+from t2r_export.config.finetune import Shares
 from t2r_export.config.model import ModelConfig
 from t2r_export.training.data import (
     Windows,
+    borders,
     held_out_windows,
     parallel_sequences,
     read_corpus,
     read_documents,
+    split_documents,
     spread,
     tokenize,
 )
@@ -43,41 +48,60 @@ def test_documents_begin_with_bos_or_else_end_with_eos(change: dict[str, object]
     assert tokenize(["ab", "c"], texts.tokenizer(), model) == expected
 
 
-def test_the_last_documents_are_held_out(tmp_path: Path) -> None:
+def test_the_last_documents_are_test_and_those_before_them_valid(tmp_path: Path) -> None:
     tokens = tokenize(texts.documents(30), texts.tokenizer(), MODEL)
-    corpus = read_corpus([texts.write_text(tmp_path / "text", 30)], texts.tokenizer(), MODEL, held_out=0.2)
-    assert corpus.training.tolist() == sum(tokens[:24], [])
-    assert corpus.validation.tolist() == sum(tokens[24:], [])
+    path = texts.write_text(tmp_path / "text", 30)
+    corpus = read_corpus([path], texts.tokenizer(), MODEL, Shares(valid=0.2, test=0.1))
+    assert corpus.train.tolist() == sum(tokens[:21], [])
+    assert corpus.valid.tolist() == sum(tokens[21:27], [])
+    assert corpus.test.tolist() == sum(tokens[27:], [])
+    assert corpus.part("valid") is corpus.valid
+    assert corpus.part("all").tolist() == sum(tokens, [])
 
 
-def test_a_single_document_is_cut_by_tokens(tmp_path: Path) -> None:
+@given(count=st.integers(0, 10**6), valid=st.floats(0.001, 0.5), test=st.floats(0.001, 0.49))
+def test_parts_are_apart_and_all_there_is(count: int, valid: float, test: float) -> None:
+    first, second = borders(count, Shares(valid, test))
+    assert 0 <= first <= second <= count
+    assert abs(count - second - count * test) <= 0.5
+    assert abs(second - first - count * valid) <= 1
+
+
+def test_few_documents_are_cut_at_a_character(tmp_path: Path) -> None:
+    assert split_documents(["a" * 20, "b" * 20], Shares(0.1, 0.2)) == [["a" * 20, "b" * 8], ["b" * 4], ["b" * 8]]
+    assert split_documents(["abcde", "f", "gh", "ij"], Shares(0.1, 0.4)) == [["abcde"], ["f"], ["gh", "ij"]]
+    assert split_documents(["a"], Shares()) == [["a"], [], []]
     path = tmp_path / "text"
     path.write_text("abcdefgh" * 5)
-    corpus = read_corpus([path], texts.tokenizer(), MODEL, held_out=0.1)
-    assert (len(corpus.training), len(corpus.validation)) == (37, 4)
+    corpus = read_corpus([path], texts.tokenizer(), MODEL)
+    assert [len(part) for part in (corpus.train, corpus.valid, corpus.test)] == [37, 3, 3]  # one of each is BOS
 
 
 def test_several_files_are_read_in_order(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_text(name * 3)
-    corpus = read_corpus([tmp_path / "a", tmp_path / "b"], texts.tokenizer(), MODEL, held_out=0.5)
-    assert corpus.training.tolist() == [texts.BOS, 0, 0, 0]
-    assert corpus.validation.tolist() == [texts.BOS, 1, 1, 1]
+    corpus = read_corpus([tmp_path / "a", tmp_path / "b"], texts.tokenizer(), MODEL, Shares(0.25, 0.5))
+    assert corpus.train.tolist() == [texts.BOS, 0, 0]
+    assert corpus.valid.tolist() == [texts.BOS, 0]
+    assert corpus.test.tolist() == [texts.BOS, 1, 1, 1]
 
 
 def test_the_hash_knows_the_text_and_the_cut(tmp_path: Path) -> None:
     path = texts.write_text(tmp_path / "text")
-    first, again, cut = (read_corpus([path], texts.tokenizer(), MODEL, held_out=h).sha256 for h in (0.1, 0.1, 0.2))
-    assert first == again != cut
+    shares = (Shares(), Shares(), Shares(0.1, 0.05), Shares(0.05, 0.1))
+    first, again, *cut = (read_corpus([path], texts.tokenizer(), MODEL, s).sha256 for s in shares)
+    assert first == again
+    assert len({first, *cut}) == 3
 
 
 @pytest.mark.parametrize("shape", [(60,), (12, 5)])
 def test_token_ids_are_taken_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
     ids = np.arange(60).reshape(shape) % MODEL.vocab_size
     np.save(tmp_path / "ids.npy", ids)
-    corpus = read_corpus([tmp_path / "ids.npy"], None, MODEL, held_out=0.25)
-    assert np.array_equal(torch.cat([corpus.training, corpus.validation]).numpy(), ids)
-    assert len(corpus.validation) == shape[0] // 4
+    corpus = read_corpus([tmp_path / "ids.npy"], None, MODEL, Shares(0.25, 0.5))
+    assert np.array_equal(corpus.part("all").numpy(), ids)
+    assert (len(corpus.valid), len(corpus.test)) == (shape[0] // 4, shape[0] // 2)
+    assert corpus.row == (None if len(shape) == 1 else 4)
 
 
 def test_windows_are_runs_of_the_stream() -> None:
@@ -221,7 +245,7 @@ def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
 def test_too_little_text() -> None:
     with pytest.raises(UserError, match="at least 8 tokens of training text; received 7"):
         Windows(torch.arange(7), length=7, batch=2, seed=0)
-    with pytest.raises(UserError, match="at least 8 tokens of held-out text; received 0"):
+    with pytest.raises(UserError, match="at least 8 tokens of text to measure on; received 0"):
         held_out_windows(torch.arange(0), length=7)
     with pytest.raises(UserError, match="rows of length \\+ 1 = 8 tokens; received 5"):
         Windows(torch.zeros(3, 5), length=7, batch=2, seed=0)

@@ -79,5 +79,5 @@ def test_lengths_that_cannot_be() -> None:
         evaluate_lengths(small.model("learned"), tokens, [8, 41])
     with pytest.raises(UserError, match="lengths from 4; received 3; correct the lengths"):
         evaluate_lengths(small.model("rotary_keep"), tokens, [3])
-    with pytest.raises(UserError, match="at least 201 tokens of held-out text; received 100"):
+    with pytest.raises(UserError, match="at least 201 tokens of text to measure on; received 100"):
         evaluate_lengths(small.model("rotary_keep"), tokens, [200])

@@ -20,7 +20,7 @@ from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layer_choice import Choice, Option, Trial, cheapest, choose, transfer
 from t2r_runtime.errors import UserError
 
-TRIAL = Trial(steps=3, batch=2, window=8, held_out=4)
+TRIAL = Trial(steps=3, batch=2, window=8, valid=4)
 WIDE, NARROW, LINEAR = WindowConfig(4, 1), WindowConfig(2, 0), LinearConfig(small.K)
 LENGTH = 20
 ROW = 2 * small.G * small.V * 4  # bytes of one token's keys and values in a layer
@@ -28,7 +28,7 @@ ROW = 2 * small.G * small.V * 4  # bytes of one token's keys and values in a lay
 
 def corpus() -> Corpus:
     tokens = small.ids(1, 400, vocabulary=texts.TEACHER.vocab_size)[0].int()
-    return Corpus(tokens[:300], tokens[300:])
+    return Corpus(tokens[:300], tokens[300:], tokens[:0])
 
 
 def chosen(budget: int, *mixers: Any) -> tuple[Transformer, Choice]:
@@ -44,7 +44,7 @@ def test_each_layer_is_measured_alone() -> None:
     assert [type(option.mixer) for option in found.options] == [
         SoftmaxConfig, WindowConfig, WindowConfig, LinearConfig
     ] * 3  # fmt: skip
-    rows = held_out_windows(corpus().validation, 8)[[0, 3, 7, 11]]
+    rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
     assert found.teacher_nats == evaluate(teacher, rows).nats
     for option in found.options:
         if option.mixer == NARROW:
@@ -64,7 +64,7 @@ def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
     assert [option.layer for option in found.chosen] == [0, 1, 2]
     mine = {p.data_ptr() for p in found.model.parameters()}
     assert not mine & {p.data_ptr() for p in teacher.parameters()}
-    rows = held_out_windows(corpus().validation, 8)[[0, 3, 7, 11]]
+    rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
     assert found.nats == pytest.approx(evaluate(found.model, rows).nats, abs=1e-9)
     assert found.nats != found.teacher_nats
 
@@ -109,7 +109,7 @@ def test_windows_end_where_positions_do() -> None:
 def test_transfer_learns() -> None:
     teacher = small.model(texts.TEACHER)
     student = convert(teacher, LINEAR)
-    windows = Windows(corpus().training, 8, 4, 0)
+    windows = Windows(corpus().train, 8, 4, 0)
     first = transfer(student, teacher, windows, 10)
     last = transfer(student, teacher, windows, 60)
     assert last < 0.8 * first
@@ -125,7 +125,7 @@ def test_what_cannot_be_chosen() -> None:
         chosen(least - 1, LINEAR)
     assert chosen(least, LINEAR)[1].bytes == least
     teacher = small.model(texts.TEACHER)
-    with pytest.raises(UserError, match="held-out text"):
+    with pytest.raises(UserError, match="text to measure on"):
         choose(teacher, [convert(teacher, LINEAR)], corpus(), 1000, trial=dataclasses.replace(TRIAL, window=200))
     broken = small.model(texts.TEACHER)
     torch.nn.init.constant_(broken.blocks[1].mixers[0].v.weight, 3e38)
