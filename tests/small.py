@@ -119,6 +119,9 @@ CONFIGS = {
     "gated_rotary": with_layers(LLAMA, *GATED),
     "delta": with_layers(GPT2, *DELTA),
     "delta_rotary": with_layers(LLAMA, *DELTA),
+    "conv_after": with_layers(
+        LLAMA, linear(6, positions="after", conv=4, output_gate=True, update_rule="gated", gate="data")
+    ),
     "window": with_layers(GPT2, WINDOW, WINDOW),
     "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
@@ -140,6 +143,7 @@ CONFIGS = {
 }
 # forms of one layer, which have suites of their own; every provider is asked to run them too
 FORMS = {
+    "conv": with_layers(GPT2, linear(conv=2), linear(conv=2, output_gate=True)),
     "elu": with_layers(GPT2, linear(4, "elu")),
     "hedgehog": with_layers(LLAMA, linear(6, "hedgehog")),
     "dpfp": with_layers(GPT2, linear(8, "dpfp", guard=CLAMP)),

@@ -70,6 +70,19 @@ def guarded(denominator: float, guard: Guard) -> float:
     return max(denominator, guard.eps) if guard.kind == "clamp" else denominator + guard.eps
 
 
+def convolved(x: Array, weight: Array, past: Array) -> Array:
+    """A depthwise causal convolution: y_t = Σ_j w_j ⊙ x_{t-n+1+j}.
+
+    x (B, T, C); weight (n, C), the last of it for the present token; past (B, n - 1, C), what came before -> (B, T, C).
+    """
+    n, joined = len(weight), np.concatenate([past, x], axis=1)
+    y = np.zeros_like(x)
+    for t in range(x.shape[1]):
+        for j in range(n):
+            y[:, t] += weight[j] * joined[:, t + j]
+    return y
+
+
 def recurrent(
     phi_q: Array, phi_k: Array, v: Array, S: Array, z: Array, guard: Guard | None, angles: Array | None = None
 ) -> tuple[Array, Array, Array]:

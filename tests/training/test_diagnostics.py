@@ -59,7 +59,7 @@ def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
             for column in ids.T:
                 step, block = model.context(states, model.ops(None)), model.blocks[0]
                 heads = block.mixers[0].project(block.norms[0](model.embed(column, step), step.ops), step)
-                q, *_ = linear(model, 0).features(heads, step.ops)
+                q, *_ = linear(model, 0).features(heads, {}, step.ops)
                 _, states = model.step(column, states)
                 z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
                 expected = min(expected, float((q.squeeze(2) * z).sum(-1).min()))

@@ -69,6 +69,8 @@ class LinearConfig(MixerConfig):
         GATES,
     )
     moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False)
+    conv: int = option("Short causal convolution over φ's arguments and v: its number of taps; 0 is none.", 0)
+    output_gate: bool = option("Multiply the output by a gate that is computed from the token.", False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guard", self.guard or usual_guard(self.positions))
@@ -89,6 +91,9 @@ class LinearConfig(MixerConfig):
         number("frequency_scale", self.frequency_scale)
         flag("shared_features", self.shared_features)
         flag("folded", self.folded)
+        flag("output_gate", self.output_gate)
+        amount("conv", self.conv)
+        need(self.conv != 1, "0 (none) or at least 2 taps of the convolution", self.conv, "correct conv")
         need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
 
     def _check_rule(self) -> None:
@@ -193,10 +198,12 @@ class LinearConfig(MixerConfig):
         rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}"
         gate = "" if self.gate == "none" else f", gate {self.gate}{', moving average' * self.moving_average}"
         features = f"{self.feature_size} {self.feature_map} features"
-        return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}"
+        beside = f"{f', convolution of {self.conv} taps' if self.conv else ''}{', output gate' * self.output_gate}"
+        return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}{beside}"
 
     def state_summary(self, attention: AttentionConfig | None) -> str:
         assert attention is not None
         kv_heads = attention.kv_heads
         S = f"S ({kv_heads} × {self.feature_size} × {attention.head_size})"
-        return f"{S} and z ({kv_heads} × {self.feature_size})" if self.normalizer == "z" else S
+        S = f"{S} and z ({kv_heads} × {self.feature_size})" if self.normalizer == "z" else S
+        return f"{S}, and what the convolution read of the last {self.conv - 1} tokens" if self.conv else S

@@ -65,15 +65,23 @@ class FeatureMap(nn.Module):
         """Arguments (B, heads, T, argument_size), T = 1 in a step -> (B, heads, T, K)."""
         raise NotImplementedError
 
-    def forward(self, x: T, query: bool, ops: Ops[T]) -> T:
-        """φ of x (B, heads, T, d), or in a folded map of the packed projection's (…, argument_size), as `activate`."""
+    def arguments(self, x: T, ops: Ops[T]) -> T:
+        """x (B, heads, T, d) -> what is activated (…, argument_size); a folded map gets that from its projection."""
         affine = self.affine()
-        if affine is not None:
-            weight, bias = affine
-            x = ops.matmul(x, ops.parameter(weight))
-            if bias is not None:
-                x = ops.add(x, ops.reshape(ops.parameter(bias), (self.heads, 1, self.argument_size)))
-        return self.activate(x, query, ops)
+        if affine is None:
+            return x
+        weight, bias = affine
+        x = ops.matmul(x, ops.parameter(weight))
+        return x if bias is None else ops.add(x, ops.reshape(ops.parameter(bias), (self.heads, 1, self.argument_size)))
+
+    def forward(self, arguments: T, query: bool, ops: Ops[T]) -> T:
+        """`activate` for the query heads or the key heads."""
+        return self.activate(arguments, query, ops)
+
+    def of(self, x: T, query: bool, ops: Ops[T]) -> T:
+        """φ of x (B, heads, T, d): (B, heads, T, K)."""
+        found: T = self(self.arguments(x, ops), query, ops)
+        return found
 
 
 class Relu(FeatureMap):
@@ -173,9 +181,10 @@ class RandomMap(FeatureMap):
         assert isinstance(unfolded, RandomMap)
         self.weight.copy_(unfolded.weight)
 
-    def forward(self, x: T, query: bool, ops: Ops[T]) -> T:
+    def forward(self, arguments: T, query: bool, ops: Ops[T]) -> T:
         # query heads beside the key head that they share
-        return ops.ungroup_queries(super().forward(ops.group_queries(x, self.heads), query, ops), x.shape[1])
+        grouped = self.activate(ops.group_queries(arguments, self.heads), query, ops)
+        return ops.ungroup_queries(grouped, arguments.shape[1])
 
 
 class RandomFourier(RandomMap):
@@ -276,11 +285,19 @@ class FeatureMaps(nn.Module):
             return self.joint
         return self.q if self.config.shared_features else self.k
 
-    def features(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
-        """φ(q) (B, H, T, K) and φ(k) (B, G, T, K) of q (B, H, T, ·) and k (B, G, T, ·)."""
+    def arguments(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
+        """q (B, H, T, ·) and k (B, G, T, ·) -> what the maps activate of them."""
         if self.config.redraw and self.training and torch.is_grad_enabled():
             self.of_queries.redraw()  # of a joint map, so that φ(k) has the same directions
+        return self.of_queries.arguments(q, ops), self.of_keys.arguments(k, ops)
+
+    def activate(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
+        """Their arguments -> φ(q) (B, H, T, K) and φ(k) (B, G, T, K)."""
         return self.of_queries(q, True, ops), self.of_keys(k, False, ops)
+
+    def features(self, q: T, k: T, ops: Ops[T]) -> tuple[T, T]:
+        """φ(q) and φ(k) of q and k."""
+        return self.activate(*self.arguments(q, k, ops), ops)
 
     def load_folded(self, unfolded: FeatureMaps) -> None:
         """Of folded maps: the constants that their activations keep."""

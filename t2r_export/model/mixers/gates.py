@@ -1,4 +1,4 @@
-"""What a layer's update rule asks of a token: how much of the state stays, and how much of the token goes in.
+"""What a layer asks of a token: how much of the state stays, how much of the token goes in, how much of o comes out.
 
     g_t = 1 - 2^(-5-i) for head i, fixed  (RetNet, Sun et al. 2023, arXiv 2307.08621, section 2.3), or
     g_t = sigmoid(w_g·x_t + b_g)          (RFA-gate, Peng et al. 2021, arXiv 2103.02143, section 3.3)
@@ -79,3 +79,27 @@ class Gates(nn.Module):
             log_gate = ops.parameter(self.log_gate)
             entering = ops.parameter(self.entering) if self.config.moving_average else None
         return Control(log_gate, beta, entering)
+
+
+class OutputGate(nn.Module):
+    """o ⊙ 2 sigmoid(W x + b), a number for each number of the heads' outputs (GLA, Yang et al. 2024, arXiv 2312.06635,
+    eq. 9, with sigmoid in place of swish).
+
+    W and b start at 0, where it is 1: a swapped layer is at first the one without it. In a folded layer its rows stand
+    with those of q, k and v.
+    """
+
+    def __init__(self, width: int, heads: int, size: int, folded: bool) -> None:
+        super().__init__()
+        self.heads, self.rows = heads, heads * size
+        if not folded:
+            self.weight = nn.Parameter(torch.zeros(self.rows, width))
+            self.offset = nn.Parameter(torch.zeros(self.rows))
+
+    def logits(self, x: T, ops: Ops[T]) -> T:
+        """Rows x (N, D) -> (N, heads · size)."""
+        return ops.add(ops.linear(x, self.weight, None), ops.parameter(self.offset))
+
+    def forward(self, o: T, logits: T, ops: Ops[T]) -> T:
+        """o (B, heads, T, size) and the logits of its tokens (N, heads · size) -> (B, heads, T, size)."""
+        return ops.mul(o, ops.mul(ops.sigmoid(ops.split_heads(logits, self.heads)), 2.0))

@@ -20,14 +20,16 @@ gates].
 from __future__ import annotations
 
 import dataclasses
+from typing import Generic, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
+from t2r_export.model.mixers.convolution import ShortConvolution
 from t2r_export.model.mixers.feature_maps import EPS, FeatureMaps
-from t2r_export.model.mixers.gates import Control, Gates
+from t2r_export.model.mixers.gates import Control, Gates, OutputGate
 from t2r_export.model.mixers.memory import Memory, attend_memory
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rotation, apply_rope
@@ -54,6 +56,17 @@ class HeadNorm(nn.Module):
         if self.bias is None:
             return ops.rms_norm(o, self.weight, self.eps)
         return ops.layer_norm(o, self.weight, self.bias, self.eps)
+
+
+class Features(NamedTuple, Generic[T]):
+    """What of T tokens the update rule takes, and what is left of them."""
+
+    q: T  # φ(q), (B, H, T, K)
+    k: T  # φ(k), (B, G, T, K)
+    v: T  # (B, G, T, V)
+    control: Control[T]
+    output_logits: T | None  # rows (N, H·V), of the output gate
+    after: State[T]  # the convolution's
 
 
 def attend(
@@ -90,31 +103,53 @@ class LinearMixer(AttentionMixer):
         self.gates = Gates(sizes.width, sizes.kv_heads, config)
         if config.normalizer in ("group_norm", "rms_norm"):
             self.norm = HeadNorm(sizes.size, sizes.eps, config.normalizer)
+        if config.output_gate:
+            self.output_gate = OutputGate(sizes.width, sizes.heads, sizes.size, config.folded)
+        if config.conv:
+            of_q, of_k = (sizes.heads, self.maps.of_queries), (sizes.kv_heads, self.maps.of_keys)
+            arguments = [(heads, phi.argument_size) for heads, phi in (of_q, of_k)]
+            self.conv = ShortConvolution(config.conv, [*arguments, (sizes.kv_heads, sizes.size)])
         if config.memory:
             d = sizes.size
             self.memory = Memory(sizes.kv_heads, config.memory, d, d, config.feature_size, config.folded)
 
-    def features(self, heads: Heads[T], ops: Ops[T]) -> tuple[T, T, Control[T]]:
-        """What the update rule takes beside v: φ(q) (B, H, T, K), φ(k) (B, G, T, K) and the gates."""
-        q, k = heads.q, heads.k
+    def features(self, heads: Heads[T], state: State[T], ops: Ops[T]) -> Features[T]:
+        """What the update rule takes of the tokens, and the convolution's state after them."""
+        q, k, v, after = heads.q, heads.k, heads.v, {}
         if not self.config.folded and self.config.query_scale != 1.0:
             q = ops.mul(q, self.config.query_scale)
-        q, k = self.maps.features(q, k, ops)
-        control = self.gates.control(heads.extra if self.config.folded else self.gates.logits(heads.x, ops), ops)
+        q, k = self.maps.arguments(q, k, ops)
+        if self.config.conv:
+            (q, k, v), after["conv"] = self.conv((q, k, v), state["conv"], ops)
+        q, k = self.maps.activate(q, k, ops)
+        gate_logits, output_logits = self._logits(heads, ops)
+        control = self.gates.control(gate_logits, ops)
         if self.config.delta:
             q, k = _unit(q, ops), _unit(k, ops)
         if control.entering is not None:
             k = ops.mul(k, control.entering)
-        return q, k, control
+        return Features(q, k, v, control, output_logits, after)
+
+    def _logits(self, heads: Heads[T], ops: Ops[T]) -> tuple[T | None, T | None]:
+        """Rows (N, ·) that the gates and the output gate are made of, where the layer has them."""
+        gated = self.config.output_gate
+        if not self.config.folded:
+            return self.gates.logits(heads.x, ops), self.output_gate.logits(heads.x, ops) if gated else None
+        if not gated or heads.extra is None:
+            return heads.extra, None
+        if not self.gates.rows:
+            return None, heads.extra
+        of_gates, of_output = ops.split(heads.extra, [self.gates.rows, self.output_gate.rows])
+        return of_gates, of_output
 
     def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
-        q, k, control = self.features(heads, ops)
+        q, k, v, control, output_logits, after = self.features(heads, state, ops)
         if "z" in state:
             q = ops.damp(q)
         rope = self.sizes.feature_rope
         rotation = None if rope is None else step.rotation(rope)
-        o, denominator, S, z = attend(q, k, heads.v, state, control, rotation, rotation, ops)
+        o, denominator, S, z = attend(q, k, v, state, control, rotation, rotation, ops)
         if self.config.memory:
             remembered, weight = attend_memory(q, self.memory.collect(self.maps.of_keys, ops), ops)
             o = ops.add(o, remembered)
@@ -123,13 +158,15 @@ class LinearMixer(AttentionMixer):
             o = ops.divide(o, denominator, self.config.guard)
         if self.config.normalizer in ("group_norm", "rms_norm"):
             o = self.norm(o, ops)
-        return o, {"S": S} if z is None else {"S": S, "z": z}
+        if output_logits is not None:
+            o = self.output_gate(o, output_logits, ops)
+        return o, {"S": S, **({} if z is None else {"z": z}), **after}
 
     step = sequence  # the operators know how many tokens there are
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         """Shares of features that are 0 for every token of the batch, and the smallest φ(q)·z, before the guard."""
-        q, k, control = self.features(heads, step.ops)
+        q, k, _, control, *_ = self.features(heads, state, step.ops)
         found = {
             "dead_queries": (q == 0).all(2).all(0).float().mean(),
             "dead_keys": (k == 0).all(2).all(0).float().mean(),
@@ -141,10 +178,13 @@ class LinearMixer(AttentionMixer):
     def state_spec(self) -> list[StateSpec]:
         G, K, V = self.sizes.kv_heads, self.config.feature_size, self.sizes.size
         S, z = StateSpec("S", "float32", (BATCH, G, K, V)), StateSpec("z", "float32", (BATCH, G, K))
-        return [S, z] if self.config.normalizer == "z" else [S]
+        conv = [self.conv.state_spec()] if self.config.conv else []
+        return [S, *([z] if self.config.normalizer == "z" else []), *conv]
 
     def packed_sizes(self) -> tuple[int, int]:
-        return self.maps.of_queries.argument_size, self.gates.rows
+        return self.maps.of_queries.argument_size, self.gates.rows + (
+            self.output_gate.rows if self.config.output_gate else 0
+        )
 
     def why_not_foldable(self) -> str | None:
         if self.rotates and self.sizes.rope is not None:
@@ -152,7 +192,11 @@ class LinearMixer(AttentionMixer):
         return None
 
     def packing(self) -> Packing:
-        extra = (self.gates.weight, self.gates.offset) if self.gates.rows else None
+        beside: list[Gates | OutputGate] = [self.gates] if self.gates.rows else []
+        beside += [self.output_gate] if self.config.output_gate else []
+        weights: list[Tensor] = [part.weight for part in beside]
+        offsets: list[Tensor] = [part.offset for part in beside]
+        extra = (torch.cat(weights), torch.cat(offsets)) if beside else None
         affine_q, affine_k = self.maps.of_queries.affine(), self.maps.of_keys.affine()
         return Packing(affine_q, affine_k, self.config.query_scale, extra)
 
@@ -162,6 +206,8 @@ class LinearMixer(AttentionMixer):
         folded.maps.load_folded(self.maps)
         if self.config.normalizer in ("group_norm", "rms_norm"):
             folded.norm.load_state_dict(self.norm.state_dict())
+        if self.config.conv:
+            folded.conv.load_state_dict(self.conv.state_dict())
         if self.config.memory:
             folded.memory.sums.copy_(self.memory.collect(self.maps.of_keys, TorchOps())[0])
         return folded

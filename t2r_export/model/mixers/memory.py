@@ -39,7 +39,7 @@ class Memory(nn.Module):
         """S_0 and z_0 side by side, (1, G, K, V + 1), with the layer's φ of keys."""
         if not hasattr(self, "k"):
             return ops.unsqueeze(ops.parameter(self.sums), 0)
-        keys = phi(ops.unsqueeze(ops.parameter(self.k), 0), False, ops)  # (1, G, N, K)
+        keys = phi.of(ops.unsqueeze(ops.parameter(self.k), 0), False, ops)  # (1, G, N, K)
         keys = ops.transpose(keys, (0, 1, 3, 2))
         z = ops.mul(ops.mean(keys), float(self.k.shape[1]))
         return ops.concat([ops.matmul(keys, ops.parameter(self.v)), z])

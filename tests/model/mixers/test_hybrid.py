@@ -61,7 +61,7 @@ def by_definition(made: Alone, x: Tensor) -> Tensor:
     q, k = made.rotated(q), made.rotated(k)
     of_q, of_k = plain if after else (q, k)
     maps = (made.maps.of_queries, of_q, True), (made.maps.of_keys, of_k, False)
-    phi_q, phi_k = (phi(heads.transpose(1, 2), query, TorchOps()).transpose(1, 2) for phi, heads, query in maps)
+    phi_q, phi_k = (phi.of(heads.transpose(1, 2), query, TorchOps()).transpose(1, 2) for phi, heads, query in maps)
     gate = made.config.merge == "gate"
     share = made.merge.sigmoid() if gate else made.merge.exp()
     arrays = (a.numpy() for a in (q / np.sqrt(V), k, v, phi_q, phi_k))
@@ -155,7 +155,7 @@ def test_a_token_enters_the_sums_when_it_leaves_the_window() -> None:
     _, after = made(x, empty(made))
     k, v = (layer(x).view(B, 8, G, V).transpose(1, 2) for layer in (made.k, made.v))
     assert torch.equal(after["k"], k[:, :, -3:])
-    features = made.maps.k(k[:, :, :5], False, TorchOps())
+    features = made.maps.k.of(k[:, :, :5], False, TorchOps())
     torch.testing.assert_close(after["z"], features.sum(2))
     torch.testing.assert_close(after["S"], features.mT @ v[:, :, :5])
 
@@ -169,7 +169,7 @@ def test_sinks_never_enter_the_sums() -> None:
     assert torch.equal(after["sink_v"], v[:, :, :2])
     assert list(after) == ["k", "v", "sink_k", "sink_v", "S", "z"]
     assert made.needs_position
-    features = made.maps.k(k[:, :, 2:5], False, TorchOps())
+    features = made.maps.k.of(k[:, :, 2:5], False, TorchOps())
     torch.testing.assert_close(after["z"], features.sum(2))
     torch.testing.assert_close(after["S"], features.mT @ v[:, :, 2:5])
 
@@ -179,7 +179,7 @@ def test_the_present_token_decays_what_is_far() -> None:
     made, x = mixer("learned", "sum", 3, kind="data"), text(6)
     _, after = made(x, empty(made))
     k = made.k(x).view(B, 6, G, V).transpose(1, 2)
-    features = made.maps.k(k[:, :, :3], False, TorchOps())  # of the tokens that leave at the steps 3, 4 and 5
+    features = made.maps.k.of(k[:, :, :3], False, TorchOps())  # of the tokens that leave at the steps 3, 4 and 5
     kept = made.gates.logits(x, TorchOps()).sigmoid()[..., None]
     expected = (features[:, :, 0] * kept[:, 4] + features[:, :, 1]) * kept[:, 5] + features[:, :, 2]
     torch.testing.assert_close(after["z"], expected)

@@ -36,8 +36,13 @@ CASES: dict[str, tuple[ModelConfig, LinearConfig]] = {
     "rotary_after": (LLAMA, LinearConfig(K, positions="after", rotary_size=4)),  # of 5
     "rotary_slower": (LLAMA, LinearConfig(K, positions="after", rotary_size=2, frequency_scale=0.5, guard=ADD)),
 }
+for name in ("plain", "rotary_keep", "rotary_after"):  # a short convolution and an output gate, alone and together
+    base, config = CASES[name]
+    CASES[f"{name}_conv"] = base, dataclasses.replace(config, conv=3)
+CASES["plain_output_gate"] = GPT2, dataclasses.replace(LINEAR, output_gate=True)
+CASES["rotary_after_both"] = LLAMA, dataclasses.replace(CASES["rotary_after"][1], conv=4, output_gate=True)
 START = [3, 11]  # tokens that each text has read before
-FOLDABLE = [name for name in CASES if name != "rotary_keep"]
+FOLDABLE = [name for name in CASES if not name.startswith("rotary_keep")]
 
 
 def mixer(case: str, seed: int = 0) -> Alone:
@@ -46,15 +51,12 @@ def mixer(case: str, seed: int = 0) -> Alone:
     return made
 
 
-def inputs(seed: int = 1) -> tuple[Tensor, State[Tensor]]:
+def inputs(made: Alone, seed: int = 1) -> tuple[Tensor, State[Tensor]]:
+    """A text and the states before it."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(B, T, GPT2.width, generator=generator, dtype=torch.float64)
-    S = torch.randn(B, G, K, V, generator=generator, dtype=torch.float64)
-    return x, {"S": S, "z": 0.5 + torch.rand(B, G, K, generator=generator, dtype=torch.float64)}
-
-
-def of_heads(state: State[Tensor], heads: int) -> State[Tensor]:
-    return {name: value.repeat_interleave(heads // G, dim=1) for name, value in state.items()}
+    state = {s.name: torch.randn(s.dims(B), generator=generator, dtype=torch.float64) for s in made.state_spec()}
+    return x, state | {"z": 0.5 + torch.rand(state["z"].shape, generator=generator, dtype=torch.float64)}
 
 
 def project(layer: nn.Linear, x: np.ndarray, heads: int) -> np.ndarray:
@@ -64,52 +66,62 @@ def project(layer: nn.Linear, x: np.ndarray, heads: int) -> np.ndarray:
     return y.reshape(*x.shape[:2], heads, -1)
 
 
-def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """y, S and z from the mixer's weights and t2r_export.model.reference alone."""
+def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> dict[str, np.ndarray]:
+    """y, and the states after, from the mixer's weights and t2r_export.model.reference alone."""
     a, heads, kv_heads = x.numpy(), made.model.attention.heads, made.model.attention.kv_heads
     q, k = project(made.q, a, heads) * made.config.query_scale, project(made.k, a, kv_heads)
     if made.config.positions == "keep":
         q, k = (made.rotated(torch.from_numpy(part), START).numpy() for part in (q, k))
-    phi = []
+    arguments, after = [], {}
     for values, maps in ((q, made.maps.of_queries), (k, made.maps.of_keys)):
         weight, bias = maps.weight.detach().numpy(), maps.bias.detach().numpy()
-        out = np.empty((*values.shape[:3], K))
-        for place in np.ndindex(*values.shape[:3]):
-            out[place] = reference.relu(values[place], weight[place[2]].T, bias[place[2]])
-        phi.append(out)
+        arguments.append(np.einsum("bthd,hdk->bthk", values, weight) + bias)
+    v = project(made.v, a, kv_heads)
+    if made.config.conv:
+        rows, past = np.concatenate([part.reshape(B, T, -1) for part in (*arguments, v)], -1), state["conv"].numpy()
+        after["conv"] = np.concatenate([past[:, 0], rows], 1)[:, None, -past.shape[2] :]
+        rows = reference.convolved(rows, made.conv.weight.detach().numpy(), past[:, 0])
+        parts = np.split(rows, [heads * K, (heads + kv_heads) * K], axis=-1)
+        *arguments, v = (part.reshape(B, T, -1, size) for part, size in zip(parts, (K, K, V), strict=True))
+    phi = [np.maximum(part, 0.0) for part in arguments]
     S, z = (state[name].numpy() for name in ("S", "z"))
     angles = None
     if made.config.positions == "after":
         size = made.config.rotary_size
         frequencies = made.config.frequency_scale * 10000.0 ** (-np.arange(0, size, 2) / size)
         angles = (np.array(START)[:, None] + np.arange(T))[..., None] * frequencies
-    o, S, z = reference.recurrent(*phi, project(made.v, a, kv_heads), S, z, made.config.guard, angles)
-    return project(made.o, o.reshape(*a.shape[:2], -1), 1)[:, :, 0], S, z
+    o, after["S"], after["z"] = reference.recurrent(phi[0], phi[1], v, S, z, made.config.guard, angles)
+    o = o.reshape(*a.shape[:2], -1)
+    if made.config.output_gate:
+        weight, offset = (part.detach().numpy() for part in (made.output_gate.weight, made.output_gate.offset))
+        o = o * 2 / (1 + np.exp(-(a @ weight.T + offset)))
+    return {"y": project(made.o, o, 1)[:, :, 0], **after}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", CASES)
 def test_sequence_and_step_are_the_definition(case: str) -> None:
     made = mixer(case)
-    x, state = inputs()
-    state = of_heads(state, made.model.attention.kv_heads)
+    x, state = inputs(made)
     expected = by_definition(made, x, state)
     tolerance = 1e-6 if made.config.positions == "after" else 1e-10  # a table of float32
     for y, after in (made(x, state, START), by_steps(made, x, state, START)):
-        for received, wanted in zip((y, after["S"], after["z"]), expected, strict=True):
-            np.testing.assert_allclose(received.numpy(), wanted, rtol=tolerance, atol=tolerance)
+        received = {"y": y, **after}
+        assert received.keys() == expected.keys()
+        for name, wanted in expected.items():
+            np.testing.assert_allclose(received[name].numpy(), wanted, rtol=tolerance, atol=tolerance)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", FOLDABLE)
 def test_folded_is_unfolded(case: str) -> None:
     made = mixer(case)
-    x, state = inputs()
-    state = of_heads(state, made.model.attention.kv_heads)
+    x, state = inputs(made)
     assert made.why_not_foldable() is None
     folded = made.fold()
     assert folded.config == folded.inner.config == dataclasses.replace(made.config, folded=True)
-    assert not any("maps" in name for name, _ in folded.named_parameters())
+    inside = {name.removeprefix("inner.") for name, _ in folded.named_parameters() if name.startswith("inner.")}
+    assert inside == ({"conv.weight"} if made.config.conv else set())
     for received, expected in zip(folded(x, state, START), made(x, state, START), strict=True):
         torch.testing.assert_close(received, expected, rtol=1e-10, atol=1e-10)
     for received, expected in zip(folded.step(x[:, 0], state, START), made.step(x[:, 0], state, START), strict=True):
@@ -124,7 +136,7 @@ def test_what_rotates_before_the_feature_map_does_not_fold() -> None:
 
 @torch.no_grad()
 def test_dropped_positions_are_not_seen() -> None:
-    x, state = inputs()
+    x, state = inputs(mixer("rotary_drop"))
     for case, seen in (("rotary_drop", False), ("rotary_keep", True)):
         here, elsewhere = (mixer(case)(x, state, start)[0] for start in (START, [5, 0]))
         assert torch.equal(here[0], elsewhere[0]) != seen
@@ -134,7 +146,7 @@ def test_dropped_positions_are_not_seen() -> None:
 @torch.no_grad()
 def test_features_that_rotate_see_distances_alone() -> None:
     """From an empty state the number of the first position changes nothing: no text is too long for what it learnt."""
-    x, _ = inputs()
+    x, _ = inputs(mixer("rotary_after"))
     for case, same in (("rotary_after", True), ("rotary_keep", False)):
         made = mixer(case)
         state = {s.name: torch.zeros(s.dims(B), dtype=torch.float64) for s in made.state_spec()}
@@ -155,6 +167,19 @@ def test_heads_have_their_own_maps_unless_shared() -> None:
     assert (own.of_queries, own.of_keys) == (own.q, own.k)
     assert shared.of_keys is shared.of_queries is shared.q
     assert [name for name, _ in shared.named_parameters()] == ["q.weight", "q.bias"]
+
+
+@torch.no_grad()
+def test_a_convolution_and_an_output_gate_start_as_nothing() -> None:
+    plain = layer(GPT2, LINEAR).double()
+    both = layer(GPT2, dataclasses.replace(LINEAR, conv=4, output_gate=True)).double()
+    missing, unexpected = both.load_state_dict(plain.state_dict(), strict=False)
+    assert not unexpected
+    assert missing == ["inner.output_gate.weight", "inner.output_gate.offset", "inner.conv.weight"]
+    first, second = Alone(GPT2, plain), Alone(GPT2, both)
+    x, state = inputs(first)
+    more = state | {"conv": torch.randn(both.state_spec()[-1].dims(B), dtype=torch.float64)}
+    torch.testing.assert_close(second(x, more)[0], first(x, state)[0], rtol=1e-12, atol=1e-12)
 
 
 def test_state_spec() -> None:
@@ -220,7 +245,7 @@ def test_guard_is_the_reference_guard(guard: Guard, expected: list[float]) -> No
 
 def test_every_weight_learns() -> None:
     made = mixer("plain")
-    x, state = inputs()
+    x, state = inputs(made)
     made(x, state)[0].square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None

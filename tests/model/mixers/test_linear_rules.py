@@ -57,7 +57,7 @@ def maps(made: Alone, x: Tensor, start: list[int] | None = None) -> list[np.ndar
     plain = Alone(made.model, layer(made.model, config).double())
     plain.load_state_dict({name: w for name, w in made.state_dict().items() if ".gates." not in name})
     heads = plain.heads(x, start)
-    q, k, control = plain.features(heads, TorchOps(x.shape[1]))
+    q, k, _, control, *_ = plain.features(heads, {}, TorchOps(x.shape[1]))
     assert control == Control()
     return [part.transpose(1, 2).numpy() for part in (q, k, heads.v)]
 

@@ -47,8 +47,8 @@ def test_it_is_what_was_read_before_the_text(case: str) -> None:
     """A memory has no place in the text: its keys are not rotated."""
     made, x = mixer(case)
     heads, ops = made.heads(x, START), TorchOps(N + T)
-    q, k, _ = made.features(heads, ops)
-    remembered = made.maps.of_keys(made.memory.k[None], False, ops)  # (1, G, N, K)
+    q, k, *_ = made.features(heads, {}, ops)
+    remembered = made.maps.of_keys.of(made.memory.k[None], False, ops)  # (1, G, N, K)
     before, values = (
         torch.cat([first.expand(B, -1, -1, -1), rest], 2)
         for first, rest in ((remembered, k), (made.memory.v[None], heads.v))
