@@ -29,6 +29,7 @@ from t2r_export.training.best import Kept
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
+from t2r_export.training.positions import check_starts, usual_starts
 from t2r_export.training.state import TrainingState, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import UserError
@@ -135,6 +136,7 @@ def _inputs(
     limit = loaded.config.max_positions
     if limit is not None and config.window > limit:
         raise UserError(f"a length of at most {limit}, the model's last position", f"{config.window}", "shorten it")
+    check_starts(config, loaded.model)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
     return teacher, corpus, config, identity, notes
 
@@ -145,6 +147,8 @@ def _suited(
     """What nobody chose, as it suits the models and the text; a line for each of it that is not the usual."""
     asked, notes = config, []
     config = config.for_model(student.config.width, student.config.max_positions, corpus.row)
+    if asked.start_positions is None:
+        config = dataclasses.replace(config, start_positions=usual_starts(student.model))
     if asked.length is None and config.window != LENGTH:
         whose = "the model's context" if corpus.row is None else "the rows' length"
         notes.append(f"windows of {config.window} tokens, {whose}")

@@ -210,6 +210,21 @@ def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneCon
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
+def test_where_windows_start_is_a_part_of_the_run(config: FinetuneConfig, tmp_path: Path) -> None:
+    """A student of a rotary model gets them unasked; another number gives another model."""
+    finetune(config)
+    assert checkpoint.load(config.output).provenance["finetune"][0]["start_positions"] == 4096
+    other = dataclasses.replace(config, output=tmp_path / "other.pt", start_positions=0)
+    finetune(other)
+    assert checkpoint.load(other.output).provenance["finetune"][0]["start_positions"] == 0
+    assert changed(config.output, other.output)
+    window = texts.write_student(tmp_path / "window.pt", mixer=WindowConfig(5, 1))
+    with pytest.raises(UserError, match="0 start positions; received 9, and layers whose buffers"):
+        finetune(
+            dataclasses.replace(other, model=window, plan=parse_plan("distill", "1"), start_positions=9, force=True)
+        )
+
+
 @pytest.mark.parametrize("first, last, same", [(38, 40, True), (36, 38, False)])
 def test_nothing_reads_the_test_part_but_the_report(
     config: FinetuneConfig, tmp_path: Path, first: int, last: int, same: bool

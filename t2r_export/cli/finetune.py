@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import force_option, json_option, show, table
-from t2r_export.config.finetune import LENGTH, STAGES, USUAL_STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import LENGTH, STAGES, START_POSITIONS, USUAL_STAGES, FinetuneConfig, parse_plan
 
 FILE = click.Path(path_type=Path)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
@@ -52,6 +52,12 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     type=int,
     help=f"Window length in tokens.  [default: {LENGTH}, or the model's context if that is shorter, or the rows' of "
     "a .npy]",
+)
+@click.option(
+    "--start-positions",
+    type=int,
+    help=f"Start windows at one of N positions, drawn at random; 0 is at 0.  [default: {START_POSITIONS} where feature "
+    "maps are behind a rotation, else 0]",
 )
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")

@@ -15,7 +15,9 @@ from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
 MAX_STEPS = 1 << 40
+MAX_START = 1 << 30  # a position is an int32
 LENGTH = 256  # tokens
+START_POSITIONS = 4096  # of windows, where a student needs them (t2r_export.training.positions)
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
 OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
 DEVICES = ("auto", "cpu", "cuda")
@@ -125,6 +127,7 @@ class FinetuneConfig:
     batch: int = 16  # windows per step, over all processes
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
+    start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
     lora_rank: int = 8
     lora_alpha: float = 16.0  # alpha / rank scales an adapter's output
@@ -148,6 +151,8 @@ class FinetuneConfig:
             size("length", self.length, MAX_STEPS)
         for name in ("batch", "checkpoint_every", "validate_every", "lora_rank"):
             size(name, getattr(self, name), MAX_STEPS)
+        if self.start_positions is not None:
+            size("start_positions", self.start_positions, MAX_START, least=0)
         size("seed", self.seed, MAX_STEPS, least=0)
         assert self.shares
         _between("clip", self.clip, 0, math.inf)
@@ -204,6 +209,7 @@ class FinetuneConfig:
             "batch",
             "hidden",
             "cross_entropy",
+            "start_positions",
             "warmup",
             "optimizer",
             "weight_decay",

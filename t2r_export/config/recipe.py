@@ -50,7 +50,9 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
     "steps": TEXT,
     "lr": TEXT,
     **dict.fromkeys(("optimizer", "precision", "device"), TEXT),
-    **dict.fromkeys(("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every"), WHOLE),
+    **dict.fromkeys(
+        ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions"), WHOLE
+    ),
     **dict.fromkeys(
         ("hidden", "cross_entropy", "lora_alpha", "warmup", "weight_decay", "clip"),
         NUMBER,

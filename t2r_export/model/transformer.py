@@ -141,9 +141,9 @@ class Transformer(nn.Module):
         """ids (B,) int64, states -> logits (B, vocabulary) and the states after this token."""
         return self.run(ids, states, self.ops(None))
 
-    def traces(self, ids: Tensor) -> list[BlockTrace[Tensor]]:
-        """What happens inside every block for ids (B, T), from the initial states: rows (B·T, D)."""
-        states = self.init_state(len(ids))
+    def traces(self, ids: Tensor, states: State[Tensor] | None = None) -> list[BlockTrace[Tensor]]:
+        """What happens inside every block for ids (B, T), from `states` (default: the initial ones): rows (B·T, D)."""
+        states = self.init_state(len(ids)) if states is None else states
         step = self.context(states, self.ops(ids.shape[1]))
         return list(self.trace(self.embed(ids, step), states, step))
 

@@ -36,8 +36,9 @@ def _combined(name: str, values: list[float]) -> float:
     return max(values) if name.startswith("largest") else sum(values) / len(values)
 
 
-def first_not_finite(stage: Stage, windows: Tensor) -> str | None:
-    """Where a value first is not finite when a stage computes the loss of a batch, and its gradients.
+def first_not_finite(stage: Stage, *batch: Tensor | None) -> str | None:
+    """Where a value first is not finite when a stage computes the loss of a batch (what its `forward` takes), and its
+    gradients.
 
     Searched in the order of computation: weights, then the modules' outputs, then gradients, from the loss back to the
     first layer. Leaves no gradients behind.
@@ -51,7 +52,7 @@ def first_not_finite(stage: Stage, windows: Tensor) -> str | None:
     found: list[str] = []
     hooks = [module.register_forward_hook(_watch(name, found)) for name, module in stage.named_modules() if name]
     try:
-        loss = stage(windows)
+        loss = stage(*batch)
     finally:
         for hook in hooks:
             hook.remove()

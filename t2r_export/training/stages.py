@@ -27,6 +27,7 @@ from t2r_export.model.transformer import Block, BlockTrace, Transformer
 from t2r_export.training import lora
 from t2r_export.training.losses import Divergence, next_token_loss, squared_error, variance
 from t2r_runtime.errors import UserError
+from t2r_runtime.signature import POSITION
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,14 @@ class Stage(nn.Module):
     def device(self) -> torch.device:
         return self.student.embedding.weight.device
 
-    def forward(self, windows: Tensor) -> Tensor:
-        """windows (B, T+1) int64 -> the loss, a float32 scalar: a mean over tokens."""
+    def states(self, windows: Tensor, start: Tensor | None) -> State[Tensor]:
+        """What the student reads windows from: its initial states, with positions counted from `start`."""
+        states = self.student.init_state(len(windows))
+        return states if start is None else {**states, POSITION: start}
+
+    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
+        """windows (B, T+1) int64, the student's position at their start (B,) int32 (default: 0) -> the loss, a float32
+        scalar: a mean over tokens."""
         raise NotImplementedError
 
 
@@ -152,10 +159,10 @@ class LayerwiseStage(Stage):
         traces = self.teacher_traces(windows)
         self.variance.copy_(variance([self.target_delta(blocks[n]) for n in self.new] for blocks in traces))
 
-    def forward(self, windows: Tensor) -> Tensor:
+    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
         assert self.teacher is not None
         ids = windows[:, :-1]
-        states = self.student.init_state(len(ids))
+        states = self.states(windows, start)
         with torch.no_grad():
             blocks = self.teacher.traces(ids)
             step = self.student.context(states, self.student.ops(ids.shape[1]))
@@ -241,13 +248,13 @@ class Distill(Stage):
         if self.loss_weights.hidden:
             self.variance.copy_(variance([b.output for b in blocks] for blocks in self.teacher_traces(windows)))
 
-    def forward(self, windows: Tensor) -> Tensor:
+    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
         assert self.teacher is not None
         ids = windows[:, :-1]
         with torch.no_grad():
             theirs = self.teacher.traces(ids)
             target = self.teacher.logits_of(theirs, len(ids))
-        ours = self.student.traces(ids)
+        ours = self.student.traces(ids, self.states(windows, start))
         logits = self.student.logits_of(ours, len(ids))
         loss: Tensor = Divergence.apply(logits.flatten(0, 1), target.flatten(0, 1))
         if self.loss_weights.hidden:
@@ -261,8 +268,9 @@ class Distill(Stage):
 class Task(Stage):
     """Cross-entropy of the text. Also trains a model from random weights."""
 
-    def forward(self, windows: Tensor) -> Tensor:
-        return next_token_loss(self.student(windows[:, :-1]), windows) + self.penalty()
+    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
+        logits = self.student(windows[:, :-1], self.states(windows, start))
+        return next_token_loss(logits, windows) + self.penalty()
 
 
 def _mixer_parameters(block: Block) -> set[str]:

@@ -1,9 +1,9 @@
 """The saved state of a training run: all that `--resume` needs to continue as if there had been no interruption.
 
-The order of the data and the learning rate are functions of the step, redrawn feature maps follow from the previous
-draw, and nothing else in training is random: so the weights, those of the stage's best validation, the optimizer's
-moments and two counters are the whole state. The file is beside the output and is replaced as a whole: a kill at any
-moment leaves the previous one.
+The order of the data, the positions where it starts and the learning rate are functions of the step, redrawn feature
+maps follow from the previous draw, and nothing else in training is random: so the weights, those of the stage's best
+validation, the optimizer's moments and two counters are the whole state. The file is beside the output and is replaced
+as a whole: a kill at any moment leaves the previous one.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
+from t2r_export.training.positions import draw_starts
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
 from t2r_runtime.errors import UserError, printable
@@ -109,7 +110,7 @@ class Trainer:
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, peak, self.config.warmup)
-            pending.append(self._step(module, optimizer, guard, parameters, self._share(before + step), rate))
+            pending.append(self._step(module, optimizer, guard, parameters, self._batch(before + step), rate))
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = done % self.config.validate_every == 0 or done == plan.steps
@@ -133,10 +134,14 @@ class Trainer:
             self.log.message(line)
         lora.merge(self.student)
 
-    def _share(self, step: int) -> Tensor:
-        """This process's rows of the global batch of a step, on its device."""
-        rows = self.windows(step)[self.accelerator.process_index :: self.accelerator.num_processes]
-        return rows.to(self.device, non_blocking=True)
+    def _batch(self, step: int) -> tuple[Tensor, Tensor | None]:
+        """This process's rows of the global batch of a step, on its device: windows, and where they start."""
+        mine = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
+        rows, count = self.windows(step)[mine].to(self.device, non_blocking=True), self.config.start_positions
+        if not count:
+            return rows, None
+        starts = draw_starts(count, self.config.batch, self.config.seed, step)[mine]
+        return rows, starts.to(self.device, non_blocking=True)
 
     def _step(
         self,
@@ -144,14 +149,14 @@ class Trainer:
         optimizer: Any,
         guard: DivergenceGuard,
         parameters: list[nn.Parameter],
-        windows: Tensor,
+        batch: tuple[Tensor, Tensor | None],
         rate: float,
     ) -> Tensor:
         """One update. Returns loss and gradient norm (2,) on the device: reading them would wait for it."""
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            loss = module(windows)
+            loss = module(*batch)
         self.accelerator.backward(loss)
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
         guard(norm)
@@ -172,7 +177,7 @@ class Trainer:
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-                where = first_not_finite(stage, self._share(before + step))
+                where = first_not_finite(stage, *self._batch(before + step))
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {name}, "
                 f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "

@@ -1,0 +1,125 @@
+"""Windows that start at positions drawn at random: what is drawn, whom it is for, and that only features notice."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import small
+import texts
+from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_plan
+from t2r_export.config.mixers import LinearConfig, MixerConfig
+from t2r_export.convert import convert
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.positions import check_starts, draw_starts, usual_starts
+from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer
+from t2r_runtime.errors import UserError
+
+START = torch.tensor([5, 4000, 77], dtype=torch.int32)
+
+
+def windows() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(texts.TEACHER.vocab_size, (len(START), small.T + 1), generator=generator)
+
+
+def loss(stage: Stage, start: torch.Tensor | None) -> float:
+    return float(stage(windows(), start).detach())
+
+
+def test_positions_are_a_function_of_seed_and_step() -> None:
+    drawn = torch.stack([draw_starts(4096, 64, 0, step) for step in range(50)])
+    assert drawn.dtype == torch.int32
+    assert 0 <= int(drawn.min()) < 20 and 4076 < int(drawn.max()) < 4096
+    assert float(drawn.float().mean()) == pytest.approx(2047.5, abs=100)
+    assert len({tuple(row) for row in drawn.tolist()}) == 50
+    assert torch.equal(draw_starts(4096, 64, 0, 7), drawn[7])
+    assert not torch.equal(draw_starts(4096, 64, 1, 7), drawn[7])
+    assert set(draw_starts(1, 9, 0, 0).tolist()) == {0}
+
+
+@pytest.mark.parametrize("kind", [Transfer, Align, Distill, Task])
+def test_only_feature_maps_behind_a_rotation_notice(kind: type[Stage]) -> None:
+    teacher = small.model(texts.TEACHER)
+    keep = kind(convert(teacher, LinearConfig(small.K)), teacher)
+    assert loss(keep, START) != pytest.approx(loss(keep, None), rel=1e-3)
+    assert loss(keep, START * 0) == loss(keep, None)
+    after = kind(convert(teacher, LinearConfig(6, positions="after")), teacher)
+    assert loss(after, START) == pytest.approx(loss(after, None), rel=1e-4)
+
+
+def test_a_softmax_layer_beside_them_does_not() -> None:
+    teacher = small.model(texts.TEACHER)
+    student = Distill(small.model(texts.TEACHER), teacher, LossWeights(hidden=1.0))
+    assert loss(student, START) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("rotary_keep", START_POSITIONS),
+        ("hybrid", START_POSITIONS),  # linear beside softmax
+        ("gated_rotary", START_POSITIONS),
+        ("rotary_drop", 0),
+        ("rotary_after", 0),
+        ("window_rotary", 0),
+        ("hybrid_sum", 0),
+        ("sinusoidal", 0),
+        ("learned", 0),
+        ("lstm", 0),
+    ],
+)
+def test_who_gets_them_unasked(name: str, expected: int) -> None:
+    assert usual_starts(small.model(name)) == expected
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        ("window_rotary", {}, "0 start positions; received 9, and layers whose buffers are filled in the order of pos"),
+        ("lstm", {}, "0 start positions for a student that counts none; received 9"),
+        ("learned", {"length": 33}, "start positions of at most 8, so that windows end within the learned table; rec"),
+        (
+            "sinusoidal",
+            {},
+            "no comparison of hidden states, which sinusoidal positions are a part of, at other positions",
+        ),
+    ],
+)
+def test_who_cannot_have_them(name: str, changes: dict[str, Any], message: str) -> None:
+    assert small.GPT2.max_positions == 40
+    path = Path("x.pt")
+    options: dict[str, Any] = {"length": 16, "start_positions": 9, **changes}
+    config = FinetuneConfig(model=path, output=path, data=(), plan=parse_plan("distill", "1"), **options)
+    with pytest.raises(UserError) as caught:
+        check_starts(config, small.model(name))
+    assert message in str(caught.value)
+    check_starts(dataclasses.replace(config, start_positions=0), small.model(name))
+    if name in ("learned", "sinusoidal"):
+        check_starts(dataclasses.replace(config, start_positions=8, hidden=0.0), small.model(name))
+
+
+@pytest.mark.parametrize("layer", [LinearConfig(small.K), LinearConfig(small.K, update_rule="gated", gate="data")])
+def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
+    """A student that learned to copy its teacher at far positions copies it better there than one that learned at 0."""
+    teacher = small.model(texts.TEACHER)
+    far = torch.full((len(START),), 1000, dtype=torch.int32)
+    losses = []
+    for starts in (None, far):
+        stage = Transfer(convert(teacher, layer), teacher)
+        optimizer = torch.optim.Adam(stage.trainable().values(), lr=0.03)
+        for _ in range(30):
+            optimizer.zero_grad()
+            stage(windows(), starts).backward()
+            optimizer.step()
+        losses.append(loss(stage, far))
+    assert losses[1] < 0.9 * losses[0]
+
+
+def test_a_student_of_another_kind_is_left_alone() -> None:
+    model = Transformer(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))
+    assert usual_starts(model) == 0
