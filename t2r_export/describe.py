@@ -17,7 +17,7 @@ from t2r_export.config.layers import ranges
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.graph.contents import contents
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PREFIX, Signature, StateSpec
+from t2r_runtime.signature import PREFIX, Signature, StateSpec, wrap_length
 
 if TYPE_CHECKING:
     from t2r_export.model.mixers.base import Mixer
@@ -66,6 +66,9 @@ class Description:
     @property
     def reach(self) -> str:
         """How far the model's positions go."""
+        wrap = wrap_length(self.past_end or "refuse")
+        if wrap is not None:
+            return f"no end, absolute positions modulo {wrap}"
         if self.max_positions is None:
             return "no end"
         clamped = self.past_end == "clamp"

@@ -64,7 +64,7 @@ def export(
 def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportReport]:
     """What `export` writes, and its report, of no files yet; raises what `export` raises."""
     model, folds = fold(checkpoint.model)
-    model.positions.past_end = config.past_end
+    model.end_positions(config.past_end)
     target = find(config.target)
     if config.top_k is not None and config.top_k > model.config.vocab_size:
         raise UserError(

@@ -82,7 +82,7 @@ def verify(
     unfolded = assemble(checkpoint.config, checkpoint.model.state_dict())  # the same weights
     # the graph's own choice, so that a clamped graph is compared with a clamped model
     for each in (model, unfolded):
-        each.positions.past_end = signature.past_end
+        each.end_positions(signature.past_end)
     _same_interface(decoder, model)
     eager = unfolded if reference == "float32" else copy.deepcopy(unfolded).double()
     both = SideBySide(eager, decoder, model.state_spec(), torch.Generator().manual_seed(seed))

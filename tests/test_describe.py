@@ -125,6 +125,7 @@ def test_reach(tmp_path: Path) -> None:
     assert made.reach == graph.reach == f"{POSITIONS} positions"
     assert both(tmp_path, past_end="clamp")[1].reach == f"{POSITIONS} positions, then its last one"
     assert both(tmp_path, "rotary_keep")[1].reach == "no end"
+    assert both(tmp_path, past_end="wrap:8")[1].reach == "no end, absolute positions modulo 8"
 
 
 def test_details(tmp_path: Path) -> None:

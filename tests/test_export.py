@@ -206,7 +206,10 @@ def test_external_data(tmp_path: Path) -> None:
         ({"batch": 65537}, "expected a batch from 1 to 65536; received 65537; correct --batch, or leave it out"),
         ({"top_k": 0}, "expected a number of largest logits of at least 1; received 0; correct --top-k"),
         ({"top_k": 18}, "expected at most 17 logits, the model's vocabulary; received 18; correct --top-k"),
-        ({"past_end": "wrap"}, "expected past_end of refuse, clamp; received 'wrap'; choose one of those"),
+        (
+            {"past_end": "wrap"},
+            "expected past_end of refuse, clamp or wrap:N, N of at least 1; received 'wrap'; choose one of those",
+        ),
         (
             {"state_layout": "flat"},
             "expected a state layout of layers, packed; received 'flat'; choose one of those",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, shorter, show, table
+from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.config.finetune import DEVICES, LENGTH, PARTS, SEPARATOR, Shares, usual_length
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
@@ -43,6 +44,7 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Largest number of windows per length; 0 is all.",
 )
+@past_end_option
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
 def command(
@@ -54,6 +56,7 @@ def command(
     test_share: float,
     separator: str,
     windows: int,
+    past_end: str,
     device: str,
     as_json: bool,
 ) -> None:
@@ -78,6 +81,7 @@ def command(
     from t2r_export.training.trainer import choose_device
 
     loaded = checkpoint.load(model)
+    loaded.model.end_positions(past_end)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
     found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.part(part), sizes, windows)

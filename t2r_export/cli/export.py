@@ -10,9 +10,10 @@ import click
 
 from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.output import json_option, note_each, show
+from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
-from t2r_export.config.export import PAST_ENDS, STATE_LAYOUTS, ExportConfig
+from t2r_export.config.export import STATE_LAYOUTS, ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.files import sha256_beside
@@ -30,13 +31,7 @@ from t2r_export.paths import check_outputs, existing_model, graph_outputs
     show_default=True,
     help="layers: state tensors per layer; packed: the same states of all layers in one tensor.",
 )
-@click.option(
-    "--past-end",
-    type=click.Choice(PAST_ENDS),
-    default="refuse",
-    show_default=True,
-    help="What a step past the end of a learned position table does: refuse, or repeat the last position.",
-)
+@past_end_option
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, shorter, show, size
+from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
@@ -33,10 +34,19 @@ FILE = click.Path(path_type=Path)
     help="Sampling temperature; 1 samples from the model's own probabilities.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the sampling.")
+@past_end_option
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
 def command(
-    model: Path, out: Path, tokens: int, length: int | None, temperature: float, seed: int, device: str, as_json: bool
+    model: Path,
+    out: Path,
+    tokens: int,
+    length: int | None,
+    temperature: float,
+    seed: int,
+    past_end: str,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
 
@@ -52,6 +62,7 @@ def command(
     from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)
+    loaded.model.end_positions(past_end)
     length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:
         ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, on_progress)

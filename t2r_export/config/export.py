@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from t2r_export.config.targets import find
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import GENERATE, PREFILL
+from t2r_runtime.signature import GENERATE, PAST_ENDS, PREFILL, is_past_end
 
 STATE_LAYOUTS = ("layers", "packed")
-PAST_ENDS = ("refuse", "clamp")
 MAX_BATCH = 1 << 16
 
 
@@ -22,7 +21,7 @@ class ExportConfig:
 
     batch: int | None = None  # None: any batch size
     state_layout: str = "layers"  # layers | packed
-    past_end: str = "refuse"  # refuse | clamp, for models with a learned position table
+    past_end: str = "refuse"  # refuse | clamp | wrap:N; see t2r_export.model.positions
     target: str = "portable"  # a key of TARGETS
     top_k: int | None = None  # the graph also gives this many of the largest logits
     prefill: bool = False  # a companion that reads a prompt at once
@@ -37,8 +36,7 @@ class ExportConfig:
             raise UserError(
                 f"a state layout of {', '.join(STATE_LAYOUTS)}", repr(self.state_layout), "choose one of those"
             )
-        if self.past_end not in PAST_ENDS:
-            raise UserError(f"past_end of {', '.join(PAST_ENDS)}", repr(self.past_end), "choose one of those")
+        check_past_end(self.past_end)
         if self.top_k is not None and self.top_k < 1:
             raise UserError("a number of largest logits of at least 1", str(self.top_k), "correct --top-k")
         if target.static and self.state_layout != "layers":
@@ -74,3 +72,13 @@ class ExportConfig:
     def companions(self) -> list[str]:
         """The roles of the graphs that are to lie beside the step graph."""
         return [role for role in (PREFILL, GENERATE) if getattr(self, role)]
+
+
+def check_past_end(value: str) -> None:
+    """Refuse what `--past-end` cannot be, whatever the model.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if not is_past_end(value):
+        raise UserError(f"past_end of {PAST_ENDS}, N of at least 1", repr(value), "choose one of those")

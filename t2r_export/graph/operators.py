@@ -127,6 +127,9 @@ class Operators(Recorder, Ops[Value]):
     def minimum(self, x: Value, high: float) -> Value:
         return self._binary("Min", x, high)
 
+    def remainder(self, x: Value, divisor: int) -> Value:
+        return self.sub(x, self.mul(self.div(x, divisor), divisor))  # no Mod, which WebGPU lacks
+
     def matmul(self, a: Value, b: Value) -> Value:
         assert a.shape[-1] == b.shape[-2], (a, b)
         return self.emit("MatMul", [a, b], (*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
@@ -252,11 +255,10 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Pad", [x, ends, zero, self.constant(axes, "int64")], shape)
 
     def digits(self, x: Value, base: int, count: int) -> Value:
-        # no Mod, which WebGPU lacks; base^count would be past the end of an int32, the quotients are not
+        # base^count would be past the end of an int32, the quotients are not
         places = range(count)
         quotients = self.div(self.unsqueeze(x, -1), self.constant([base**i for i in places], x.dtype))
-        rest = self.sub(quotients, self.mul(self.div(quotients, base), base))
-        return self.add(rest, self.constant([i * base for i in places], x.dtype))
+        return self.add(self.remainder(quotients, base), self.constant([i * base for i in places], x.dtype))
 
 
 def _last_kept(x: Value) -> bool:

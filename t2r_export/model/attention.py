@@ -81,7 +81,8 @@ class Attention(Mixer):
         plain = q
         if self.rotates:
             assert self.sizes.rope is not None
-            q, k = ops.split(apply_rope(both, step.rotation(self.sizes.rope), ops), [H, G], axis=1)
+            rotation = (step.absolute_rotation if self.inner.absolute else step.rotation)(self.sizes.rope)
+            q, k = ops.split(apply_rope(both, rotation, ops), [H, G], axis=1)
         return Heads(q, k, ops.split_heads(v, G), plain, x)
 
     def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:

@@ -106,6 +106,10 @@ class Ops(ABC, Generic[T]):
         """Elementwise min(x, high)."""
 
     @abstractmethod
+    def remainder(self, x: T, divisor: int) -> T:
+        """Integers 0 <= x (…) modulo `divisor`, of the dtype of x."""
+
+    @abstractmethod
     def relu(self, x: T) -> T: ...
 
     @abstractmethod

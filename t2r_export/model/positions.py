@@ -9,6 +9,10 @@ its sine: WebGPU promises the sine of a small angle to 2^-11 and no more (WGSL, 
 an accelerator that works in float16 cannot tell position 2,049 from 2,048. So the position is cut into digits, each
 digit's rotation is looked up, and rotations are multiplied as complex numbers are: right to float32's last digit at
 every position an int32 can hold, on every provider, for a table of 1,024 rows.
+
+With past_end wrap:N, every use of an absolute position, as an angle or as a row, is of the position modulo N. What sees
+distances alone (windows, softmax layers, features that rotate behind φ) keeps the position as it is counted, since a
+distance across the end of N would be another one.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.ops import Ops, T
 from t2r_runtime.errors import UserError
+from t2r_runtime.signature import wrap_length
 
 BASE, DIGITS = 256, 4  # of a position: 2^32 of them
 
@@ -37,7 +42,12 @@ class Rotation(NamedTuple, Generic[T]):
 class Positions(nn.Module):
     """The kind `none`, and the base of the others: adds nothing to the embeddings."""
 
-    past_end = "refuse"  # clamp: every position past a table's end is its last one
+    past_end = "refuse"  # clamp: every position past a table's end is its last one; wrap:N: all are modulo N
+
+    @property
+    def wrap(self) -> int | None:
+        """N of wrap:N."""
+        return wrap_length(self.past_end)
 
     def embed(self, x: T, position: T, ops: Ops[T]) -> T:
         """Token embeddings, rows (N, D), with what their position (N,) adds to them."""
@@ -60,7 +70,7 @@ class LearnedPositions(Positions):
             raise UserError(
                 f"positions 0 to {rows - 1}, the rows of the learned table",
                 f"position {int(position.max())}",
-                "start a new text, or choose past_end='clamp'",
+                "start a new text, or choose another past_end",
             )
         return ops.add(x, ops.embedding(position, self.table.weight))
 

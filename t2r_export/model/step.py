@@ -20,10 +20,11 @@ class Step(Generic[T]):
         ops: the operators to compute with, or to record with.
         start: (B,) int32, tokens that each sequence has read before; None in a model that counts none.
         ropes: the model's rotations; a layer names its own by number.
+        wrap: the number that absolute positions are counted modulo; None where they are not.
     """
 
-    def __init__(self, ops: Ops[T], start: T | None, ropes: Sequence[Rope]) -> None:
-        self.ops, self.ropes = ops, ropes
+    def __init__(self, ops: Ops[T], start: T | None, ropes: Sequence[Rope], wrap: int | None = None) -> None:
+        self.ops, self.ropes, self.wrap = ops, ropes, wrap
         self._start = start
         self._shared: dict[Hashable, Any] = {}
 
@@ -42,6 +43,11 @@ class Step(Generic[T]):
         """(B, T) int32, of each token."""
         return self._advanced[0]
 
+    @cached_property
+    def place(self) -> T:
+        """(B, T) int32, the absolute position of each token: `position`, modulo `wrap` where there is one."""
+        return self.position if self.wrap is None else self.ops.remainder(self.position, self.wrap)
+
     @property
     def after(self) -> T:
         """(B,) int32, tokens read after these."""
@@ -51,6 +57,27 @@ class Step(Generic[T]):
     def numbers(self) -> T:
         """(B, 1, T, 1) float32, the position of each token."""
         return self.ops.reshape(self.ops.cast(self.position, "float32"), (0, 1, -1, 1))
+
+    def absolute_rotation(self, rope: int) -> Rotation[T]:
+        """cos and sin (B, 1, T, F) at each token's `place`, for what meets nothing that was rotated at another."""
+        if self.wrap is None:
+            return self.rotation(rope)
+        found: Rotation[T] = self.shared(("place", rope), lambda: self.ropes[rope].at(self.place, self.ops))
+        return found
+
+    def rotation_to_place(self, rope: int, behind: int) -> Rotation[T]:
+        """What brings keys that stand so many tokens behind, rotated at their position, to their `place`."""
+
+        def compute() -> Rotation[T]:
+            ops, wrap = self.ops, self.wrap
+            assert wrap is not None
+            position = ops.sub(self.position, behind)
+            position = ops.sub(position, ops.minimum(position, 0))  # before the first token nothing stands
+            cos, sin = self.ropes[rope].at(ops.sub(position, ops.remainder(position, wrap)), ops)
+            return Rotation(cos, ops.mul(sin, -1.0))
+
+        found: Rotation[T] = self.shared(("to place", rope, behind), compute)
+        return found
 
     def rotation(self, rope: int, last: int | None = None, ahead: int = 0) -> Rotation[T]:
         """cos and sin (B, 1, T, F) at each token's position, so many tokens ahead of it, or at `last` past it."""

@@ -80,6 +80,9 @@ class TorchOps(Ops[Tensor]):
     def minimum(self, x: Tensor, high: float) -> Tensor:
         return torch.clamp(x, max=high)
 
+    def remainder(self, x: Tensor, divisor: int) -> Tensor:
+        return x % divisor
+
     def relu(self, x: Tensor) -> Tensor:
         return F.relu(x)
 

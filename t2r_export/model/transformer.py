@@ -21,7 +21,8 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rope, build_positions
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
-from t2r_runtime.signature import BATCH, MAX_STATE_BYTES, POSITION, StateSpec, require_bounded
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import BATCH, MAX_STATE_BYTES, POSITION, StateSpec, require_bounded, wrap_length
 
 
 class Norm(nn.Module):
@@ -125,6 +126,26 @@ class Transformer(nn.Module):
         asked = any(mixer.needs_position for block in self.blocks for mixer in block.mixers)
         self.counts = config.position != "none" or config.rotates or asked
 
+    def end_positions(self, past_end: str) -> None:
+        """Choose what is beyond the model's last position: one of t2r_runtime.signature.PAST_ENDS.
+
+        Raises:
+            UserError: a wrap past the end of a learned table.
+        """
+        wrap, end = wrap_length(past_end), self.config.max_positions
+        if wrap is not None and end is not None and wrap > end:
+            raise UserError(
+                f"past_end wrap:N with N of at most {end}, where this model's positions end",
+                past_end,
+                "choose a smaller N",
+            )
+        self.positions.past_end = past_end
+
+    @property
+    def reach(self) -> int | None:
+        """The most tokens that a text can have; None where there is no end."""
+        return self.config.max_positions if self.positions.past_end == "refuse" else None
+
     # -- torch
 
     def forward(self, ids: Tensor, states: State[Tensor] | None = None) -> Tensor:
@@ -182,7 +203,7 @@ class Transformer(nn.Module):
 
     def context(self, states: State[T], ops: Ops[T]) -> Step[T]:
         """What the layers may ask while tokens are read from these states on."""
-        return Step(ops, states[POSITION] if self.counts else None, self.ropes)
+        return Step(ops, states[POSITION] if self.counts else None, self.ropes, self.positions.wrap)
 
     def embed(self, ids: T, step: Step[T]) -> T:
         """What the first block sees: rows (N, D)."""
@@ -191,7 +212,7 @@ class Transformer(nn.Module):
         if self.config.embedding_scale != 1.0:
             x = ops.mul(x, self.config.embedding_scale)
         if self.config.position != "none":
-            x = self.positions.embed(x, ops.reshape(step.position, (-1,)), ops)
+            x = self.positions.embed(x, ops.reshape(step.place, (-1,)), ops)
         return x
 
     def trace(self, x: T, states: State[T], step: Step[T]) -> Iterator[BlockTrace[T]]:

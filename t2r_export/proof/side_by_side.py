@@ -118,13 +118,13 @@ class SideBySide:
     def prefix(self) -> int:
         """Tokens read for a random state: as many as the longest memory needs, up to half of what fits."""
         wanted = max(mixer.memory_length() for block in self.model.blocks for mixer in block.mixers)
-        end = self.model.config.max_positions
+        end = self.model.reach
         return max(PREFIX_TOKENS, wanted if end is None else min(wanted, end // 2))
 
     def room(self, used: int, wanted: int) -> int:
         """How many of the wanted tokens fit behind the used ones, where positions end."""
-        end = self.model.config.max_positions
-        if end is None or self.model.positions.past_end == "clamp":
+        end = self.model.reach
+        if end is None:
             return wanted
         if end <= used:
             raise UserError(f"a model that reaches past {used} positions", f"max_positions {end}", "nothing to verify")

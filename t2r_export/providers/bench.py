@@ -186,7 +186,7 @@ def _opened(graph: Path, config: BenchConfig) -> Iterator[Worker]:
 
 
 def _require_positions(signature: Signature, config: BenchConfig) -> None:
-    needed, end = config.prompt + config.warmup + config.steps, signature.max_positions
+    needed, end = config.prompt + config.warmup + config.steps, signature.reach
     if end is not None and needed > end:
         raise UserError(
             f"a prompt, warm-up and steps of at most {end} tokens, where this model's positions end",

@@ -73,7 +73,7 @@ def evaluate_lengths(model: Transformer, tokens: Tensor, lengths: Sequence[int],
     Raises:
         UserError: a length that the model's positions or the text do not reach.
     """
-    limit = model.config.max_positions
+    limit = model.reach
     for length in lengths:
         if not 4 <= length <= (limit or length):
             received, end = str(length), "" if limit is None else f" to {limit}, the model's last position"

@@ -40,7 +40,7 @@ def sample(
     Raises:
         UserError: a number out of range, a length past the model's last position, logits that are not finite.
     """
-    limit = model.config.max_positions
+    limit = model.reach
     if not 1 <= count <= MAX_TOKENS:
         raise UserError(f"1 to {MAX_TOKENS} tokens to write", str(count), "correct the number")
     if not 1 <= length <= (limit or MAX_TOKENS):

@@ -172,3 +172,23 @@ def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path
     assert done["length"] == 32 and [stage["steps"] for stage in done["stages"]] == [1, 1]
     _, err = run(capsys, *tuned, "--force", "--length", 256, code=2)
     assert "expected a length of at most 32" in err
+
+
+def test_positions_that_wrap_have_no_end(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    short = dataclasses.replace(CONFIG, position="learned", max_positions=16)
+    checkpoint.save(tmp_path / "short.pt", Transformer(short), letter_tokenizer(), {})
+    text, ids, model = folder / "text.txt", tmp_path / "ids.npy", tmp_path / "short.pt"
+    long = ["sample", model, ids, "--tokens", 90, "--length", 40]
+    assert "expected a length from 1 to 16; received 40" in run(capsys, *long, code=2)[1]
+    assert run(capsys, *long, "--past-end", "wrap:16")[0].startswith(f"{ids}: 90 tokens")
+    found = {}
+    for past_end in ("wrap:16", "wrap:5", "clamp"):
+        measured = ["evaluate", model, text, "--lengths", "16,40", "--part", "all", "--past-end", past_end, "--json"]
+        found[past_end] = [row["nats"] for row in json.loads(run(capsys, *measured)[0])["lengths"]]
+    plain = json.loads(run(capsys, "evaluate", model, text, "--lengths", 16, "--part", "all", "--json")[0])
+    assert found["wrap:16"][0] == found["clamp"][0] == plain["lengths"][0]["nats"] != found["wrap:5"][0]
+    assert len({nats[1] for nats in found.values()}) == 3
+    _, err = run(capsys, "evaluate", model, text, "--past-end", "wrap:17", code=2)
+    assert "expected past_end wrap:N with N of at most 16, where this model's positions end; received wrap:17" in err
+    _, err = run(capsys, "export", model, tmp_path / "g.onnx", "--past-end", "round", code=2)
+    assert "expected past_end of refuse, clamp or wrap:N, N of at least 1; received 'round'" in err

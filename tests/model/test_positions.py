@@ -58,7 +58,7 @@ def test_learned_ends_with_a_message() -> None:
         made.embed(torch.zeros(2, WIDTH), torch.tensor([3, POSITIONS], dtype=torch.int32), TORCH)
     assert str(caught.value) == (
         "expected positions 0 to 39, the rows of the learned table; received position 40; "
-        "start a new text, or choose past_end='clamp'"
+        "start a new text, or choose another past_end"
     )
 
 

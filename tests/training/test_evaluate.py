@@ -73,6 +73,15 @@ def test_lengths_are_evaluated_on_the_same_text() -> None:
     assert few.tokens == 24
 
 
+def test_where_positions_wrap_no_length_is_too_long() -> None:
+    model, tokens = small.model("learned"), windows(9).flatten()
+    expected = evaluate_lengths(model, tokens, [8])[0].nats
+    model.end_positions("wrap:9")
+    assert evaluate_lengths(model, tokens, [8])[0].nats == expected
+    (long,) = evaluate_lengths(model, tokens, [small.POSITIONS + 5])
+    assert math.isfinite(long.nats)
+
+
 def test_lengths_that_cannot_be() -> None:
     tokens = torch.zeros(100, dtype=torch.int32)
     with pytest.raises(UserError, match="lengths from 4 to 40, the model's last position; received 41"):

@@ -59,12 +59,12 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
             printable(", ".join(sorted(map(repr, stop)))),
             "use the tokenizer of this model",
         )
-    limit, read = signature.max_positions, stepper.position + prompt.array.size
-    if limit is not None and signature.past_end == "refuse" and read + max_tokens - 1 > limit:
+    limit, read = signature.reach, stepper.position + prompt.array.size
+    if limit is not None and read + max_tokens - 1 > limit:
         raise UserError(
             f"max_tokens of at most {max(limit - read + 1, 0)}: this model's positions end at {limit}",
             f"{max_tokens} after {read} tokens",
-            "ask for fewer, shorten the prompt, or export with --past-end clamp",
+            "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N",
         )
     return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -36,12 +37,26 @@ BATCH = "B"  # a dimension given by the caller, constant over a run
 GROWING = "T"  # a dimension that is 0 at the start and 1 longer after each step
 TOKENS = "N"  # a dimension given by the caller, anew in each run
 
+PAST_ENDS = "refuse, clamp or wrap:N"  # what a step past the end of the positions may do
+_WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
+
 PREFIX = "t2r."  # of every metadata key
 OPTIONAL = ("chat_template",)  # keys that are there only where they say something
 DTYPES = ("float32", "float16", "int32", "int64")
 MAX_STATE_BYTES = 1 << 31  # of all states at batch 1: what a stranger's graph may make us allocate, unless we say more
 MAX_VOCABULARY = 1 << 24  # so that logits are bounded too
 BATCH_STATES = 8  # times that, of all sequences side by side
+
+
+def is_past_end(value: object) -> bool:
+    """Whether it is one of `PAST_ENDS`, with a number as N."""
+    return isinstance(value, str) and (value in ("refuse", "clamp") or wrap_length(value) is not None)
+
+
+def wrap_length(past_end: str) -> int | None:
+    """N of wrap:N, under which absolute positions are counted modulo N; None where they are not."""
+    found = _WRAP.fullmatch(past_end)
+    return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True)
@@ -124,7 +139,7 @@ class Signature:
     eos_tokens: tuple[int, ...]
     batch: int | None  # None: any batch size
     max_positions: int | None  # None: runs on without end
-    past_end: str  # refuse | clamp: what a step past max_positions does
+    past_end: str  # refuse | clamp | wrap:N: what a step past max_positions does
     state_layout: str  # layers | packed
     layers: tuple[Mapping[str, Any], ...]  # one mixer config per layer: kind, feature map and size, guard, folded, …
     target: str  # portable | fused | standard | npu
@@ -141,6 +156,11 @@ class Signature:
     def chained(self) -> tuple[StateSpec, ...]:
         """The states that each step changes: all but the constant ones."""
         return tuple(spec for spec in self.states if not spec.constant)
+
+    @property
+    def reach(self) -> int | None:
+        """The most tokens that a text can have; None where there is no end."""
+        return self.max_positions if self.past_end == "refuse" else None
 
     def companion(self, role: str) -> Signature:
         """The signature of the step graph's companion of that role.
@@ -282,7 +302,7 @@ def _malformed(signature: Signature) -> list[str]:
         "vocab_size": count(signature.vocab_size) and signature.vocab_size <= MAX_VOCABULARY,
         "batch": signature.batch is None or count(signature.batch),
         "max_positions": signature.max_positions is None or count(signature.max_positions),
-        "past_end": signature.past_end in ("refuse", "clamp"),
+        "past_end": is_past_end(signature.past_end),
         "states": all(isinstance(name, str) for name in names)
         and len(set(names)) == len(names)
         and all(initial(spec) and type(spec.constant) is bool for spec in signature.states)

@@ -115,11 +115,10 @@ def require_room(stepper: Stepper, tokens: int) -> None:
     Raises:
         UserError: it ends before.
     """
-    signature, position = stepper.signature, stepper.position
-    limit = signature.max_positions
-    if limit is not None and signature.past_end == "refuse" and position + tokens > limit:
+    limit, position = stepper.signature.reach, stepper.position
+    if limit is not None and position + tokens > limit:
         raise UserError(
             f"at most {limit} tokens, where this model's positions end",
             f"{tokens} more after {position}",
-            "reset, read less, or export with --past-end clamp",
+            "reset, read less, or export with --past-end clamp or wrap:N",
         )

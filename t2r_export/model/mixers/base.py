@@ -120,6 +120,7 @@ class Packing:
 class AttentionMixer(Stateful):
     """What happens between q, k, v and the output of an attention layer."""
 
+    absolute = False  # whether a place in the text, not a distance, is what it sees of the rotation of q and k
     rotates = True  # whether the layer rotates q and k before; false: it does so itself, or not at all
 
     def __init__(self, sizes: HeadSizes, config: MixerConfig) -> None:

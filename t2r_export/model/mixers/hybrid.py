@@ -33,7 +33,7 @@ from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates
 from t2r_export.model.mixers.linear import attend
 from t2r_export.model.ops import State, T
-from t2r_export.model.positions import Rotation
+from t2r_export.model.positions import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
 
@@ -60,7 +60,7 @@ class HybridMixer(AttentionMixer):
         ops = step.ops
         evicted, after = self.near.append(heads, state, step)
         gone = self._gone(step)
-        q, k = self.maps.features(heads.q, evicted["k"], ops)
+        q, k = self.maps.features(*self._arguments(heads, evicted["k"], step), ops)
         control = self.gates.control(self.gates.logits(heads.x, ops), ops)
         k = ops.mul(k, gone)
         far, far_weight, S, z = attend(q, k, evicted["v"], state, control, *self._rotations(step), ops)
@@ -70,6 +70,14 @@ class HybridMixer(AttentionMixer):
         return self._merged(near, largest, far, far_weight, gone, step), {**after, "S": S, "z": z}
 
     step = sequence
+
+    def _arguments(self, heads: Heads[T], k: T, step: Step[T]) -> tuple[T, T]:
+        """q and the k that leaves as φ takes them: where positions wrap, those of the window do not, and these do."""
+        rope = self.sizes.rope
+        if step.wrap is None or rope is None or not self.rotates:
+            return heads.q, k
+        q = apply_rope(heads.plain_q, step.absolute_rotation(rope), step.ops)
+        return q, apply_rope(k, step.rotation_to_place(rope, self.config.window), step.ops)
 
     def _rotations(self, step: Step[T]) -> tuple[Rotation[T] | None, Rotation[T] | None]:
         """Of φ(q) and of the φ(k) that leaves, W tokens behind it: both as many ahead, so that none is negative."""

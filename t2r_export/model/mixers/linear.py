@@ -94,6 +94,7 @@ def attend(
 class LinearMixer(AttentionMixer):
     """Linear attention between projections that are its layer's, unfolded or folded."""
 
+    absolute = True  # φ stands between the two rotations
     config: LinearConfig
 
     def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:

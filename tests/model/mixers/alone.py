@@ -25,6 +25,8 @@ class Alone:
     Attributes that it lacks are the layer's (`q`, `fold`), or those of what an attention layer has inside (`maps`).
     """
 
+    wrap: int | None = None  # what absolute positions are modulo of
+
     def __init__(self, model: ModelConfig, layer: Any) -> None:
         self.model, self.layer = model, layer
         self.ropes = Transformer(dataclasses.replace(model, layers=(layer.config,))).ropes
@@ -37,7 +39,7 @@ class Alone:
     def context(self, tokens: int | None, batch: int, start: list[int] | None = None) -> Step[Tensor]:
         """What the layer may ask: `start`, tokens that each row has read before, none if not given."""
         seen = torch.tensor(start or [0] * batch, dtype=torch.int32)
-        return Step(TorchOps(tokens, torch.zeros((), dtype=torch.float64)), seen, self.ropes)
+        return Step(TorchOps(tokens, torch.zeros((), dtype=torch.float64)), seen, self.ropes, self.wrap)
 
     def __call__(self, x: Tensor, state: State[Tensor], start: list[int] | None = None) -> tuple[Tensor, State[Tensor]]:
         """The whole text x (B, T, D)."""

@@ -60,6 +60,9 @@ def by_definition(made: Alone, x: Tensor) -> Tensor:
     plain, after = (q, k), made.config.positions == "after"
     q, k = made.rotated(q), made.rotated(k)
     of_q, of_k = plain if after else (q, k)
+    if made.wrap is not None:
+        places = np.arange(x.shape[1]) % made.wrap
+        of_q, of_k = (torch.from_numpy(rotated(heads.numpy(), places, V)) for heads in plain)
     maps = (made.maps.of_queries, of_q, True), (made.maps.of_keys, of_k, False)
     phi_q, phi_k = (phi.of(heads.transpose(1, 2), query, TorchOps()).transpose(1, 2) for phi, heads, query in maps)
     gate = made.config.merge == "gate"
@@ -92,6 +95,21 @@ def test_sequence_and_step_are_the_definition(model: str, merge: str, kind: str,
     tolerance = {"after": 1e-5}.get(model, 1e-6 if made.config.gate == "fixed" else 1e-10)  # float32 constants
     for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+@merges
+@kinds
+@pytest.mark.parametrize("wrap", [1, 3, 8])
+def test_positions_wrap_for_features_alone(wrap: int, merge: str, kind: str) -> None:
+    """The window sees true distances across every wrap, and φ sees places below N."""
+    made, x = mixer("rotary", merge, 4, kind=kind), text(26)
+    plain = made(x, empty(made))[0]
+    made.wrap = wrap
+    expected = by_definition(made, x)
+    for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
+        torch.testing.assert_close(y, expected, rtol=2e-6, atol=2e-6)
+    assert (plain - expected).abs().max() > 1e-3
 
 
 @torch.no_grad()
