@@ -77,7 +77,7 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     assert err == ""
     run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", ids, *SMALL)
     result = json.loads(run(capsys, "evaluate", tmp_path / "tuned.pt", ids, "--lengths", "8,16", "--json")[0])
-    assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 64), (16, 64)]
+    assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 32), (16, 32)]
     out, _ = run(capsys, "evaluate", teacher, ids, "--part", "all", "--windows", 3, "--lengths", "10")
     assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
     assert out.splitlines()[1].split()[0::4] == ["10", "30"]
