@@ -29,7 +29,7 @@ from t2r_export.training.best import Kept
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
-from t2r_export.training.positions import check_starts, usual_starts
+from t2r_export.training.starts import check_starts, usual_starts
 from t2r_export.training.state import TrainingState, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import UserError
@@ -134,9 +134,10 @@ def _inputs(
     corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.shares, config.separator)
     config, notes = _suited(config, loaded, teacher, corpus)
     limit = loaded.config.max_positions
-    if limit is not None and config.window > limit:
-        raise UserError(f"a length of at most {limit}, the model's last position", f"{config.window}", "shorten it")
-    check_starts(config, loaded.model)
+    if limit is not None and config.reach > limit:
+        received = f"{config.window}" + (", twice that with carried states" if config.carried_states else "")
+        raise UserError(f"a length of at most {limit}, the model's last position", received, "shorten it")
+    check_starts(config, loaded.model, corpus.row)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
     return teacher, corpus, config, identity, notes
 

@@ -26,6 +26,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune, original
 from t2r_export.training import trainer as training
 from t2r_export.training.data import Windows
+from t2r_export.training.stages import Stage
 from t2r_export.training.state import TrainingState, load_state, save_state
 from t2r_runtime.errors import UserError
 
@@ -321,6 +322,31 @@ def test_interrupted_saves_its_state_and_says_how_to_go_on(
     assert "stopped after step 2 of distill; continue with --resume" in capsys.readouterr().err
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+def test_states_are_carried_in_the_last_part_of_distill(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From step 4 of 8 on, in a run that is stopped there too."""
+    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "2,8", "0.01,0.01"), carried_states=0.5)
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    sizes: list[tuple[str, int, int]] = []
+    forward_of = Stage.__call__
+
+    def forward(self: Stage, windows: torch.Tensor, *others: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            sizes.append((type(self).__name__, windows.shape[1] - 1, others[1]))
+        loss: torch.Tensor = forward_of(self, windows, *others)
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "__call__", forward)
+        finetune(whole)
+    assert sizes == [("Transfer", 16, 0)] * 2 + [("Distill", 16, 0)] * 4 + [("Distill", 32, 16)] * 4
+    assert checkpoint.load(whole.output).provenance["finetune"][0]["carried_states"] == 0.5
+    stop_at(monkeypatch, config, 8)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
 

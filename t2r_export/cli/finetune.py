@@ -59,6 +59,9 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     help=f"Start windows at one of N positions, drawn at random; 0 is at 0.  [default: {START_POSITIONS} where feature "
     "maps are behind a rotation, else 0]",
 )
+@setting(
+    "carried_states", "Share of the distill stage, its end, whose windows begin with the state of the text before them."
+)
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
 @setting("lora", "Train low-rank adapters of q, k, v and o instead of all weights in the stages distill and task.")

@@ -17,7 +17,7 @@ SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
 MAX_STEPS = 1 << 40
 MAX_START = 1 << 30  # a position is an int32
 LENGTH = 256  # tokens
-START_POSITIONS = 4096  # of windows, where a student needs them (t2r_export.training.positions)
+START_POSITIONS = 4096  # of windows, where a student needs them (t2r_export.training.starts)
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
 OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
 DEVICES = ("auto", "cpu", "cuda")
@@ -55,6 +55,7 @@ class StageKind:
     scaled: bool = True  # by 64 / width, as Adam on a layer's matrices wants it (Yang et al. 2022, arXiv 2203.03466)
     needs_teacher: bool = True
     takes_lora: bool = False  # trains all weights, or adapters where the student has them
+    carries: bool = False  # may begin windows with the state that text before them left
 
 
 # All stages by name. The figures were found on stories260K, whose width is 64; a feature map's inputs are a head's, so
@@ -62,7 +63,7 @@ class StageKind:
 STAGES = {
     "transfer": StageKind("t2r_export.training.stages:Transfer", 300, 1e-2, scaled=False),
     "align": StageKind("t2r_export.training.stages:Align", 300, 1e-2),
-    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True),
+    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, carries=True),
     "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True),
 }
 USUAL_STAGES = "transfer,distill"  # where nobody says which; without those that have nothing to train in a student
@@ -128,6 +129,7 @@ class FinetuneConfig:
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
     start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
+    carried_states: float = 0.0  # share of distill's steps, the last ones, whose windows begin with the state of text
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
     lora_rank: int = 8
     lora_alpha: float = 16.0  # alpha / rank scales an adapter's output
@@ -159,6 +161,7 @@ class FinetuneConfig:
         _between("lora_alpha", self.lora_alpha, 0, math.inf)
         for name, high in (
             ("warmup", 1.0),
+            ("carried_states", 1.0),
             ("hidden", math.inf),
             ("cross_entropy", math.inf),
             ("weight_decay", math.inf),
@@ -166,6 +169,9 @@ class FinetuneConfig:
             _between(name, getattr(self, name), 0, high, closed=True)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             choice(name, getattr(self, name), known)
+        if self.carried_states and not any(STAGES[plan.stage].carries for plan in self.plan):
+            stages = ", ".join(plan.stage for plan in self.plan)
+            raise UserError("the stage distill, for carried states", stages, "add it, or leave carried states out")
 
     @property
     def shares(self) -> Shares:
@@ -202,6 +208,15 @@ class FinetuneConfig:
         assert self.length is not None
         return self.length
 
+    @property
+    def reach(self) -> int:
+        """The largest number of tokens that a window has, with what is read before it."""
+        return 2 * self.window if self.carried_states else self.window
+
+    def carries(self, plan: StagePlan, step: int) -> bool:
+        """Whether the windows of this step of a stage begin with the state of text before them."""
+        return STAGES[plan.stage].carries and step >= plan.steps - round(plan.steps * self.carried_states)
+
     def recipe(self) -> dict[str, Any]:
         """The options that determine the result, as plain data: for the provenance and the identity of a run."""
         names = (
@@ -210,6 +225,7 @@ class FinetuneConfig:
             "hidden",
             "cross_entropy",
             "start_positions",
+            "carried_states",
             "warmup",
             "optimizer",
             "weight_decay",

@@ -54,7 +54,7 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
         ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions"), WHOLE
     ),
     **dict.fromkeys(
-        ("hidden", "cross_entropy", "lora_alpha", "warmup", "weight_decay", "clip"),
+        ("hidden", "cross_entropy", "carried_states", "lora_alpha", "warmup", "weight_decay", "clip"),
         NUMBER,
     ),
     "lora": FLAG,

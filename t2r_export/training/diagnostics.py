@@ -36,7 +36,7 @@ def _combined(name: str, values: list[float]) -> float:
     return max(values) if name.startswith("largest") else sum(values) / len(values)
 
 
-def first_not_finite(stage: Stage, *batch: Tensor | None) -> str | None:
+def first_not_finite(stage: Stage, *batch: Any) -> str | None:
     """Where a value first is not finite when a stage computes the loss of a batch (what its `forward` takes), and its
     gradients.
 

@@ -14,6 +14,7 @@ is a class here and an entry in `t2r_export.config.finetune.STAGES`, which names
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -98,9 +99,14 @@ class Stage(nn.Module):
         states = self.student.init_state(len(windows))
         return states if start is None else {**states, POSITION: start}
 
-    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
-        """windows (B, T+1) int64, the student's position at their start (B,) int32 (default: 0) -> the loss, a float32
-        scalar: a mean over tokens."""
+    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
+        """The loss of a batch, a float32 scalar: a mean over tokens.
+
+        Args:
+            windows: (B, T+1) int64.
+            start: (B,) int32, the student's position at their start; None: 0.
+            before: tokens of each window that are only read, where the stage's kind `carries`.
+        """
         raise NotImplementedError
 
 
@@ -159,7 +165,7 @@ class LayerwiseStage(Stage):
         traces = self.teacher_traces(windows)
         self.variance.copy_(variance([self.target_delta(blocks[n]) for n in self.new] for blocks in traces))
 
-    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
+    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
         assert self.teacher is not None
         ids = windows[:, :-1]
         states = self.states(windows, start)
@@ -248,29 +254,37 @@ class Distill(Stage):
         if self.loss_weights.hidden:
             self.variance.copy_(variance([b.output for b in blocks] for blocks in self.teacher_traces(windows)))
 
-    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
+    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
         assert self.teacher is not None
-        ids = windows[:, :-1]
+        ids, states = windows[:, :-1], self.states(windows, start)
         with torch.no_grad():
-            theirs = self.teacher.traces(ids)
+            theirs = [_behind(before, block, len(ids)) for block in self.teacher.traces(ids)]
             target = self.teacher.logits_of(theirs, len(ids))
-        ours = self.student.traces(ids, self.states(windows, start))
+            if before:
+                _, states = self.student.run(ids[:, :before], states, self.student.ops(before))
+        ours = self.student.traces(ids[:, before:], states)
         logits = self.student.logits_of(ours, len(ids))
         loss: Tensor = Divergence.apply(logits.flatten(0, 1), target.flatten(0, 1))
         if self.loss_weights.hidden:
             errors = [squared_error(o.output, t.output) for o, t in zip(ours, theirs, strict=True)]
             loss = loss + self.loss_weights.hidden * (torch.stack(errors) / self.variance).mean()
         if self.loss_weights.cross_entropy:
-            loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, windows)
+            loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, windows[:, before:])
         return loss + self.penalty()
 
 
 class Task(Stage):
     """Cross-entropy of the text. Also trains a model from random weights."""
 
-    def forward(self, windows: Tensor, start: Tensor | None = None) -> Tensor:
+    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
         logits = self.student(windows[:, :-1], self.states(windows, start))
         return next_token_loss(logits, windows) + self.penalty()
+
+
+def _behind(before: int, block: BlockTrace[Tensor], batch: int) -> BlockTrace[Tensor]:
+    """A block's trace with the output of the tokens behind the first ones of each sequence alone."""
+    output = block.output.view(batch, -1, block.output.shape[-1])[:, before:].flatten(0, 1)
+    return dataclasses.replace(block, output=output)
 
 
 def _mixer_parameters(block: Block) -> set[str]:

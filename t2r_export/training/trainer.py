@@ -31,14 +31,15 @@ from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
-from t2r_export.training.positions import draw_starts
 from t2r_export.training.stages import LossWeights, Stage
+from t2r_export.training.starts import draw_starts
 from t2r_export.training.state import TrainingState, damaged, save_state
 from t2r_runtime.errors import UserError, printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+Batch = tuple[Tensor, Tensor | None, int]  # what `Stage.forward` takes
 LOG_EVERY = 10  # steps between two readings of the loss; each waits for the device
 VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training
 
@@ -59,6 +60,7 @@ class Trainer:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
         self.windows = Windows(corpus.train, config.window, config.batch, config.seed)
+        self.double = Windows(corpus.train, config.reach, config.batch, config.seed) if config.carried_states else None
         self.validation = spread(held_out_windows(corpus.valid, config.window), VALIDATION_WINDOWS)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
@@ -87,13 +89,12 @@ class Trainer:
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         peak = plan.learning_rate
         assert peak is not None, "finetune sets every stage's learning rate, by the model's width"
-        before = sum(p.steps for p in self.plan[: self.state.stage])  # no stage repeats another's data
         loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy)
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
         kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
         stage = kind(self.student, self.teacher, loss_weights).to(self.device)
-        stage.measure(self.windows(before).to(self.device))
+        stage.measure(self.windows(self._before()).to(self.device))
         trainable = stage.trainable()
         parameters = list(trainable.values())
         optimizer: Any = make_optimizer(trainable, peak, self.config.weight_decay, self.config.optimizer)
@@ -110,12 +111,12 @@ class Trainer:
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, peak, self.config.warmup)
-            pending.append(self._step(module, optimizer, guard, parameters, self._batch(before + step), rate))
+            pending.append(self._step(module, optimizer, guard, parameters, self._batch(plan, step), rate))
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = done % self.config.validate_every == 0 or done == plan.steps
             if saving or validating or done % LOG_EVERY == 0:
-                loss = self._read_losses(pending, stage, plan.stage, done, before, reduce=not stopping)
+                loss = self._read_losses(pending, stage, plan, done, reduce=not stopping)
                 tokens = len(pending) * self.config.batch * self.config.window
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
                 pending.clear()
@@ -134,14 +135,21 @@ class Trainer:
             self.log.message(line)
         lora.merge(self.student)
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor | None]:
-        """This process's rows of the global batch of a step, on its device: windows, and where they start."""
+    def _batch(self, plan: StagePlan, step: int) -> Batch:
+        """This process's rows of the global batch of a stage's step, on its device."""
         mine = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        rows, count = self.windows(step)[mine].to(self.device, non_blocking=True), self.config.start_positions
-        if not count:
-            return rows, None
-        starts = draw_starts(count, self.config.batch, self.config.seed, step)[mine]
-        return rows, starts.to(self.device, non_blocking=True)
+        carried = self.config.carries(plan, step)
+        step += self._before()
+        windows = self.double if carried and self.double is not None else self.windows
+        rows, count, starts = windows(step)[mine].to(self.device, non_blocking=True), self.config.start_positions, None
+        if count:
+            starts = draw_starts(count, self.config.batch, self.config.seed, step)[mine]
+            starts = starts.to(self.device, non_blocking=True)
+        return rows, starts, self.config.window if carried else 0
+
+    def _before(self) -> int:
+        """Steps of the stages before this one: no stage repeats another's data."""
+        return sum(plan.steps for plan in self.plan[: self.state.stage])
 
     def _step(
         self,
@@ -149,7 +157,7 @@ class Trainer:
         optimizer: Any,
         guard: DivergenceGuard,
         parameters: list[nn.Parameter],
-        batch: tuple[Tensor, Tensor | None],
+        batch: Batch,
         rate: float,
     ) -> Tensor:
         """One update. Returns loss and gradient norm (2,) on the device: reading them would wait for it."""
@@ -164,9 +172,7 @@ class Trainer:
         optimizer.zero_grad()
         return torch.stack([loss.detach(), norm])
 
-    def _read_losses(
-        self, pending: list[Tensor], stage: Stage, name: str, done: int, before: int, reduce: bool
-    ) -> float:
+    def _read_losses(self, pending: list[Tensor], stage: Stage, plan: StagePlan, done: int, reduce: bool) -> float:
         """The mean loss of the pending steps, once all of them are found finite."""
         values = torch.stack(pending)
         if reduce:
@@ -177,9 +183,9 @@ class Trainer:
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-                where = first_not_finite(stage, *self._batch(before + step))
+                where = first_not_finite(stage, *self._batch(plan, step))
             raise CheckFailed(
-                f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {name}, "
+                f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "
                 f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "
                 f"{self.config.state_path} keeps an earlier, finite state; start again with a lower learning rate"
             )

@@ -15,8 +15,8 @@ from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_pl
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.positions import check_starts, draw_starts, usual_starts
 from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer
+from t2r_export.training.starts import check_starts, draw_starts, usual_starts
 from t2r_runtime.errors import UserError
 
 START = torch.tensor([5, 4000, 77], dtype=torch.int32)
@@ -101,6 +101,24 @@ def test_who_cannot_have_them(name: str, changes: dict[str, Any], message: str) 
     check_starts(dataclasses.replace(config, start_positions=0), small.model(name))
     if name in ("learned", "sinusoidal"):
         check_starts(dataclasses.replace(config, start_positions=8, hidden=0.0), small.model(name))
+
+
+def test_who_cannot_carry_states() -> None:
+    path = Path("x.pt")
+    config = FinetuneConfig(
+        model=path, output=path, data=(), plan=parse_plan("distill"), length=16, start_positions=0, carried_states=0.5
+    )
+    student = small.model("rotary_keep")
+    check_starts(config, student)
+    with pytest.raises(UserError, match="a stream of text, for carried states; received rows of 16 tokens"):
+        check_starts(config, student, 16)
+    redrawn = small.with_layers(small.LLAMA, small.linear(6, "rfa", redraw=True))
+    with pytest.raises(UserError, match="features that stay, for carried states; received random directions"):
+        check_starts(config, small.model(redrawn))
+    far = dataclasses.replace(config, start_positions=9, hidden=0.0)
+    check_starts(far, small.model("learned"))
+    with pytest.raises(UserError, match="start positions of at most 9"):
+        check_starts(dataclasses.replace(far, start_positions=10), small.model("learned"))
 
 
 @pytest.mark.parametrize("layer", [LinearConfig(small.K), LinearConfig(small.K, update_rule="gated", gate="data")])
