@@ -38,6 +38,7 @@ from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
+from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
@@ -156,6 +157,10 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
     calibration = _calibration(float32, signature, chosen, config)
     weights = dict(bundle.weights)
+    if config.budget is not None:
+        assert config.calibrate is not None
+        tokens = calibration_tokens(config.calibrate, signature)
+        config = replace(config, choices=choose(bundle.step, signature, weights, config, tokens))
     static = find(signature.target).static
     step = _quantized(bundle.step, weights, config, calibration, static)
     signature = replace(signature, quantization=config.scheme)
@@ -164,7 +169,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         companions[PREFILL] = _quantized(bundle.companions[PREFILL], weights, config, None, static)
     if GENERATE in bundle.companions:
         companions[GENERATE] = generation_graph(step, signature)
-    names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS])
+    names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS, "budget"])
+    names += ["choices"] if config.choices else []
     given = {name: getattr(config, name) for name in names if name != "calibrate"}
     notes = {**bundle.notes, OPTIONS_KEY: json.dumps(given, sort_keys=True)}
     return Bundle(step, signature, weights, companions, notes)

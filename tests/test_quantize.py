@@ -428,6 +428,12 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
             {"scheme": "int8-static", "calibrate_steps": 0},
             "expected at least 1 step to calibrate on; received 0; correct --calibrate-steps",
         ),
+        ({"scheme": "w4", "budget": 9}, "expected a text to calibrate w4 on; received none; name one with --calibrate"),
+        ({"scheme": "w8", "budget": 9}, "expected a budget with w4 alone, which it spends; received w8; leave one out"),
+        (
+            {"scheme": "w4", "budget": 9, "head_bits": 4},
+            "expected a budget with w4 alone, which it spends; received --block-size or --head-bits; leave one out",
+        ),
         (
             {"scheme": "int8-static"},
             "expected a text to calibrate int8-static on; received none; name one with --calibrate",

@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from t2r_export.cli.output import note, note_each, show, size, table
+from t2r_export.cli.output import note, note_each, read_bytes, show, size, table
 from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 TRIED = tuple(f"linear:feature_size={count}" for count in (8, 16, 32, 64))
-UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
 def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,17 +53,6 @@ def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def read_bytes(text: str) -> int:
-    """`4096`, `64k`, `1.5M` -> bytes."""
-    try:
-        count = float(text.rstrip("kMG")) * UNITS.get(text[-1:], 1)
-        if not 1 <= count < 1 << 53 or len(text) - len(text.rstrip("kMG")) > 1:
-            raise ValueError
-    except ValueError:
-        raise UserError("a budget in bytes: 4096, 64k or 1.5M", repr(text), "correct --budget") from None
-    return int(count)
 
 
 def read_mixer(text: str) -> MixerConfig:

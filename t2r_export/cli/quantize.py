@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from t2r_export.cli.output import json_option, show, size, table
+from t2r_export.cli.output import json_option, read_bytes, show, size, table
 from t2r_export.config.quantize import (
     ACCURACY_LEVELS,
     ACTIVATION_BITS,
@@ -59,7 +59,7 @@ def options(function: F) -> F:
             "--calibrate",
             type=FILE,
             metavar="TEXT",
-            help="int8-static: text to calibrate the ranges of activations on.",
+            help="int8-static: text to calibrate the ranges of activations on; --budget: to measure on.",
         ),
         click.option(
             "--embedding-bits",
@@ -73,6 +73,13 @@ def options(function: F) -> F:
             help="w8, w4: precision to compute in: 4 is int8, 0 is float32.  [default: 4]",
         ),
         click.option("--asymmetric", is_flag=True, help="w8, w4: round asymmetrically, with a zero point per scale."),
+        click.option(
+            "--budget",
+            metavar="BYTES",
+            callback=lambda context, option, value: None if value is None else read_bytes(value),
+            help="w4: choose bits and block size of each product by measuring on --calibrate, so that all weights take "
+            "at most so much; 64k and 1.5M are understood.",
+        ),
         click.option("--block-size", type=block, help="w8, w4: number of weights that share a scale.  [default: 32]"),
     ):
         function = option(function)
@@ -107,7 +114,9 @@ def texts(check: Path | None, config: QuantizeConfig | None) -> list[Path]:
 
 def refuse_without_scheme(check: Path | None, **given: Any) -> None:
     """Raise if an option of `options` was given that nothing would read."""
-    if check is not None or any(given[field.name] != field.default for field in fields(QuantizeConfig)[1:]):
+    if check is not None or any(
+        given[field.name] != field.default for field in fields(QuantizeConfig)[1:] if field.name in given
+    ):
         raise UserError("--quantize beside the options of a scheme", "none", "name a scheme, or leave them out")
 
 

@@ -6,8 +6,8 @@ is used. Frozen and validated when it is made: what contradicts itself is an err
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from t2r_export.config.validation import entry
@@ -18,6 +18,7 @@ ACCURACY_LEVELS = (0, 1, 2, 3, 4)
 BLOCK_BITS = (4, 8)
 ACTIVATION_BITS = (8, 16)
 # which options a scheme takes: those of blocks, those of calibration
+BUDGET_SCHEME = "w4"  # what can be told a budget instead of bits
 BLOCK_OPTIONS = ("block_size", "asymmetric", "accuracy_level", "head_bits", "embedding_bits")
 CALIBRATION_OPTIONS = ("calibrate", "calibrate_steps", "activation_bits")
 MIN_CALIBRATION = 1024  # tokens
@@ -68,6 +69,8 @@ class QuantizeConfig:
     calibrate: Path | None = None  # text or token ids: int8-static, as the next two
     calibrate_steps: int | None = None  # that a sequence of it is read for; None: CALIBRATE_STEPS
     activation_bits: int = 8
+    budget: int | None = None  # bytes of all weights: w4 chooses bits and blocks of each product, by a text `calibrate`
+    choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # what it chose, by the weight's name
 
     def __post_init__(self) -> None:
         chosen = scheme(self.scheme)
@@ -82,16 +85,20 @@ class QuantizeConfig:
                 raise UserError(f"{name} of {', '.join(map(str, known))}", str(value), "choose one of those")
         if self.calibrate_steps is not None and self.calibrate_steps < 1:
             raise UserError("at least 1 step to calibrate on", str(self.calibrate_steps), "correct --calibrate-steps")
+        reads = CALIBRATION_OPTIONS if chosen.calibrated else ("calibrate",) if self.budget is not None else ()
         unfit = self.given(
-            [*(() if chosen.block_wise else BLOCK_OPTIONS), *(() if chosen.calibrated else CALIBRATION_OPTIONS)]
+            [*(() if chosen.block_wise else BLOCK_OPTIONS), *(n for n in CALIBRATION_OPTIONS if n not in reads)]
         )
         if unfit:
             names = ", ".join("--" + name.replace("_", "-") for name in unfit)
             raise UserError(f"options that {self.scheme} takes", names, "leave them out")
-        if chosen.calibrated and self.calibrate is None:
+        if self.budget is not None and (self.scheme != BUDGET_SCHEME or self.block_size or self.head_bits):
+            received = "--block-size or --head-bits" if self.scheme == BUDGET_SCHEME else self.scheme
+            raise UserError(f"a budget with {BUDGET_SCHEME} alone, which it spends", received, "leave one out")
+        if (chosen.calibrated or self.budget is not None) and self.calibrate is None:
             raise UserError(f"a text to calibrate {self.scheme} on", "none", "name one with --calibrate")
 
     def given(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that are not at their default."""
-        defaults = {field.name: field.default for field in fields(self)}
+        defaults = {each.name: each.default for each in fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]

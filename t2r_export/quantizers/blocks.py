@@ -44,9 +44,9 @@ def blocks(
         weights: what initializers may name instead of holding it; none is copied whole. The rounded ones are added,
             under the names by which the graph knows them; what is there already is not rounded again.
     """
-    names, last = projections(model), head(model)
-    bits_of = dict.fromkeys(names, scheme(config.scheme).bits) | {last: config.head_bits or HEAD_BITS}
-    _block_wise_projections(model, config, bits_of, weights)
+    names, last, size = projections(model), head(model), config.block_size or BLOCK_SIZE
+    usual = dict.fromkeys(names, (scheme(config.scheme).bits, size)) | {last: (config.head_bits or HEAD_BITS, size)}
+    _block_wise_projections(model, config, usual, weights)
     if config.embedding_bits == 4:
         _block_wise_table(model, config, weights)
     else:
@@ -55,27 +55,30 @@ def blocks(
 
 
 def _block_wise_projections(
-    model: onnx.ModelProto, config: QuantizeConfig, bits_of: Mapping[str, int], weights: dict[str, Weight]
+    model: onnx.ModelProto, config: QuantizeConfig, usual: Mapping[str, tuple[int, int]], weights: dict[str, Weight]
 ) -> None:
-    """Put a MatMulNBits, and an Add of the bias, for each of the projections."""
+    """Put a MatMulNBits, and an Add of the bias, for each of the projections.
+
+    Args:
+        usual: bits and block size of each, where `config.choices` says nothing of its weight.
+    """
     kept, nodes = initializers(model), []
     for node in model.graph.node:
-        if node.name not in bits_of:
+        if node.name not in usual:
             nodes.append(node)
             continue
         x, name, *bias = node.input
-        matrix = values(kept[name], weights)
+        matrix, (bits, size) = values(kept[name], weights), config.choices.get(name, usual[node.name])
         if node.op_type == "Gemm":  # (out, in), where a MatMul has (in, out)
             name, matrix = f"{name}.transposed", matrix.T
-        bits = bits_of[node.name]
         parts = _parts(name, bits, config)
         if not weights.keys() >= set(parts):
-            arrays = in_blocks(matrix, bits, config.block_size or BLOCK_SIZE, config.asymmetric)
+            arrays = in_blocks(matrix, bits, size, config.asymmetric)
             weights |= zip(parts, arrays, strict=True)
         kept |= {part: refer(part, weights[part]) for part in parts}
         product = f"{node.name}.product" if bias else node.output[0]
         made = helper.make_node("MatMulNBits", [x, *parts], [product], f"{node.name}_Q{bits}", domain=MICROSOFT)
-        made.attribute.extend(_attributes(matrix, bits, config))
+        made.attribute.extend(_attributes(matrix, bits, size, config))
         nodes.append(made)
         if bias:
             nodes.append(helper.make_node("Add", [product, *bias], node.output, f"{node.name}.add"))
@@ -89,8 +92,8 @@ def _parts(name: str, bits: int, config: QuantizeConfig) -> list[str]:
     return [f"{name}_Q{bits}", f"{name}_scales", *([f"{name}_zero_points"] if config.asymmetric else [])]
 
 
-def _attributes(matrix: np.ndarray, bits: int, config: QuantizeConfig) -> list[onnx.AttributeProto]:
-    sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": config.block_size or BLOCK_SIZE}
+def _attributes(matrix: np.ndarray, bits: int, size: int, config: QuantizeConfig) -> list[onnx.AttributeProto]:
+    sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": size}
     level = _accuracy_level(config)
     if level:  # 0 is the operator's own, which some providers want unsaid
         sizes["accuracy_level"] = level
@@ -123,6 +126,23 @@ def in_blocks(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> lis
         part[:rows] = matrix[:, some]
         rounding(numbers[some], part, scales[some], zero_points[some], size, part.shape[1], rows, not asymmetric)
     return [numbers, scales, zero_points] if asymmetric else [numbers, scales]
+
+
+def restored(matrix: np.ndarray, bits: int, size: int, asymmetric: bool) -> np.ndarray:
+    """What MatMulNBits multiplies by where `matrix` (in, out) is rounded: the same shape, float32."""
+    numbers, scales, *zero_points = in_blocks(matrix, bits, size, asymmetric)
+    columns, blocks, _ = numbers.shape
+    levels = _unpacked(numbers, bits).reshape(columns, blocks, size)
+    middle = np.full((columns, blocks), 1 << (bits - 1), np.uint8)
+    if asymmetric:
+        middle = _unpacked(zero_points[0], bits).reshape(columns, -1)[:, :blocks]
+    values = (levels.astype(np.float32) - middle[..., None]) * scales[..., None]
+    return np.ascontiguousarray(values.reshape(columns, -1)[:, : len(matrix)].T)
+
+
+def _unpacked(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Bytes as the numbers in them: two of 4 bits, the lower half first."""
+    return numbers if bits == 8 else np.stack([numbers & 15, numbers >> 4], axis=-1)
 
 
 def _block_wise_table(model: onnx.ModelProto, config: QuantizeConfig, weights: Mapping[str, Weight]) -> None:

@@ -1,0 +1,114 @@
+"""Bits by measured cost: the rounding is the graph's own, the choice is within the budget, and the graph has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.quantize import OPTIONS_KEY, quantize
+from t2r_export.quantizers.blocks import in_blocks, restored
+from t2r_export.quantizers.budget import CHOICES, Product, fitted, stored
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+
+# wide enough that blocks of 128 and of 32 are different
+WIDE = dataclasses.replace(small.GPT2, width=160, layers=(small.LINEAR,), vocab_size=50)
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_restored_is_what_the_product_multiplies_by(bits: int, asymmetric: bool, tmp_path: Path) -> None:
+    matrix = np.random.default_rng(bits).normal(size=(70, 33)).astype(np.float32)
+    parts = in_blocks(matrix, bits, 32, asymmetric)
+    names = ["numbers", "scales", "zero_points"][: len(parts)]
+    node = onnx.helper.make_node(
+        "MatMulNBits", ["x", *names], ["y"], domain="com.microsoft", K=70, N=33, bits=bits, block_size=32
+    )
+    graph = onnx.helper.make_graph(
+        [node],
+        "one",
+        [onnx.helper.make_tensor_value_info("x", 1, [70, 70])],
+        [onnx.helper.make_tensor_value_info("y", 1, [70, 33])],
+        [onnx.numpy_helper.from_array(part, name) for part, name in zip(parts, names, strict=True)],
+    )
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    import onnxruntime as ort
+
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    [y] = session.run(None, {"x": np.eye(70, dtype=np.float32)})
+    np.testing.assert_allclose(restored(matrix, bits, 32, asymmetric), y, rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(0, 1 << 20)), min_size=1, max_size=6),
+    st.floats(0, 1),
+)
+def test_the_choice_is_within_the_budget_and_no_step_was_needless(
+    matrices: list[tuple[int, int, int]], share: float
+) -> None:
+    products = []
+    for number, (rows, columns, seed) in enumerate(matrices):
+        costs = np.sort(np.random.default_rng(seed).random(len(CHOICES)))
+        products.append(Product(f"{number}", (rows, columns), tuple(costs)))
+    most = sum(product.bytes(0) for product in products)
+    least = sum(min(map(product.bytes, range(len(CHOICES)))) for product in products)
+    room = int(least + share * (most - least))
+    chosen = fitted(products, room, room)
+    assert sum(product.bytes(chosen[product.name]) for product in products) <= room
+    if room == most:
+        assert set(chosen.values()) == {0}
+    with pytest.raises(UserError, match=f"a budget of at least {least:,} bytes"):
+        fitted(products, least - 1, least - 1)
+
+
+def test_what_costs_most_keeps_its_bits() -> None:
+    dear, cheap = Product("dear", (128, 64), (0.0, 9.0, 9.0, 9.0, 9.0)), Product("cheap", (128, 64), (0.0,) * 5)
+    room = dear.bytes(0) + cheap.bytes(len(CHOICES) - 1)
+    assert fitted([dear, cheap], room, room) == {"dear": 0, "cheap": len(CHOICES) - 1}
+
+
+def test_the_graph_has_what_was_chosen(tmp_path: Path) -> None:
+    source, text = tmp_path / "g.onnx", tmp_path / "text.npy"
+    small.graph(source, WIDE, prefill=True)
+    np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))
+    plain = quantize(source, tmp_path / "plain.onnx", QuantizeConfig(scheme="w4"))
+    budget = plain.bytes_after
+    report = quantize(source, tmp_path / "q.onnx", QuantizeConfig(scheme="w4", budget=budget, calibrate=text))
+    assert report.bytes_after <= budget
+    made = onnx.load(tmp_path / "q.onnx", load_external_data=False)
+    notes = {p.key: p.value for p in made.metadata_props}
+    choices = json.loads(notes[OPTIONS_KEY])["choices"]
+    found, size = {}, 0
+    for node in made.graph.node:
+        if node.op_type == "MatMulNBits":
+            values = {a.name: a.i for a in node.attribute}
+            found[node.input[1].rsplit("_Q", 1)[0].removesuffix(".transposed")] = [values["bits"], values["block_size"]]
+            size += stored((values["K"], values["N"]), values["bits"], values["block_size"])
+    assert found == choices
+    assert len({tuple(choice) for choice in choices.values()}) > 1
+    decoder, prompt = Decoder(tmp_path / "q.onnx"), small.ids(1, 9, vocabulary=WIDE.vocab_size).numpy()
+    whole = decoder.prefill(prompt)
+    decoder.reset()
+    for token in prompt[0]:
+        stepped = decoder.step([token])
+    np.testing.assert_allclose(whole, stepped, rtol=1e-3, atol=1e-3)
+
+
+def test_a_budget_too_small(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", WIDE)
+    text = tmp_path / "text.npy"
+    np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))
+    with pytest.raises(UserError, match="expected a budget of at least .* received 1,000; raise --budget"):
+        quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4", budget=1000, calibrate=text))
+    assert not (tmp_path / "q.onnx").exists()
