@@ -211,10 +211,19 @@ def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneCon
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
-def test_where_windows_start_is_a_part_of_the_run(config: FinetuneConfig, tmp_path: Path) -> None:
-    """A student of a rotary model gets them unasked; another number gives another model."""
-    finetune(config)
-    assert checkpoint.load(config.output).provenance["finetune"][0]["start_positions"] == 4096
+def test_where_windows_start_is_a_part_of_the_run(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gated student of a rotary model gets them unasked, in a run that was stopped too; another number is another
+    model."""
+    texts.write_student(config.model, mixer=LinearConfig(small.K, update_rule="gated", gate="data"))
+    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "3,4", "0.01"))
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    assert checkpoint.load(whole.output).provenance["finetune"][0]["start_positions"] == 4096
+    stop_at(monkeypatch, config, 5)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
     other = dataclasses.replace(config, output=tmp_path / "other.pt", start_positions=0)
     finetune(other)
     assert checkpoint.load(other.output).provenance["finetune"][0]["start_positions"] == 0

@@ -56,14 +56,15 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--start-positions",
     type=int,
-    help=f"Start windows at one of N positions, drawn at random; 0 is at 0.  [default: {START_POSITIONS} where feature "
-    "maps are behind a rotation, else 0]",
+    help=f"Start windows at one of N positions, drawn at random; 0 is at 0.  [default: {START_POSITIONS} for gated "
+    "layers behind a rotation, else 0]",
 )
 @setting(
     "carried_states", "Share of the distill stage, its end, whose windows begin with the state of the text before them."
 )
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
+@setting("kl_top", "Tokens that KL compares one by one, the teacher's most likely; the others as one. 0 is all tokens.")
 @setting("lora", "Train low-rank adapters of q, k, v and o instead of all weights in the stages distill and task.")
 @setting("lora_rank", "Rank of the low-rank adapters.")
 @setting("lora_alpha", "Scale of the adapters' output, before it is divided by the rank.")

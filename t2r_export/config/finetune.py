@@ -128,6 +128,7 @@ class FinetuneConfig:
     batch: int = 16  # windows per step, over all processes
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
+    kl_top: int = 0  # KL over so many of the teacher's most likely tokens and a bucket of the rest; 0: over all tokens
     start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
     carried_states: float = 0.0  # share of distill's steps, the last ones, whose windows begin with the state of text
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
@@ -155,6 +156,7 @@ class FinetuneConfig:
             size(name, getattr(self, name), MAX_STEPS)
         if self.start_positions is not None:
             size("start_positions", self.start_positions, MAX_START, least=0)
+        size("kl_top", self.kl_top, MAX_STEPS, least=0)
         size("seed", self.seed, MAX_STEPS, least=0)
         assert self.shares
         _between("clip", self.clip, 0, math.inf)
@@ -224,6 +226,7 @@ class FinetuneConfig:
             "batch",
             "hidden",
             "cross_entropy",
+            "kl_top",
             "start_positions",
             "carried_states",
             "warmup",

@@ -51,7 +51,8 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
     "lr": TEXT,
     **dict.fromkeys(("optimizer", "precision", "device"), TEXT),
     **dict.fromkeys(
-        ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions"), WHOLE
+        ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions", "kl_top"),
+        WHOLE,
     ),
     **dict.fromkeys(
         ("hidden", "cross_entropy", "carried_states", "lora_alpha", "warmup", "weight_decay", "clip"),

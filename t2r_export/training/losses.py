@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+SMALLEST = 1e-30  # of a share that is divided by: it may underflow
+
 
 class Divergence(torch.autograd.Function):
     """KL(p ‖ q), mean over tokens, of logits (N, vocabulary): q's from the student, p's from the teacher.
@@ -19,7 +21,7 @@ class Divergence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        wide = _wide(logits)
         log_p, log_q = F.log_softmax(target, -1, dtype=wide), F.log_softmax(logits, -1, dtype=wide)
         p = log_p.exp()
         loss = log_p.sub_(log_q).mul_(p).sum() / len(logits)
@@ -30,6 +32,56 @@ class Divergence(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (difference,) = ctx.saved_tensors
         return difference * gradients[0], None
+
+
+class TopDivergence(torch.autograd.Function):
+    """KL(p ‖ q), mean over tokens, of K + 1 outcomes: the teacher's K most likely tokens, and any other token.
+
+    For q's logits (N, vocabulary), and of p the K probabilities (N, K), their places (N, K) and the sum of the rest
+    (N). The bucket keeps p and q distributions: were both renormalised over the K, the student could give the rest any
+    share for nothing; were the K taken as they are, it would learn to be surer than its teacher (Anshumann et al. 2025,
+    arXiv 2503.16870, on what the largest alone teach). Never more than the KL of all tokens, and the same where K is
+    the vocabulary.
+
+    Its gradient is (q - p)/N for the K, and q·(1 - rest of p / rest of q)/N for the others. Beside the student's logits
+    it needs one tensor of their size, and none of the teacher.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, p: Tensor, places: Tensor, rest: Tensor) -> Tensor:
+        log_q = F.log_softmax(logits, -1, dtype=_wide(logits))
+        log_kept, q = log_q.gather(-1, places), log_q.exp_()
+        rest_q = q.scatter_(-1, places, 0.0).sum(-1).clamp(min=SMALLEST)
+        loss = (torch.xlogy(p, p) - p * log_kept).sum() + (torch.xlogy(rest, rest) - rest * rest_q.log()).sum()
+        q.mul_((1 - rest / rest_q).unsqueeze(-1)).scatter_(-1, places, log_kept.exp() - p)
+        ctx.save_for_backward(q.div_(len(logits)).to(logits.dtype))
+        return loss / len(logits)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (difference,) = ctx.saved_tensors
+        return difference * gradients[0], None, None, None
+
+
+def divergence_target(logits: Tensor, top: int) -> tuple[Tensor, ...]:
+    """What `divergence` compares with, from a teacher's logits (N, vocabulary): those, where `top` is 0, or its `top`
+    largest probabilities, with which the logits need not be kept."""
+    if not top:
+        return (logits,)
+    p = F.softmax(logits, -1, dtype=_wide(logits))
+    largest, places = p.topk(min(top, p.shape[-1]), sorted=False)
+    return largest, places, p.scatter_(-1, places, 0.0).sum(-1)
+
+
+def divergence(logits: Tensor, target: tuple[Tensor, ...]) -> Tensor:
+    """KL of a student's logits (N, vocabulary) from what `divergence_target` gave, a scalar."""
+    kind = Divergence if len(target) == 1 else TopDivergence
+    loss: Tensor = kind.apply(logits, *target)
+    return loss
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 def variance(samples: Iterable[Sequence[Tensor]]) -> Tensor:

@@ -26,17 +26,18 @@ from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Block, BlockTrace, Transformer
 from t2r_export.training import lora
-from t2r_export.training.losses import Divergence, next_token_loss, squared_error, variance
+from t2r_export.training.losses import divergence, divergence_target, next_token_loss, squared_error, variance
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import POSITION
 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """Of the terms that the distill stage adds to KL."""
+    """What the distill stage's loss is made of: KL, and the weights of what it adds to it."""
 
     hidden: float = 0.0
     cross_entropy: float = 0.0
+    kl_top: int = 0  # of so many of the teacher's most likely tokens, and one bucket; 0: of all tokens
 
 
 class Stage(nn.Module):
@@ -259,12 +260,12 @@ class Distill(Stage):
         ids, states = windows[:, :-1], self.states(windows, start)
         with torch.no_grad():
             theirs = [_behind(before, block, len(ids)) for block in self.teacher.traces(ids)]
-            target = self.teacher.logits_of(theirs, len(ids))
+            target = divergence_target(self.teacher.logits_of(theirs, len(ids)).flatten(0, 1), self.loss_weights.kl_top)
             if before:
                 _, states = self.student.run(ids[:, :before], states, self.student.ops(before))
         ours = self.student.traces(ids[:, before:], states)
         logits = self.student.logits_of(ours, len(ids))
-        loss: Tensor = Divergence.apply(logits.flatten(0, 1), target.flatten(0, 1))
+        loss = divergence(logits.flatten(0, 1), target)
         if self.loss_weights.hidden:
             errors = [squared_error(o.output, t.output) for o, t in zip(ours, theirs, strict=True)]
             loss = loss + self.loss_weights.hidden * (torch.stack(errors) / self.variance).mean()

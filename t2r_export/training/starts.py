@@ -29,10 +29,11 @@ def draw_starts(count: int, batch: int, seed: int, step: int) -> Tensor:
 
 
 def usual_starts(student: Transformer) -> int:
-    """`start_positions` where nobody says: START_POSITIONS for a student whose feature maps are behind a rotation, and
-    whose other layers do not mind; else 0."""
+    """`start_positions` where nobody says: START_POSITIONS for a student whose feature maps are behind a rotation and
+    whose sums forget, so that it can be as good anywhere (docs/finetuning.md has what it is worth); else 0."""
+    kept = _rotated_before_features(student.config)
     fine = student.config.position == "none" and not _counting(student)
-    return START_POSITIONS if fine and _rotates_before_features(student.config) else 0
+    return START_POSITIONS if fine and kept and all("gated" in layer.update_rule for layer in kept) else 0
 
 
 def check_starts(config: FinetuneConfig, student: Transformer, row: int | None = None) -> None:
@@ -81,8 +82,11 @@ def _counting(student: Transformer) -> bool:
     return any(mixer.needs_position for block in student.blocks for mixer in block.mixers)
 
 
-def _rotates_before_features(model: ModelConfig) -> bool:
-    return any(
-        isinstance(layer, LinearConfig) and layer.positions == "keep" and attention is not None and attention.rotary
-        for layer, attention in ((layer, model.attention_of(n)) for n, layer in enumerate(model.layers))
-    )
+def _rotated_before_features(model: ModelConfig) -> list[LinearConfig]:
+    """The layers whose φ sees absolute positions."""
+    layers = ((layer, model.attention_of(n)) for n, layer in enumerate(model.layers))
+    return [
+        layer
+        for layer, attention in layers
+        if isinstance(layer, LinearConfig) and layer.positions == "keep" and attention is not None and attention.rotary
+    ]

@@ -89,7 +89,7 @@ class Trainer:
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         peak = plan.learning_rate
         assert peak is not None, "finetune sets every stage's learning rate, by the model's width"
-        loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy)
+        loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy, self.config.kl_top)
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
         kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import small
@@ -18,7 +20,7 @@ from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.evaluate import evaluate
-from t2r_export.training.losses import Divergence
+from t2r_export.training.losses import Divergence, divergence, divergence_target
 from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer
 from t2r_runtime.errors import UserError
 
@@ -249,3 +251,55 @@ def test_what_is_only_read_is_not_learned_from() -> None:
             error = (o.output - t.output).view(small.B, small.T, -1)[:, 4:].square().mean()
             expected += 2.0 * float(error / stage.variance[layer]) / 3
     assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), vocabulary=st.integers(2, 40), scale=st.sampled_from([0.1, 3.0, 30.0]))
+def test_the_divergence_of_all_tokens_one_by_one_is_kl(seed: int, vocabulary: int, scale: float) -> None:
+    """Values and gradients, also where K is more than there are."""
+    generator = torch.Generator().manual_seed(seed)
+    q, p = (torch.randn(3, vocabulary, dtype=torch.float64, generator=generator) * scale for _ in range(2))
+    found = []
+    for top in (0, vocabulary, vocabulary + 5):
+        logits = q.clone().requires_grad_()
+        loss = divergence(logits, divergence_target(p, top))
+        loss.backward()
+        assert logits.grad is not None
+        found.append((loss.detach(), logits.grad))
+    for loss, gradient in found[1:]:
+        torch.testing.assert_close(loss, found[0][0])
+        torch.testing.assert_close(gradient, found[0][1], rtol=1e-6, atol=1e-12)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10**6), top=st.integers(1, 8))
+def test_the_divergence_of_the_largest_is_kl_with_a_bucket(seed: int, top: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, p = (torch.randn(4, 9, dtype=torch.float64, generator=generator) * 2 for _ in range(2))
+    q.requires_grad_()
+    order = p.argsort(-1, descending=True)
+    buckets = [torch.softmax(x, -1).gather(-1, order) for x in (q, p)]
+    mine, theirs = (torch.cat([x[:, :top], x[:, top:].sum(-1, keepdim=True)], -1) for x in buckets)
+    expected = F.kl_div(mine.log(), theirs.log(), log_target=True, reduction="batchmean")
+    found = divergence(q, divergence_target(p, top))
+    torch.testing.assert_close(found, expected)
+    assert float(found.detach()) <= float(divergence(q, divergence_target(p, 0)).detach()) + 1e-12
+    assert torch.autograd.gradcheck(lambda q: 3 * divergence(q, divergence_target(p, top)), (q,))
+
+
+def test_a_bucket_without_room_is_finite() -> None:
+    q = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)
+    loss = divergence(q, divergence_target(torch.zeros(1, 3), 1))
+    loss.backward()
+    assert loss.isfinite()
+    assert q.grad is not None and bool(q.grad.isfinite().all())
+
+
+def test_distill_compares_the_largest_if_told_to() -> None:
+    student, teacher = pair()
+    rows = windows()
+    plain, top, all_of_them = (
+        float(Distill(student, teacher, LossWeights(kl_top=n))(rows).detach()) for n in (0, 2, texts.TEACHER.vocab_size)
+    )
+    assert 0 < top < plain
+    assert all_of_them == pytest.approx(plain, rel=1e-5)

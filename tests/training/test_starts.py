@@ -61,9 +61,9 @@ def test_a_softmax_layer_beside_them_does_not() -> None:
 @pytest.mark.parametrize(
     "name, expected",
     [
-        ("rotary_keep", START_POSITIONS),
-        ("hybrid", START_POSITIONS),  # linear beside softmax
         ("gated_rotary", START_POSITIONS),
+        ("rotary_keep", 0),
+        ("delta_rotary", 0),  # one of them forgets nothing
         ("rotary_drop", 0),
         ("rotary_after", 0),
         ("window_rotary", 0),
@@ -138,6 +138,6 @@ def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
     assert losses[1] < 0.9 * losses[0]
 
 
-def test_a_student_of_another_kind_is_left_alone() -> None:
-    model = Transformer(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))
-    assert usual_starts(model) == 0
+def test_layers_of_another_kind_decide_nothing() -> None:
+    assert usual_starts(Transformer(small.with_layers(small.LLAMA, small.SOFTMAX, small.GATED[0]))) == START_POSITIONS
+    assert usual_starts(Transformer(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))) == 0
