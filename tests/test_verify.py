@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -15,8 +16,9 @@ import small
 from small import CONFIGS, GPT2, LINEAR, H, K
 from t2r_export import fold
 from t2r_export.export import export
-from t2r_export.verify import verify
-from t2r_runtime import PROVIDERS
+from t2r_export.proof.side_by_side import SideBySide
+from t2r_export.verify import PIECE, verify
+from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
 
 STEPS = 40
@@ -62,6 +64,42 @@ def test_against_float64(name: str, tmp_path: Path) -> None:
             assert check.worst > 0
             assert check.worst != other.worst
             assert check.worst <= 4 * (check.rounding or 0)
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary_keep", "hybrid", "window_rotary", "delta", "lstm"])
+def test_a_long_chain_against_float64(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, whose last may be shorter, of texts that start again where they end."""
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", name)
+    steps, done, written = 2 * PIECE + 9, list[int](), list[int]()
+    right = SideBySide.write
+    monkeypatch.setattr(SideBySide, "write", lambda *given: written.append(given[2]) or right(*given))
+    proof = verify(checkpoint, tmp_path / "g.onnx", steps=steps, on_progress=done.append, reference="float64")
+    assert proof.passed, proof
+    assert sum(written) == done[-1] == steps
+    assert max(written) == (PIECE if checkpoint.config.max_positions is None else checkpoint.config.max_positions - 5)
+    assert done == [sum(written[: n + 1]) for n in range(len(written))]
+
+
+@torch.inference_mode()
+def test_a_piece_is_its_steps(tmp_path: Path) -> None:
+    """What is written at once, and the same tokens one by one."""
+    checkpoint, _ = small.graph(tmp_path / "g.onnx", "rotary_keep")
+    eager, decoder = checkpoint.model.double(), Decoder(tmp_path / "g.onnx", threads=1)
+    both = SideBySide(eager, decoder, eager.state_spec(), torch.Generator().manual_seed(3))
+    start = both.random_state(2)
+    both.begin(start)
+    expected, received = both.write(torch.tensor([4, 5]), 9)
+    assert expected.shape == received.shape == (9, 2, small.VOCABULARY)
+    errors, (text,) = both.compared()
+    after = both.states
+    assert len({tuple(ids.tolist()) for ids in text.ids}) > 4, "drawn"
+    both.begin(start)
+    for n, ids in enumerate(text.ids):
+        logits, ours = both.step(ids)
+        np.testing.assert_array_equal(ours[0], received[n])
+        torch.testing.assert_close(logits[0], expected[n], rtol=1e-12, atol=1e-12)
+    small.assert_states(after, both.states, 1e-12)
+    assert both.worst.or_worse(errors) == both.worst, "all steps, the last of them too"
 
 
 def test_a_fixed_batch_has_no_single(tmp_path: Path) -> None:
