@@ -84,6 +84,12 @@ class StagePlan:
         if self.learning_rate is not None:
             _between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
 
+    @property
+    def peak(self) -> float:
+        """The learning rate, of a plan `for_width`."""
+        assert self.learning_rate is not None
+        return self.learning_rate
+
     def for_width(self, width: int) -> StagePlan:
         """The plan with a learning rate: its own, or the default for this width."""
         if self.learning_rate is not None:

@@ -86,18 +86,16 @@ class Trainer:
                 self._save(None)
         self.student.eval()
 
-    def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
-        peak = plan.learning_rate
-        assert peak is not None, "finetune sets every stage's learning rate, by the model's width"
+    def _open(self, plan: StagePlan) -> tuple[Stage, nn.Module, list[nn.Parameter], Any, DivergenceGuard]:
+        """A stage as it was left: itself, as it runs on several devices, what it trains, its optimizer and a guard."""
         loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy, self.config.kl_top)
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
         kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
         stage = kind(self.student, self.teacher, loss_weights).to(self.device)
         stage.measure(self.windows(self._before()).to(self.device))
-        trainable = stage.trainable()
-        parameters = list(trainable.values())
-        optimizer: Any = make_optimizer(trainable, peak, self.config.weight_decay, self.config.optimizer)
+        trainable, decay = stage.trainable(), self.config.weight_decay
+        optimizer: Any = make_optimizer(trainable, plan.peak, decay, self.config.optimizer)
         guard = DivergenceGuard(optimizer, self.device)
         if self.state.optimizer is not None:
             try:
@@ -105,12 +103,16 @@ class Trainer:
             except Exception as error:  # of another optimizer, or damaged: torch looks up whatever it expects
                 raise damaged(self.config.state_path, printable(error, 100)) from error
         module, optimizer = self.accelerator.prepare(stage, optimizer)
+        return stage, module, list(trainable.values()), optimizer, guard
+
+    def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
+        stage, module, parameters, optimizer, guard = self._open(plan)
         self.log.start_stage(plan.stage, self.state.step, plan.steps)
         if self.state.best is None:
             self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
         for step in range(self.state.step, plan.steps):
-            rate = learning_rate(step, plan.steps, peak, self.config.warmup)
+            rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             pending.append(self._step(module, optimizer, guard, parameters, self._batch(plan, step), rate))
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0

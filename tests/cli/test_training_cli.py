@@ -78,6 +78,13 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     run(capsys, "finetune", converted, tmp_path / "tuned.pt", "--data", ids, *SMALL)
     result = json.loads(run(capsys, "evaluate", tmp_path / "tuned.pt", ids, "--lengths", "8,16", "--json")[0])
     assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 32), (16, 32)]
+    parts = {}
+    for part in ("train", "valid", "test", "all"):
+        shares = ("--part", part, "--valid-share", 0.2, "--test-share", 0.3)
+        result = json.loads(run(capsys, "evaluate", teacher, ids, "--lengths", 4, *shares, "--json")[0])
+        assert result["part"] == part
+        parts[part] = result["lengths"][0]["tokens"]
+    assert parts == {"train": 348, "valid": 136, "test": 208, "all": 696}  # of 350, 140, 210 and 700
     out, _ = run(capsys, "evaluate", teacher, ids, "--part", "all", "--windows", 3, "--lengths", "10")
     assert out.splitlines()[0].split()[:3] == ["length", "nats/token", "perplexity"]
     assert out.splitlines()[1].split()[0::4] == ["10", "30"]
