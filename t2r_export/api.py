@@ -95,7 +95,7 @@ class Model:
         self,
         output: str | Path,
         data: Files,
-        stages: str = "transfer,distill",
+        stages: str | None = None,
         steps: int | str | None = None,
         learning_rates: str | None = None,
         **options: Any,
@@ -105,7 +105,8 @@ class Model:
         Args:
             output: a .pt; beside it stands the log, and until the end the state from which `resume=True` goes on.
             data: texts, or token ids as .npy: one file or several.
-            stages, steps, learning_rates: in order, with commas; None is the stages' own.
+            stages, steps, learning_rates: in order, with commas; None is `transfer,distill` without what has nothing to
+                train in this model, and the stages' own numbers.
             options: further fields of FinetuneConfig: `teacher=`, `batch=`, `length=`, `lora=True`, `resume=True`, …
 
         Raises:

@@ -45,6 +45,14 @@ def test_the_whole_way(folder: Path) -> None:
     Decoder(folder / "out.onnx").step(1)
 
 
+def test_the_usual_stages_suit_the_student(folder: Path) -> None:
+    np.save(folder / "ids.npy", small.ids(1, 400).numpy()[0])
+    student = t2r_export.load(folder / "source.pt").convert("window", window=4)
+    tuned = student.finetune(folder / "tuned.pt", folder / "ids.npy", steps="2,3", length=16, batch=2)
+    stages = tuned.checkpoint.provenance["finetune"][0]["stages"]
+    assert [(stage["stage"], stage["steps"]) for stage in stages] == [("distill", 3)]
+
+
 def test_a_model_of_no_file_has_the_digest_of_its_file(folder: Path) -> None:
     student = t2r_export.load(folder / "source.pt").convert(feature_size=5, layers="0")
     assert sha256(student.save(folder / "student.pt")) == student.checkpoint.sha256
