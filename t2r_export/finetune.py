@@ -7,6 +7,7 @@ the trained model and its history, or no output file; and, until then, a state t
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 import os
@@ -23,7 +24,9 @@ from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.files import locked
+from t2r_export.fold import fold
 from t2r_export.model.transformer import Transformer
+from t2r_export.straight_through import attach, settled
 from t2r_export.training import lora
 from t2r_export.training.best import Kept
 from t2r_export.training.data import Corpus, held_out_windows, read_corpus
@@ -68,7 +71,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     main = accelerator.is_main_process
     loaded = checkpoint.load(config.model)
     teacher, corpus, config, identity, notes = _inputs(config, loaded)
-    student = loaded.model
+    student = _rounded(loaded.model, config)
     windows = held_out_windows(corpus.test, config.window)
     with TrainingLog(config.log_path, main) as log:
         for line in notes:
@@ -88,6 +91,8 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
                 state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
         trainer.run()
         if main:
+            if config.rounding is not None:
+                student = settled(student)
             after = evaluate(student, windows)
             if not math.isfinite(after.nats):
                 raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
@@ -108,6 +113,15 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         state.tokens,
         time.monotonic() - started,
     )
+
+
+def _rounded(student: Transformer, config: FinetuneConfig) -> Transformer:
+    """The student, or where it is trained for a scheme its folded form, with the scheme's rounding in it."""
+    if config.rounding is None:
+        return student
+    folded, _ = fold(student)
+    attach(folded, config.rounding)
+    return folded
 
 
 def _accelerator(config: FinetuneConfig) -> Any:
@@ -160,6 +174,9 @@ def _suited(
 
 
 def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:
+    if config.rounding is not None and config.teacher is None:
+        # as it is before the rounding; a fold keeps what it does not change, so that training would change both
+        return copy.deepcopy(student.model), student.sha256
     if config.teacher is not None:
         loaded = checkpoint.load(config.teacher)
         if loaded.config.vocab_size != student.config.vocab_size:

@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from t2r_export.cli.output import force_option, json_option, show, table
+from t2r_export.cli.quantize import block_options
 from t2r_export.config.finetune import LENGTH, STAGES, START_POSITIONS, USUAL_STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
 
 FILE = click.Path(path_type=Path)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
@@ -59,6 +61,14 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     help=f"Start windows at one of N positions, drawn at random; 0 is at 0.  [default: {START_POSITIONS} for gated "
     "layers behind a rotation, else 0]",
 )
+@click.option(
+    "--for",
+    "scheme",
+    type=click.Choice([name for name, each in SCHEMES.items() if each.block_wise]),
+    help="Train a student that is trained already through the rounding of a scheme of t2r quantize, folded: the stage "
+    "round. Its teacher is the student itself unless --teacher says another.",
+)
+@block_options
 @setting(
     "carried_states", "Share of the distill stage, its end, whose windows begin with the state of the text before them."
 )
@@ -88,6 +98,7 @@ def command(
     stages: str | None,
     steps: str | None,
     learning_rates: str | None,
+    scheme: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -95,8 +106,12 @@ def command(
 
     On several devices: accelerate launch -m t2r_export finetune MODEL OUT …
     """
-    plan = parse_plan(stages, steps, learning_rates)
-    config = FinetuneConfig(model=model, output=out, plan=plan, **options)
+    blocks = {name: options.pop(name) for name in BLOCK_OPTIONS if name != "accuracy_level"}
+    rounding = None if scheme is None else QuantizeConfig(scheme=scheme, **blocks)
+    if scheme is None and any(blocks.values()):
+        raise click.UsageError("--block-size, --asymmetric, --head-bits and --embedding-bits are for --for.")
+    plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
+    config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **options)
     config.check_files()
 
     from accelerate import PartialState

@@ -32,9 +32,27 @@ FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+BLOCK, LEVEL, BITS, ACTIVATIONS = map(click.Choice, (BLOCK_SIZES, ACCURACY_LEVELS, BLOCK_BITS, ACTIVATION_BITS))
+
+
+def block_options(function: F) -> F:
+    """How a scheme of blocks rounds, named as in QuantizeConfig."""
+    for option in (
+        click.option(
+            "--embedding-bits",
+            type=BITS,
+            help="w8, w4: bits of the embedding: 8 with one scale, or 4 in blocks.  [default: 8]",
+        ),
+        click.option("--head-bits", type=BITS, help="w8, w4: bits of the output head.  [default: 8]"),
+        click.option("--asymmetric", is_flag=True, help="w8, w4: round asymmetrically, with a zero point per scale."),
+        click.option("--block-size", type=BLOCK, help="w8, w4: number of weights that share a scale.  [default: 32]"),
+    ):
+        function = option(function)
+    return function
+
+
 def options(function: F) -> F:
     """What a scheme can be told, named as in QuantizeConfig, and `--check`: for `t2r quantize` and `t2r export`."""
-    block, level, bits, activations = map(click.Choice, (BLOCK_SIZES, ACCURACY_LEVELS, BLOCK_BITS, ACTIVATION_BITS))
     for option in (
         click.option(
             "--check",
@@ -44,7 +62,7 @@ def options(function: F) -> F:
         ),
         click.option(
             "--activation-bits",
-            type=activations,
+            type=ACTIVATIONS,
             default=8,
             show_default=True,
             help="int8-static: bits per activation.",
@@ -62,17 +80,10 @@ def options(function: F) -> F:
             help="int8-static: text to calibrate the ranges of activations on; --budget: to measure on.",
         ),
         click.option(
-            "--embedding-bits",
-            type=bits,
-            help="w8, w4: bits of the embedding: 8 with one scale, or 4 in blocks.  [default: 8]",
-        ),
-        click.option("--head-bits", type=bits, help="w8, w4: bits of the output head.  [default: 8]"),
-        click.option(
             "--accuracy-level",
-            type=level,
+            type=LEVEL,
             help="w8, w4: precision to compute in: 4 is int8, 0 is float32.  [default: 4]",
         ),
-        click.option("--asymmetric", is_flag=True, help="w8, w4: round asymmetrically, with a zero point per scale."),
         click.option(
             "--budget",
             metavar="BYTES",
@@ -80,7 +91,7 @@ def options(function: F) -> F:
             help="w4: choose bits and block size of each product by measuring on --calibrate, so that all weights take "
             "at most so much; 64k and 1.5M are understood.",
         ),
-        click.option("--block-size", type=block, help="w8, w4: number of weights that share a scale.  [default: 32]"),
+        block_options,
     ):
         function = option(function)
     return function

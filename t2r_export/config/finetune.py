@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.config.validation import choice, size
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
@@ -64,6 +65,7 @@ STAGES = {
     "transfer": StageKind("t2r_export.training.stages:Transfer", 300, 1e-2, scaled=False),
     "align": StageKind("t2r_export.training.stages:Align", 300, 1e-2),
     "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, carries=True),
+    "round": StageKind("t2r_export.training.stages:Round", 500, 1e-3),
     "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True),
 }
 USUAL_STAGES = "transfer,distill"  # where nobody says which; without those that have nothing to train in a student
@@ -135,6 +137,7 @@ class FinetuneConfig:
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
     kl_top: int = 0  # KL over so many of the teacher's most likely tokens and a bucket of the rest; 0: over all tokens
+    rounding: QuantizeConfig | None = None  # train a folded student through what this scheme rounds: the stage round
     start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
     carried_states: float = 0.0  # share of distill's steps, the last ones, whose windows begin with the state of text
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
@@ -177,9 +180,21 @@ class FinetuneConfig:
             _between(name, getattr(self, name), 0, high, closed=True)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             choice(name, getattr(self, name), known)
+        self._check_rounding()
         if self.carried_states and not any(STAGES[plan.stage].carries for plan in self.plan):
             stages = ", ".join(plan.stage for plan in self.plan)
             raise UserError("the stage distill, for carried states", stages, "add it, or leave carried states out")
+
+    def _check_rounding(self) -> None:
+        stages = [plan.stage for plan in self.plan if plan.steps]
+        if ("round" in stages) != (self.rounding is not None) or ("round" in stages and stages != ["round"]):
+            raise UserError(
+                "the stage round, alone, with a scheme to round by, and no scheme without it",
+                f"the stages {', '.join(stages)} {'without' if self.rounding is None else 'with'} a scheme",
+                "train the student first, then give it --for w4 in a run of its own",
+            )
+        if self.rounding is not None and not scheme(self.rounding.scheme).block_wise:
+            raise UserError("a scheme of blocks to train for: w8 or w4", self.rounding.scheme, "choose one of those")
 
     @property
     def shares(self) -> Shares:
@@ -251,7 +266,8 @@ class FinetuneConfig:
             if stage.steps
         ]
         adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
-        return {"stages": plan, **{name: getattr(self, name) for name in names}, **adapters}
+        rounding = {} if self.rounding is None else {"for": self.rounding.described()}
+        return {"stages": plan, **{name: getattr(self, name) for name in names}, **adapters, **rounding}
 
 
 def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[Any]:

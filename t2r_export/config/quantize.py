@@ -7,8 +7,9 @@ is used. Frozen and validated when it is made: what contradicts itself is an err
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError
@@ -98,7 +99,12 @@ class QuantizeConfig:
         if (chosen.calibrated or self.budget is not None) and self.calibrate is None:
             raise UserError(f"a text to calibrate {self.scheme} on", "none", "name one with --calibrate")
 
+    def described(self) -> dict[str, Any]:
+        """The scheme with its options that are not at their default, as plain data."""
+        names = [each.name for each in fields(self)[1:]]
+        return {"scheme": self.scheme, **{name: getattr(self, name) for name in self.given(names)}}
+
     def given(self, names: Sequence[str]) -> list[str]:
         """Those of `names` that are not at their default."""
-        defaults = {each.name: each.default for each in fields(self)}
+        defaults = {each.name: {} if each.default is MISSING else each.default for each in fields(self)}
         return [name for name in names if getattr(self, name) != defaults[name]]

@@ -97,14 +97,13 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
     Measured, it costs a hundredth of what the mildest scheme costs; blocks of four bits cost a hundred times as much.
     The rounding is ONNX Runtime's own, over some rows of the table at a time: its numbers need four times the memory.
     """
-    from onnxruntime.quantization.quant_utils import compute_data_quant_params, quantize_nparray
+    from onnxruntime.quantization.quant_utils import quantize_nparray
 
     gather = untie_embedding(model)
     name, row = gather.input[0], gather.output[0]
     kept = initializers(model)
     table = values(kept[name], weights)  # (vocabulary, D)
-    ends = np.array([table.min(), table.max()])
-    zero_point, scale = compute_data_quant_params(ends, TensorProto.UINT8, symmetric=False)
+    zero_point, scale = _of_table(table)
     numbers = [f"{name}_quantized", f"{name}_scale", f"{name}_zero_point"]
     if numbers[0] not in weights:
         weights[numbers[0]] = whole = np.empty(table.shape, np.uint8)
@@ -123,6 +122,25 @@ def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> No
         helper.make_node("DequantizeLinear", [inner, *numbers[1:]], [row], name=f"{row}_DequantizeLinear"),
     ]
     replace_node(model, gather, nodes, kept)
+
+
+def _of_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zero point and scale of a table of tokens, by its smallest and its largest number."""
+    from onnxruntime.quantization.quant_utils import compute_data_quant_params
+
+    ends = np.array([table.min(), table.max()])
+    zero_point, scale = compute_data_quant_params(ends, TensorProto.UINT8, symmetric=False)
+    return zero_point, scale
+
+
+def rounded_table(table: np.ndarray) -> np.ndarray:
+    """What is looked up of a table (vocabulary, D) in 8 bits under one scale: the same shape, float32."""
+    from onnxruntime.quantization.quant_utils import quantize_nparray
+
+    zero_point, scale = _of_table(table)
+    numbers = quantize_nparray(TensorProto.UINT8, table, scale, zero_point)
+    restored: np.ndarray = (numbers.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
+    return restored
 
 
 def replace_node(

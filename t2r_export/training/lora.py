@@ -9,6 +9,7 @@ run, and saved, like any other; `merge` puts W' in the place of W and leaves an 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ def attach(model: Transformer, rank: int, alpha: float, seed: int) -> None:
 
 def attached(weights: Iterable[str]) -> bool:
     """Whether these are the names of the weights of a model with adapters."""
-    return any(".parametrizations." in name for name in weights)
+    return any(".parametrizations." in name and name.endswith(".A") for name in weights)
 
 
 def trainable(model: Transformer) -> dict[str, nn.Parameter]:
@@ -78,7 +79,8 @@ def trainable(model: Transformer) -> dict[str, nn.Parameter]:
 def merge(model: Transformer) -> None:
     """Add what the adapters learned to the weights and remove them. Nothing to do for a model without."""
     for projection in _projections(model):
-        if parametrize.is_parametrized(projection, "weight"):
+        forms: Any = getattr(projection, "parametrizations", None)
+        if forms is not None and isinstance(forms.weight[0], LowRank):
             parametrize.remove_parametrizations(projection, "weight")
             # the weight has come in behind the bias: back to where a loaded model has it
             bias = projection.bias

@@ -6,6 +6,7 @@
               teacher's own hidden states (RADLADS, Goldstein et al. 2025, arXiv 2505.03005, step 1)
     distill   all weights, so that the student's next-token distribution is the teacher's (Hinton et al. 2015), and on
               the way the output of each block
+    round     the same, of a folded student whose weights are rounded as its export will round them
     task      all weights, on the text itself: the recipe of Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
 
 A stage is a module whose `forward` is its loss, so that it can be wrapped for several devices as a whole. A new stage
@@ -17,10 +18,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
@@ -272,6 +274,14 @@ class Distill(Stage):
         if self.loss_weights.cross_entropy:
             loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, windows[:, before:])
         return loss + self.penalty()
+
+
+class Round(Distill):
+    """The same, of a student whose weights are rounded on the way (t2r_export.straight_through)."""
+
+    def forward(self, windows: Tensor, *rest: Any) -> Tensor:
+        with parametrize.cached():  # each weight is rounded once
+            return super().forward(windows, *rest)
 
 
 class Task(Stage):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
 from t2r_export.errors import CheckFailed
@@ -198,7 +199,7 @@ class Trainer:
         """Log the stage's loss, nats per token and feature statistics on the valid part, in the main process, and
         remember the weights if they are the stage's best."""
         if self.log.enabled:
-            with self.log.aside():
+            with self.log.aside(), parametrize.cached():
                 share = max(1, self.config.batch // self.accelerator.num_processes)
                 parts = self.validation.split(share)
                 losses = [float(stage(part.to(self.device))) * len(part) for part in parts]

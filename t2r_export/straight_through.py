@@ -1,0 +1,105 @@
+"""Training through the rounding that export will do: what the exported graph multiplies by is what is trained.
+
+Each weight that becomes a product of the graph is rounded in every forward pass by the very function that
+`t2r quantize` rounds it with, in the same blocks, and the table of tokens likewise; gradients pass as if nothing was
+rounded (straight through: Bengio et al. 2013, arXiv 1308.3432, section 4). A rounding is a parametrization of the
+weight, so a model with roundings is run, and saved, like any other; `settled` has the rounded numbers in the place of
+the weights. In blocks without zero points they round to themselves, so that the export loses nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from t2r_export.checkpoints.weights import assemble
+from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.model.torch_ops import TorchOps
+from t2r_export.model.transformer import Transformer
+from t2r_export.quantizers.base import rounded_table
+from t2r_export.quantizers.blocks import BLOCK_SIZE, HEAD_BITS, restored
+
+
+class Blocks(nn.Module):
+    """A weight (out, in) as MatMulNBits has it: blocks along `in`."""
+
+    def __init__(self, bits: int, size: int, asymmetric: bool) -> None:
+        super().__init__()
+        self.bits, self.size, self.asymmetric = bits, size, asymmetric
+
+    def forward(self, weight: Tensor) -> Tensor:
+        with torch.no_grad():
+            matrix = weight.detach().float().cpu().numpy().T
+            rounded = torch.from_numpy(restored(matrix, self.bits, self.size, self.asymmetric).T)
+        return _straight_through(weight, rounded)
+
+
+class Table(nn.Module):
+    """A table of tokens (vocabulary, D) in 8 bits under one scale."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        with torch.no_grad():
+            rounded = torch.from_numpy(rounded_table(weight.detach().float().cpu().numpy()))
+        return _straight_through(weight, rounded)
+
+
+def _straight_through(weight: Tensor, rounded: Tensor) -> Tensor:
+    return weight + (rounded.to(weight) - weight).detach()
+
+
+def attach(model: Transformer, config: QuantizeConfig) -> None:
+    """Round every product of the model, its head and its table as a block-wise scheme will.
+
+    A table that is the head's too is rounded as the head is, and that once more as a table.
+    """
+    size, bits = config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
+    head = Blocks(config.head_bits or HEAD_BITS, size, config.asymmetric)
+    for module, name in products(model):
+        rounding = head if module is model.head else Blocks(bits, size, config.asymmetric)
+        parametrize.register_parametrization(module, name, rounding)
+    if model.config.tied_head:
+        parametrize.register_parametrization(model.embedding, "weight", head)
+    of_table = Blocks(4, size, config.asymmetric) if config.embedding_bits == 4 else Table()
+    parametrize.register_parametrization(model.embedding, "weight", of_table)
+
+
+def settled(model: Transformer) -> Transformer:
+    """An ordinary model with the rounded numbers as its weights. The table stays as it was trained, and is rounded by
+    the export: in 8 bits it does not round to itself."""
+    weights = {name: weight for name, weight in model.state_dict().items() if ".parametrizations." not in name}
+    module: Any
+    for place, module in model.named_modules():
+        for name in getattr(module, "parametrizations", ()):
+            raw = module.parametrizations[name].original
+            weights[f"{place}.{name}"] = (raw if module is model.embedding else getattr(module, name)).detach()
+    if model.config.tied_head:
+        weights["embedding.weight"] = weights["head.weight"]
+    return assemble(model.config, weights)
+
+
+@torch.no_grad()
+def products(model: Transformer) -> list[tuple[nn.Module, str]]:
+    """The weights that a step multiplies rows by, which a graph has as products, as module and name.
+
+    They are found by watching a step.
+    """
+    watched = Watched(None, model.embedding.weight)
+    ids = torch.zeros(1, dtype=torch.int64, device=model.embedding.weight.device)
+    model.run(ids, model.init_state(1), watched)
+    every = [(m, name, w) for m in model.modules() for name, w in m.named_parameters(recurse=False)]
+    return [(m, name) for m, name, w in every if id(w) in watched.seen and m is not model.embedding]
+
+
+class Watched(TorchOps):
+    """torch's operators of a step, which remember the matrices that rows were multiplied by."""
+
+    def __init__(self, tokens: int | None, like: Tensor) -> None:
+        super().__init__(tokens, like)
+        self.seen: set[int] = set()
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        self.seen.add(id(weight))
+        return super().linear(x, weight, bias)

@@ -1,0 +1,171 @@
+"""Trained through its rounding, a model is what its quantized export computes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from torch.nn.utils import parametrize
+
+import small
+import texts
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.export import export
+from t2r_export.finetune import finetune
+from t2r_export.fold import fold
+from t2r_export.model.transformer import Transformer
+from t2r_export.quantize import export_quantized
+from t2r_export.quantizers.base import initializers, projections, rounded_table
+from t2r_export.quantizers.blocks import in_blocks, restored
+from t2r_export.straight_through import attach, products, settled
+from t2r_export.training import trainer
+from t2r_runtime.errors import UserError
+
+W4 = QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0)
+# tied and not, folded and not, with gates that are products of their own
+NAMES = ("learned", "rotary_keep", "gated_rotary", "conv_after", "hybrid_gated", "mixed", "lstm")
+
+
+def rounded(made: Transformer, config: QuantizeConfig = W4) -> Transformer:
+    folded, _ = fold(made)
+    attach(folded, config)
+    return folded
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(1, 70), st.integers(1, 9), st.sampled_from([4, 8]), st.sampled_from([16, 32]), st.integers(0, 1 << 20)
+)
+def test_rounded_numbers_round_to_themselves(rows: int, columns: int, bits: int, size: int, seed: int) -> None:
+    matrix = np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32)
+    once = restored(matrix, bits, size, False)
+    np.testing.assert_array_equal(restored(once, bits, size, False), once)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_rounded_is_what_the_graph_has_as_products(name: str, tmp_path: Path) -> None:
+    made, _ = fold(small.model(name))
+    export(Checkpoint(made.config, made, None, {}, "0" * 64), tmp_path / "g.onnx", ExportConfig())
+    graph = onnx.load(tmp_path / "g.onnx")
+    nodes = {node.name: node for node in graph.graph.node}
+    kept = initializers(graph)
+    sizes = sum(int(np.prod(kept[nodes[product].input[1]].dims)) for product in projections(graph))
+    assert sum(getattr(module, weight).numel() for module, weight in products(made)) == sizes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_loses_nothing_more(name: str, tmp_path: Path) -> None:
+    """The numbers of every product are those of the settled model, and it computes what it did with roundings."""
+    made = rounded(small.model(name))
+    ids = small.ids()
+    with torch.no_grad(), parametrize.cached():
+        expected = made(ids)
+    found = settled(made)
+    assert list(found.state_dict()) == list(fold(small.model(name))[0].state_dict())
+    if not found.config.tied_head:  # the table of a tied head holds the head's numbers, and is rounded at export again
+        found.embedding.weight.data = torch.from_numpy(rounded_table(found.embedding.weight.detach().numpy()))
+        with torch.no_grad():
+            torch.testing.assert_close(found(ids), expected)
+    for weight, bits in numbers(found):
+        np.testing.assert_array_equal(restored(weight, bits, 16, False), weight)
+
+
+def numbers(made: Transformer) -> list[tuple[np.ndarray, int]]:
+    """Every product's matrix (in, out), and its bits."""
+    found = [(getattr(module, name), 8 if module is made.head else 4) for module, name in products(made)]
+    return [(np.ascontiguousarray(weight.detach().numpy().T), bits) for weight, bits in found]
+
+
+def test_the_graph_has_the_trained_numbers(tmp_path: Path) -> None:
+    made = rounded(small.model("conv_after"))
+    made = settled(made)
+    export_quantized(Checkpoint(made.config, made, None, {}, "0" * 64), tmp_path / "q.onnx", ExportConfig(), W4)
+    graph = onnx.load(tmp_path / "q.onnx")
+    kept = initializers(graph)
+    nodes = [node for node in graph.graph.node if node.op_type == "MatMulNBits"]
+    whole = b"".join(numpy_helper.to_array(kept[node.input[1]]).tobytes() for node in nodes)
+    expected = [in_blocks(weight, bits, 16, False)[0].tobytes() for weight, bits in numbers(made)]
+    assert len(whole) == sum(map(len, expected))  # several of a model may be one product of the graph
+    assert all(part in whole for part in expected)
+
+
+def test_gradients_pass() -> None:
+    made = rounded(small.model("learned"))
+    made(small.ids()).square().sum().backward()
+    plain, _ = fold(small.model("learned"))
+    names = [name for name, _ in made.named_parameters()]
+    assert len(names) == len(list(plain.parameters()))
+    assert all(p.grad is not None and bool(p.grad.any()) for p in made.parameters())
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> FinetuneConfig:
+    return FinetuneConfig(
+        model=texts.write_student(tmp_path / "model.pt"),
+        output=tmp_path / "tuned.pt",
+        data=(texts.write_text(tmp_path / "text"),),
+        plan=parse_plan("round", "12", "0.01"),
+        rounding=W4,
+        length=16,
+        batch=4,
+        device="cpu",
+        checkpoint_every=5,
+        validate_every=6,
+    )
+
+
+def test_a_run_learns_and_resumes_to_the_same_bits(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = finetune(config)
+    assert report.kept[0].step > 0  # better than the rounding alone, by its validation
+    assert report.teacher is not None  # the student as it was, before any rounding
+    saved = checkpoint.load(config.output)
+    assert saved.provenance["finetune"][-1]["for"] == {"scheme": "w4", "block_size": 16, "accuracy_level": 0}
+    assert saved.config == fold(checkpoint.load(config.model).model)[0].config
+    for weight, bits in numbers(saved.model):
+        np.testing.assert_array_equal(restored(weight, bits, 16, False), weight)
+    again = dataclasses.replace(config, output=tmp_path / "again.pt")
+    batch = trainer.Trainer._batch
+
+    def stopped(self: trainer.Trainer, plan: object, step: int) -> object:
+        if step == 8:
+            raise KeyboardInterrupt
+        return batch(self, plan, step)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Trainer, "_batch", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(again)
+    finetune(dataclasses.replace(again, resume=True))
+    other = checkpoint.load(again.output).model.state_dict()
+    assert all(torch.equal(other[name], weight) for name, weight in saved.model.state_dict().items())
+
+
+@pytest.mark.parametrize("stages, scheme", [("round", None), ("distill", "w4"), ("distill,round", "w4")])
+def test_a_scheme_goes_with_its_stage_alone(stages: str, scheme: str | None) -> None:
+    rounding = None if scheme is None else QuantizeConfig(scheme=scheme)
+    with pytest.raises(UserError, match="expected the stage round, alone, with a scheme to round by"):
+        FinetuneConfig(model=Path("a"), output=Path("b"), data=(), plan=parse_plan(stages), rounding=rounding)
+
+
+def test_a_scheme_of_blocks() -> None:
+    with pytest.raises(UserError, match="expected a scheme of blocks to train for: w8 or w4; received fp16"):
+        FinetuneConfig(
+            model=Path("a"),
+            output=Path("b"),
+            data=(),
+            plan=parse_plan("round"),
+            rounding=QuantizeConfig(scheme="fp16"),
+        )
