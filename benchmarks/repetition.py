@@ -8,6 +8,7 @@ Texts of the same seeds with each setting, and the share of 4-grams of tokens th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,13 @@ from t2r_export.export import export
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
 GRAM = 4  # tokens
-SETTINGS = ((0.4, 0.95), (0.6, 0.9), (0.6, 0.95), (0.8, 0.9), (0.8, 0.95), (1.0, 1.0))  # temperature, top-p
+NUCLEI = ((0.4, 0.95), (0.6, 0.9), (0.6, 0.95), (0.8, 0.9), (0.8, 0.95), (1.0, 1.0))  # temperature, top-p
+PENALTIES = (1.1, 1.3)  # beside temperature 0.6, top-p 0.9
+SETTINGS = (
+    *(Sampling(temperature, top_p=top_p) for temperature, top_p in NUCLEI),
+    Sampling(1.0, min_p=0.1),
+    *(Sampling(0.6, top_p=0.9, repetition_penalty=penalty) for penalty in PENALTIES),
+)
 
 
 def repeated(tokens: Sequence[int]) -> float:
@@ -37,13 +44,15 @@ def main() -> None:
         export(checkpoint.load(options.model), Path(folder) / "model.onnx")
         decoder = Decoder(Path(folder) / "model.onnx")
         prompt = Tokenizer.of(decoder.signature).encode(options.prompt)
-        print(f"| temperature | top-p | repeated {GRAM}-grams |\n|---|---|---|")
-        for temperature, top_p in SETTINGS:
+        print(f"| temperature | top-p | min-p | penalty | repeated {GRAM}-grams |\n|---|---|---|---|---|")
+        for rules in SETTINGS:
             shares = []
             for seed in range(options.seeds):
                 decoder.reset()
-                shares.append(repeated(decoder.generate(prompt, options.tokens, Sampling(temperature, 0, top_p, seed))))
-            print(f"| {temperature} | {top_p} | {sum(shares) / len(shares):.1%} |", flush=True)
+                seeded = dataclasses.replace(rules, seed=seed)
+                shares.append(repeated(decoder.generate(prompt, options.tokens, seeded)))
+            said = (rules.temperature, rules.top_p, rules.min_p, rules.repetition_penalty)
+            print(f"| {' | '.join(map(str, said))} | {sum(shares) / len(shares):.1%} |", flush=True)
 
 
 if __name__ == "__main__":

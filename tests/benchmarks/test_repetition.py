@@ -6,6 +6,7 @@ import pytest
 
 from repetition import SETTINGS, repeated
 from t2r_export.cli.demo import TEMPERATURE, TOP_P
+from t2r_runtime import Sampling
 
 
 @pytest.mark.parametrize(
@@ -17,4 +18,4 @@ def test_repeated(tokens: list[int], share: float) -> None:
 
 
 def test_the_demo_is_among_what_is_measured() -> None:
-    assert (TEMPERATURE, TOP_P) in SETTINGS
+    assert Sampling(TEMPERATURE, top_p=TOP_P) in SETTINGS

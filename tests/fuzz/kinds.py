@@ -20,7 +20,7 @@ import torch
 
 from fuzz.mutations import VALUES, damage_bytes, damage_file, damage_json, damage_words
 from fuzz.runner import command
-from t2r_runtime import Batch, Decoder, Sampling, Tokenizer
+from t2r_runtime import Batch, Decoder, Sampler, Sampling, Tokenizer
 from t2r_runtime.errors import T2RError
 
 Kind = Callable[[Path, Path, random.Random], str]
@@ -270,6 +270,9 @@ CALLS: dict[str, Callable[[Decoder, Callable[[], Any]], Any]] = {
     "sampling": lambda d, x: Sampling(temperature=x(), top_k=x()),
     "seed": lambda d, x: Sampling(seed=x(), top_p=x()),
     "stop": lambda d, x: Sampling(stop_tokens=x()),
+    "penalties": lambda d, x: Sampling(min_p=x(), repetition_penalty=x(), no_repeat_ngram=x()),
+    "occurred": lambda d, x: Sampler(Sampling(no_repeat_ngram=1)).pick(np.ones(3), x(), x()),
+    "history": lambda d, x: d.history(x()),
     "Decoder": lambda d, x: Decoder(x()),
     "provider": lambda d, x: Decoder("graph.onnx", x()),
     "threads": lambda d, x: Decoder("graph.onnx", threads=x()),

@@ -19,6 +19,7 @@ def test_it_is_the_decoder(tmp_path: Path) -> None:
     here, there = Decoder(path, threads=1), SubprocessDecoder(sys.executable, path, threads=1)
     for ids in (3, 5, 1):
         np.testing.assert_array_equal(there.step(ids), here.step(ids))
+    assert there.history().tolist() == [3, 5, 1]
     assert there.position == 3 and there.signature == here.signature and there.placement == here.placement
     assert there.state().keys() == here.state().keys()
     there.set_state(here.state(), position=3)

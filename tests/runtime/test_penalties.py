@@ -157,10 +157,25 @@ def test_the_largest_logits_are_not_enough(opened: Open, monkeypatch: pytest.Mon
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("text", [[4], [-1], [0.5], [[1]], "ab", None])
-def test_a_text_of_other_tokens(text: Any) -> None:
-    with pytest.raises(UserError, match=r"expected a text of tokens \(T,\) in 0 … 3; received"):
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ([4, 2], "expected a text of tokens in 0 … 3; received 2 … 4; give what the decoder has read"),
+        ([-1], "expected a text of tokens in 0 … 3; received -1 … -1"),
+        *(([wrong], r"expected a text of tokens, integers \(N,\); received") for wrong in (0.5, [1], None, "a")),
+        ("ab", r"expected a text of tokens, integers \(N,\); received 'ab'; give one row of them"),
+        ([[1], [2, 3]], "expected a text of tokens as an array"),
+    ],
+)
+def test_a_text_of_other_tokens(text: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Sampler(sampling(no_repeat_ngram=1)).pick(np.ones(4), text=text)
+
+
+@pytest.mark.parametrize("tokens", [[1], [1, 2, 3, 4, 5], [[1, 2, 3, 4]], [0.5] * 4, "abcd", 3])
+def test_logits_of_other_tokens(tokens: Any) -> None:
+    with pytest.raises(UserError, match="expected (the tokens of 4 logits|tokens, integers)"):
+        Sampler(sampling()).pick(np.ones(4), tokens)
 
 
 class TestHistory:

@@ -99,7 +99,7 @@ class Sampler:
         self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
         self.draws = 0  # how often a token was chosen
 
-    def pick(self, logits: Logits, tokens: NDArray[np.int64] | None = None, text: ArrayLike = ()) -> int:
+    def pick(self, logits: Logits, tokens: ArrayLike | None = None, text: ArrayLike = ()) -> int:
         """One token for logits (vocabulary,); a logit of -inf is never chosen.
 
         Args:
@@ -113,6 +113,9 @@ class Sampler:
         if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
             raise UserError("logits, floats (vocabulary,)", printable(repr(logits), 100), "give one row of them")
         if tokens is not None:
+            tokens = _row_of_integers(tokens, "tokens")
+            if tokens.size != logits.size:
+                raise UserError(f"the tokens of {logits.size} logits", f"{tokens.size}", "give as many")
             order = np.argsort(tokens)
             logits, tokens = logits[order], tokens[order]
         best = _largest(logits)
@@ -133,16 +136,12 @@ class Sampler:
                 f"{logits.size} of them",
                 "give all, or leave out repetition_penalty and no_repeat_ngram",
             )
-        occurred = array_of(text, "text")
-        good = occurred.ndim == 1 and (not occurred.size or occurred.dtype.kind in "iu")
-        if not good or (occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size):
-            raise UserError(
-                f"a text of tokens (T,) in 0 … {logits.size - 1}",
-                printable(repr(text), 100),
-                "give what the decoder has read",
-            )
-        sampling = self.sampling
-        return penalized(logits, occurred.astype(np.int64), sampling.repetition_penalty, sampling.no_repeat_ngram)
+        occurred = _row_of_integers(text, "a text of tokens")
+        if occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size:
+            received = f"{occurred.min()} … {occurred.max()}"
+            raise UserError(f"a text of tokens in 0 … {logits.size - 1}", received, "give what the decoder has read")
+        rules = self.sampling
+        return penalized(logits, occurred, rules.repetition_penalty, rules.no_repeat_ngram)
 
     def _allowed(self, logits: Logits, best: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The places of those that may be chosen, rising, and their scores: logarithms of their weights.
@@ -179,6 +178,13 @@ def _largest(logits: Logits) -> int:
     if not math.isfinite(logits[best]):
         raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")
     return best
+
+
+def _row_of_integers(value: ArrayLike, what: str) -> NDArray[np.int64]:
+    row = array_of(value, what)
+    if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+        raise UserError(f"{what}, integers (N,)", printable(repr(value), 100), "give one row of them")
+    return row.astype(np.int64)
 
 
 def _is_number(value: object) -> bool:
