@@ -27,7 +27,7 @@ from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.convert import convert, provenance
+from t2r_export.convert import convert, provenance, suited
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
@@ -80,13 +80,14 @@ class Model:
         Args:
             mixer: a name in t2r_export.config.mixers.MIXERS.
             layers: `all`, `none`, `every:N` or `0,2,5`.
-            options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …
+            options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; what is not
+                given is as it suits the model (t2r_export.convert.suited).
 
         Raises:
             UserError: what cannot be; see t2r_export.convert.convert.
         """
-        config = mixer_from_dict({"kind": mixer, **options})
         old = self.checkpoint
+        config = mixer_from_dict({"kind": mixer, **suited(mixer, options, old.config), **options})
         model = convert(old.model, config, layers, seed)
         done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)
         return Model(checkpoint.made(model, old.tokenizer, done))

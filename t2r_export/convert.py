@@ -8,13 +8,15 @@ has not been finetuned: it is a starting point.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.layers import choose_layers
-from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -50,6 +52,27 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
     new = tuple(f"blocks.{layer}.mixers.0." for layer in chosen)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
+
+
+def suited(mixer: str, given: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """What suits a rotary model of what nobody chose: T2R's map with a gate from the token and features that rotate.
+
+    Without a gate plain sums are lost past the length of the training texts, and with the rotation before φ gated ones
+    are too, and no layer folds (docs/quality.md). Only what was measured is chosen: other maps, normalizers, rules and
+    memories stay as they are.
+
+    Args:
+        mixer: its kind. given: options of its config that somebody chose. model: what is converted.
+    """
+    measured = {"feature_map": "relu", "normalizer": "z"}
+    others = any(given.get(name, usual) != usual for name, usual in measured.items()) or given.get("memory")
+    if not model.rotates or others or "positions" in given:
+        return {}
+    if given.get("update_rule") == "gated" and mixer == LinearConfig.kind:
+        return {"positions": "after"}
+    if mixer != LinearConfig.kind or given.keys() & {"update_rule", "gate"}:
+        return {}
+    return {"update_rule": "gated", "gate": "data", "positions": "after"}
 
 
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:

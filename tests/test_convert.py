@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K
 from t2r_export.config.mixers import Guard, LinearConfig
-from t2r_export.convert import convert
+from t2r_export.convert import convert, suited
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -83,8 +84,24 @@ def test_no_features(size: int) -> None:
         convert(teacher(), LinearConfig(size))
 
 
+def test_what_suits_a_rotary_model() -> None:
+    rotary, learned = small.LLAMA, small.GPT2
+    whole = {"update_rule": "gated", "gate": "data", "positions": "after"}
+    assert suited("linear", {}, rotary) == suited("linear", {"feature_size": 8}, rotary) == whole
+    assert suited("linear", {"update_rule": "gated", "gate": "fixed"}, rotary) == {"positions": "after"}
+    others: list[dict[str, Any]] = [
+        {"positions": "keep"},
+        {"update_rule": "linear"},
+        {"feature_map": "elu"},
+        {"normalizer": "none"},
+        {"memory": 2},
+    ]
+    assert all(suited("linear", given, rotary) == {} for given in others)
+    assert suited("linear", {}, learned) == suited("window", {}, rotary) == suited("hybrid", {}, rotary) == {}
+
+
 def test_unknown_positions() -> None:
-    with pytest.raises(UserError, match="expected positions to be one of keep, drop; received 'turn'"):
+    with pytest.raises(UserError, match="expected positions to be one of keep, after, drop; received 'turn'"):
         convert(teacher(rotary=True), LinearConfig(K, positions="turn"))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
-from t2r_export.cli.output import force_option, json_option, note_each, show, size
+from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
 from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, mixer_from_dict
+from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MixerConfig, mixer_from_dict
 from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
@@ -46,6 +46,14 @@ def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
     }
     words = set(texts.values())
     return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in texts.items())
+
+
+def _config(mixer: str, given: Mapping[str, Any], guard: str | None, guard_eps: float | None) -> MixerConfig:
+    """The mixer that the options say, with its usual guard where they say nothing of it."""
+    if guard is not None or guard_eps is not None:
+        eps = usual_guard(given.get("positions")).eps if guard_eps is None else guard_eps
+        given = {**given, "guard": {"kind": guard or Guard.kind, "eps": eps}}
+    return mixer_from_dict({"kind": mixer, **_complete(mixer, given)})
 
 
 def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,20 +134,22 @@ def command(
         return
     if budget or text or length or tried or trial_steps:
         raise click.UsageError("--budget, --text, --length, --try and --trial-steps are for --auto.")
-    if guard is not None or guard_eps is not None:
-        eps = usual_guard(options["positions"]).eps if guard_eps is None else guard_eps
-        given["guard"] = {"kind": guard or Guard.kind, "eps": eps}
-    if layers == "none" and not given:
+    if layers == "none" and not given and guard is None and guard_eps is None:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
-    config = mixer_from_dict({"kind": mixer, **_complete(mixer, given)})
+    config = _config(mixer, given, guard, guard_eps)
     read_layers(layers)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
 
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import convert, provenance
+    from t2r_export.convert import convert, provenance, suited
 
     loaded = checkpoint.load(source)
     note_each(loaded.notes)
+    chosen = suited(mixer, given, loaded.config) if layers != "none" else {}
+    if chosen:
+        words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
+        note(f"for a rotary model {words} (docs/mixers.md); name others to have them")
+        config = _config(mixer, {**given, **chosen}, guard, guard_eps)
     if "positions" in given and not loaded.config.rotates:
         raise UserError(
             "positions only for a rotary model",

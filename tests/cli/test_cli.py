@@ -114,11 +114,31 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
 @pytest.mark.parametrize("verb", [["convert"], ["export"]])
 def test_an_import_says_in_one_line_what_it_does_not_use(verb: list[str], tmp_path: Path, capsys: Output) -> None:
     source = folders.write_llama(tmp_path / "llama", favourite_colour="blue", mood=3, use_cache=True)
-    rest = [str(tmp_path / "out.pt"), "--feature-size", "4"] if verb == ["convert"] else [str(tmp_path / "out.onnx")]
+    rest = (
+        [str(tmp_path / "out.pt"), "--update-rule", "linear"] if verb == ["convert"] else [str(tmp_path / "out.onnx")]
+    )
     assert main([*verb, str(source), *rest, "--json"]) == 0
     done = capsys.readouterr()
     assert done.err == "note: keys of config.json that are not used: favourite_colour, mood\n"
     json.loads(done.out)
+
+
+def test_a_rotary_model_gets_what_suits_it(tmp_path: Path, capsys: Output) -> None:
+    source = folders.write_llama(tmp_path / "llama")
+    for number, (options, said) in enumerate(
+        [
+            (["--feature-size", "6"], "--update-rule gated --gate data --positions after"),
+            (["--feature-size", "6", "--update-rule", "gated", "--gate", "fixed"], "--positions after"),
+            (["--update-rule", "linear"], None),
+            (["--positions", "keep"], None),
+            (["--layers", "none"], None),
+        ]
+    ):
+        assert main(["convert", str(source), str(tmp_path / f"{number}.pt"), *options]) == 0
+        words = f"for a rotary model {said} (docs/mixers.md); name others to have them\n"
+        assert capsys.readouterr().err == ("" if said is None else words)
+    out, _ = run(capsys, "inspect", tmp_path / "0.pt")
+    assert "6 relu features, guard add 1, positions after, update rule gated, gate data" in out
 
 
 def spaced(table: str) -> str:

@@ -37,7 +37,7 @@ def test_rates_that_nobody_asked_for_fit_the_width() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("transfer,polish",), "stage to be one of transfer, align, distill, task; received 'polish'"),
+        (("transfer,polish",), "stage to be one of transfer, align, distill, round, task; received 'polish'"),
         (
             ("transfer,task", "3,4,5"),
             "2 steps, one for each of transfer, task, or one for all; received '3,4,5'",

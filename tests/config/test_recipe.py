@@ -180,6 +180,7 @@ def test_what_is_read_has_to_be_there(tmp_path: Path) -> None:
 def test_training_has_the_options_of_a_run() -> None:
     """But those that are no recipe's business: files, and how a run goes on."""
     others = {"model", "output", "data", "plan", "teacher", "resume", "log", "force"}
+    others |= {"rounding"}  # a run of its own, on a finished student
     others |= {"separator", "valid_share", "test_share"}  # the whole recipe's
     words = set(TRAINING) - {"stages", "steps", "lr"}
     assert words == set(FinetuneConfig.__dataclass_fields__) - others

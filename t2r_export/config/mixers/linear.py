@@ -45,13 +45,11 @@ class LinearConfig(MixerConfig):
     shared_features: bool = option("Share one feature map between q and k of a head, as the authors' code does.", False)
     positions: str = option(
         "Rotary models: keep the rotation before the feature map, rotate the features after it, or drop it; after and "
-        "drop can be folded.",
+        "drop can be folded. t2r convert takes after, and gates by the token, where neither is chosen.",
         "keep",
         POSITIONS,
     )
     query_scale: float = option("Scale of q before the feature map; the authors use d ** -0.5.", 1.0)
-    rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
-    frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
     guard: Guard = None  # type: ignore[assignment]  # by the positions, in __post_init__
     folded: bool = False  # W_φ is inside the projections (eq. 8)
     feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", FEATURE_MAPS)
@@ -69,6 +67,8 @@ class LinearConfig(MixerConfig):
         GATES,
     )
     moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False)
+    rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
+    frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
     conv: int = option("Short causal convolution over φ's arguments and v: its number of taps; 0 is none.", 0)
     output_gate: bool = option("Multiply the output by a gate that is computed from the token.", False)
 
