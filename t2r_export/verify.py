@@ -115,11 +115,18 @@ class Checks:
         self.made: list[Check] = []
         self._model, self._bound, self._always = model, bound, always
 
-    def add(self, name: str, worst: Errors, texts: Sequence[Text], kinds: Sequence[str] = ("logits", "states")) -> None:
-        """What was measured over `texts`."""
+    def add(
+        self,
+        name: str,
+        worst: Errors,
+        texts: Sequence[Text],
+        kinds: Sequence[str] = ("logits", "states"),
+        piece: int = 1,
+    ) -> None:
+        """What was measured over `texts`, states after each `piece` of their tokens."""
         pairs = {kind: (getattr(worst, kind), getattr(self._bound, kind)) for kind in kinds}
         holds = all(error <= fixed for error, fixed in pairs.values())  # NaN does not
-        own = None if holds and not self._always else own_rounding(self._model, texts)
+        own = None if holds and not self._always else own_rounding(self._model, texts, piece)
         for kind, (error, fixed) in pairs.items():
             rounding = None if own is None else getattr(own, kind)
             bound = fixed if rounding is None else widened(fixed, rounding)
@@ -161,7 +168,7 @@ def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_pr
             done += count
             on_progress(done)
     report.greedy_agreement = same / (steps * batch)
-    checks.add("chained steps", *both.compared())
+    checks.add("chained steps", *both.compared(), piece=piece)
     # two logits that are each off by the bound change places where they were twice that apart: a tie, no mismatch
     tie = 2 * checks.made[0].tolerance if report.greedy_bound == 1 else 0.0
     report.first_greedy_mismatch = next((step for step, behind in mismatches if not behind <= tie), None)

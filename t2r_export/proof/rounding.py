@@ -24,24 +24,37 @@ RUNS = 9
 
 
 @torch.inference_mode()
-def own_rounding(model: Transformer, texts: Sequence[Text]) -> Errors:
+def own_rounding(model: Transformer, texts: Sequence[Text], piece: int = 1) -> Errors:
     """The worst error of float32 against float64 at any step of the texts, in any of the runs.
 
     Args:
         model: float32, unfolded. It is left as it was; a copy in float64 is made.
+        piece: tokens that the copy reads at once. States are compared after each piece, logits at every step.
     """
     exact, worst = copy.deepcopy(model).double(), Errors()
     with _nudged(model):
         for text in texts:
             wide = _in(torch.float64, text.states)
             states = _repeated(_in(torch.float32, text.states))
-            for ids in text.ids:
-                logits, states = model.step(ids.repeat(RUNS), states)
-                expected, wide = exact.step(ids, wide)
+            for start in range(0, len(text.ids), piece):
+                tokens, rows = text.ids[start : start + piece], []
+                for ids in tokens:
+                    logits, states = model.step(ids.repeat(RUNS), states)
+                    rows.append(logits)
+                expected, wide = _read(exact, tokens, wide)
+                error = logit_error(torch.stack(rows).numpy(), expected.repeat(1, RUNS, 1))
                 repeated = arrays(exact, _repeated(wide))
-                error = logit_error(logits.numpy(), expected.repeat(RUNS, 1))
                 worst = worst.or_worse(Errors(error, state_error(arrays(model, states), repeated)))
     return worst
+
+
+def _read(model: Transformer, tokens: Sequence[Tensor], states: State[Tensor]) -> tuple[Tensor, State[Tensor]]:
+    """Tokens, each (B,), and the states before them -> logits (tokens, B, vocabulary) and the states after."""
+    if len(tokens) == 1:
+        logits, states = model.step(tokens[0], states)
+        return logits[None], states
+    logits, states = model.prefill(torch.stack(list(tokens), 1), states)
+    return logits.transpose(0, 1), states
 
 
 @contextlib.contextmanager

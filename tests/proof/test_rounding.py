@@ -55,6 +55,17 @@ def test_several_texts_have_the_worst_of_each() -> None:
     assert own_rounding(made, []) == Errors()
 
 
+@pytest.mark.parametrize("name", ["learned", "hybrid", "window_rotary", "delta", "lstm"])
+def test_in_pieces_it_is_the_same_but_for_states_between(name: str) -> None:
+    made = small.model(name)
+    whole, parts = (own_rounding(made, [text(made)], piece) for piece in (1, 3))
+    assert parts.logits == pytest.approx(whole.logits, rel=1e-3)
+    assert 0 < parts.states <= whole.states * (1 + 1e-3)
+    assert own_rounding(made, [text(made)], small.T).states == pytest.approx(
+        own_rounding(made, [text(made)], small.T + 1).states
+    )
+
+
 def test_the_model_is_left_alone_and_chance_too() -> None:
     made = small.model("gated")
     before, weights = made(small.ids()), {name: value.clone() for name, value in made.state_dict().items()}
