@@ -342,11 +342,14 @@ def test_states_are_carried_in_the_last_part_of_distill(
     config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "2,8", "0.01,0.01"), carried_states=0.5)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     sizes: list[tuple[str, int, int]] = []
+    validated: list[int] = []
     forward_of = Stage.__call__
 
     def forward(self: Stage, windows: torch.Tensor, *others: Any) -> torch.Tensor:
         if torch.is_grad_enabled():
             sizes.append((type(self).__name__, windows.shape[1] - 1, others[1]))
+        else:
+            validated.append(windows.shape[1] - 1)
         loss: torch.Tensor = forward_of(self, windows, *others)
         return loss
 
@@ -354,6 +357,7 @@ def test_states_are_carried_in_the_last_part_of_distill(
         patch.setattr(Stage, "__call__", forward)
         finetune(whole)
     assert sizes == [("Transfer", 16, 0)] * 2 + [("Distill", 16, 0)] * 4 + [("Distill", 32, 16)] * 4
+    assert set(validated) == {32}  # or what is learned there would not count
     assert checkpoint.load(whole.output).provenance["finetune"][0]["carried_states"] == 0.5
     stop_at(monkeypatch, config, 8)
     finetune(dataclasses.replace(config, resume=True))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Batch = tuple[Tensor, Tensor | None, int]  # what `Stage.forward` takes
 LOG_EVERY = 10  # steps between two readings of the loss; each waits for the device
-VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training
+VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training; fewer where they are longer
 
 
 class Trainer:
@@ -62,7 +62,9 @@ class Trainer:
         self.accelerator, self.log, self.state = accelerator, log, state
         self.windows = Windows(corpus.train, config.window, config.batch, config.seed)
         self.double = Windows(corpus.train, config.reach, config.batch, config.seed) if config.carried_states else None
-        self.validation = spread(held_out_windows(corpus.valid, config.window), VALIDATION_WINDOWS)
+        # as long as what is trained on, so that what is learned for states of texts counts
+        count = VALIDATION_WINDOWS * config.window // config.reach
+        self.validation = spread(held_out_windows(corpus.valid, config.reach), count)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
