@@ -62,8 +62,8 @@ class StageKind:
 # All stages by name. The figures were found on stories260K, whose width is 64; a feature map's inputs are a head's, so
 # the learning rate of transfer does not depend on the width.
 STAGES = {
-    "transfer": StageKind("t2r_export.training.stages:Transfer", 300, 1e-2, scaled=False),
-    "align": StageKind("t2r_export.training.stages:Align", 300, 1e-2),
+    "transfer": StageKind("t2r_export.training.layerwise:Transfer", 300, 1e-2, scaled=False),
+    "align": StageKind("t2r_export.training.layerwise:Align", 300, 1e-2),
     "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, carries=True),
     "round": StageKind("t2r_export.training.stages:Round", 500, 1e-3),
     "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True),

@@ -22,8 +22,8 @@ from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Block, Transformer
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.evaluate import evaluate
+from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import make_optimizer
-from t2r_export.training.stages import Transfer
 from t2r_export.training.trainer import learning_rate
 from t2r_runtime.errors import UserError
 

@@ -49,7 +49,10 @@ def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output)
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--stages", "dream"], "t2r: expected stage to be one of transfer, align, distill, round, task; received 'dream'; "),
+        (
+            ["--stages", "dream"],
+            "t2r: expected stage to be one of transfer, align, distill, round, task; received 'dream'; ",
+        ),
         (
             ["--steps", "1,2,3"],
             "t2r: expected 2 steps, one for each of transfer, distill, or one for all; ",

@@ -11,7 +11,8 @@ from t2r_export.model.attention import Attention
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
-from t2r_export.training.stages import Distill, Stage, Transfer
+from t2r_export.training.layerwise import Transfer
+from t2r_export.training.stages import Distill, Stage
 
 
 def parts(count: int = 3) -> list[torch.Tensor]:

@@ -20,8 +20,9 @@ from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.evaluate import evaluate
+from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.losses import Divergence, divergence, divergence_target
-from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer
+from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_runtime.errors import UserError
 
 

@@ -15,7 +15,8 @@ from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_pl
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.stages import Align, Distill, LossWeights, Stage, Task, Transfer
+from t2r_export.training.layerwise import Align, Transfer
+from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_export.training.starts import check_starts, draw_starts, usual_starts
 from t2r_runtime.errors import UserError
 
