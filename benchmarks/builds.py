@@ -1,7 +1,7 @@
 """The students of one or more builds as a table of Markdown: the figures in docs/quality.md.
 
     python benchmarks/builds.py build/mixers build/hybrids [--sort] [--lengths 256,512,2048] [--untrained NAME,…]
-        [--plot students.svg]
+        [--plot students.svg] [--save benchmarks/results/NAME.json] [--page docs/quality.md]
 
 A build is a folder that `t2r build` has written. A line a student: how far above its teacher it is in nats per token
 (in windows as it was trained on, from the build's results.json), the bytes of a sequence's state, the tokens and
@@ -10,7 +10,8 @@ the mean and, in brackets, the lowest and highest.
 
 `--lengths` reads the recipe's text in windows of each length and gives nats per token there (the teacher's first), and
 of the windows' last quarter in brackets. `--untrained` adds students as they were before any training. `--plot` draws
-nats against bytes of state; one that grows is drawn at its size after 256 tokens.
+nats against bytes of state; one that grows is drawn at its size after 256 tokens. `--save` keeps the table's cells, and
+`--page` puts it where a page says `<!-- table NAME.json students -->`; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison.page import PLACE
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
@@ -98,10 +100,23 @@ def _nats(at: tuple[float, float]) -> str:
     return f"{at[0]:.3f} ({at[1]:.3f})"
 
 
-def markdown(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]]) -> str:
+def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, float]]) -> Table:
     head = ["student", "above the teacher", "bytes of state", "tokens", "seconds", *(f"{n:,}" for n in lengths)]
     first = [["the teacher", *[""] * 4, *map(_nats, teacher)]] if teacher else []
-    return Table("", head, [*first, *(line.cells() for line in lines)]).markdown()
+    return Table("", head, [*first, *(line.cells() for line in lines)])
+
+
+def keep(made: Table, file: Path, page: Path | None) -> None:
+    """Write the table's cells to `file`, and the table where the page names that file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"head": made.head, "rows": made.rows}, indent=1) + "\n", encoding="utf-8")
+    if page is not None:
+
+        def filled(place: re.Match[str]) -> str:
+            head, name, _, end = place.groups()
+            return f"{head}{made.markdown()}\n{end}" if name == file.name else place[0]
+
+        page.write_text(PLACE.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def draw(lines: list[Line], path: Path) -> None:
@@ -135,6 +150,8 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     lengths = [int(part) for part in filter(None, options.lengths.split(","))]
     untrained, only = (list(filter(None, part.split(","))) for part in (options.untrained, options.only))
@@ -145,7 +162,10 @@ def main() -> None:
     if options.sort:
         lines.sort(key=lambda line: line.gap)
     teacher = _nats_at(checkpoint.load(options.teacher), lengths, options.text) if lengths else []
-    print(markdown(lines, lengths, teacher))
+    made = students(lines, lengths, teacher)
+    print(made.markdown())
+    if options.save:
+        keep(made, options.save, options.page)
     if options.plot:
         draw(lines, options.plot)
 
