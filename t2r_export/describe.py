@@ -43,6 +43,7 @@ class Description:
     vocab_size: int
     special_tokens: dict[str, Any]
     details: dict[str, Any]  # of a graph: opset, operators, metadata; of a checkpoint: provenance
+    notes: tuple[str, ...] = ()  # what of an imported folder was not used
 
     @property
     def memory(self) -> str:
@@ -129,6 +130,7 @@ def _checkpoint(path: Path) -> Description:
             "sha256": loaded.sha256,
             "provenance": loaded.provenance,
         },
+        notes=tuple(loaded.notes),
     )
 
 

@@ -74,7 +74,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     student = _rounded(loaded.model, config)
     windows = held_out_windows(corpus.test, config.window)
     with TrainingLog(config.log_path, main) as log:
-        for line in notes:
+        for line in [*(f"note: {line}" for line in loaded.notes), *notes]:
             log.message(line)
         state = _start(config, identity, student)
         accelerator.wait_for_everyone()  # before one process may write the state that another still looks for

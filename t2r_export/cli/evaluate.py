@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, shorter, show, table
+from t2r_export.cli.output import json_option, note_each, shorter, show, table
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.config.finetune import DEVICES, LENGTH, PARTS, SEPARATOR, Shares, usual_length
 from t2r_export.paths import existing_model
@@ -81,6 +81,7 @@ def command(
     from t2r_export.training.trainer import choose_device
 
     loaded = checkpoint.load(model)
+    note_each(loaded.notes)
     loaded.model.end_positions(past_end)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, show
+from t2r_export.cli.output import json_option, note_each, show
 from t2r_export.paths import existing_model
 
 
@@ -21,4 +21,5 @@ def command(path: Path, as_json: bool) -> None:
     from t2r_export.describe import describe
 
     description = describe(path)
+    note_each(description.notes)
     show(as_json, description.to_dict(), text(description))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2r_export.cli.output import json_option, note, show, table
+from t2r_export.cli.output import json_option, note, note_each, show, table
 from t2r_export.config.quantize import scheme as find_scheme
 from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
@@ -80,8 +80,10 @@ def command(
     from t2r_export.providers.matrix import PRECISIONS, parity_matrix, read_matrix
     from t2r_runtime import PROVIDERS
 
+    loaded = checkpoint.load(model)
+    note_each(loaded.notes)
     matrix = parity_matrix(
-        checkpoint.load(model),
+        loaded,
         providers or tuple(PROVIDERS),
         precisions or PRECISIONS,
         steps,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, shorter, show, size
+from t2r_export.cli.output import json_option, note_each, shorter, show, size
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, LENGTH, usual_length
@@ -62,6 +62,7 @@ def command(
     from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)
+    note_each(loaded.notes)
     loaded.model.end_positions(past_end)
     length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli import providers
-from t2r_export.cli.output import json_option, note, show
+from t2r_export.cli.output import json_option, note, note_each, show
 from t2r_export.cli.progress import progress
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
@@ -52,6 +52,7 @@ def command(
     from t2r_export.verify import verify
 
     loaded = checkpoint.load(model)
+    note_each(loaded.notes)
     decoder = providers.opened(graph, provider, None, provider_options, allow_fallback)
     if graph.suffix == ".onnx":
         require_whole(read(graph), graph)

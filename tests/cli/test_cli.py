@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -111,13 +112,22 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
     assert made.provenance["convert"]["source_sha256"] == checkpoint.load(folder / "model.pt").sha256
 
 
-@pytest.mark.parametrize("verb", [["convert"], ["export"]])
-def test_an_import_says_in_one_line_what_it_does_not_use(verb: list[str], tmp_path: Path, capsys: Output) -> None:
+@pytest.mark.parametrize(
+    "verb, rest",
+    [
+        ("convert", ["out.pt", "--update-rule", "linear"]),
+        ("export", ["out.onnx"]),
+        ("inspect", []),
+        ("evaluate", ["ids.npy", "--part", "all", "--lengths", "8"]),
+    ],
+)
+def test_an_import_says_in_one_line_what_it_does_not_use(
+    verb: str, rest: list[str], tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = folders.write_llama(tmp_path / "llama", favourite_colour="blue", mood=3, use_cache=True)
-    rest = (
-        [str(tmp_path / "out.pt"), "--update-rule", "linear"] if verb == ["convert"] else [str(tmp_path / "out.onnx")]
-    )
-    assert main([*verb, str(source), *rest, "--json"]) == 0
+    monkeypatch.chdir(tmp_path)
+    np.save("ids.npy", np.arange(40) % 5)
+    assert main([verb, str(source), *rest, "--json"]) == 0
     done = capsys.readouterr()
     assert done.err == "note: keys of config.json that are not used: favourite_colour, mood\n"
     json.loads(done.out)
