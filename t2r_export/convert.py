@@ -20,6 +20,8 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
+FEATURES: int = LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"]  # of a head
+
 
 def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: int = 0) -> Transformer:
     """A copy of `model` with another mixer in the chosen layers.
@@ -68,11 +70,13 @@ def suited(mixer: str, given: Mapping[str, Any], model: ModelConfig) -> dict[str
     others = any(given.get(name, usual) != usual for name, usual in measured.items()) or given.get("memory")
     if not model.rotates or others or "positions" in given:
         return {}
-    if given.get("update_rule") == "gated" and mixer == LinearConfig.kind:
-        return {"positions": "after"}
-    if mixer != LinearConfig.kind or given.keys() & {"update_rule", "gate"}:
+    rule = given.get("update_rule", "gated")
+    size = given.get("feature_size", FEATURES)
+    if mixer != LinearConfig.kind or rule != "gated" or ("gate" in given and "update_rule" not in given) or size < 2:
         return {}
-    return {"update_rule": "gated", "gate": "data", "positions": "after"}
+    chosen: dict[str, Any] = {} if "update_rule" in given else {"update_rule": "gated", "gate": "data"}
+    odd = size % 2 and "rotary_size" not in given  # features rotate in pairs
+    return {**chosen, "positions": "after", **({"rotary_size": size - 1} if odd else {})}
 
 
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:

@@ -89,6 +89,9 @@ def test_what_suits_a_rotary_model() -> None:
     whole = {"update_rule": "gated", "gate": "data", "positions": "after"}
     assert suited("linear", {}, rotary) == suited("linear", {"feature_size": 8}, rotary) == whole
     assert suited("linear", {"update_rule": "gated", "gate": "fixed"}, rotary) == {"positions": "after"}
+    assert suited("linear", {"feature_size": 5}, rotary) == {**whole, "rotary_size": 4}  # they rotate in pairs
+    assert suited("linear", {"feature_size": 5, "rotary_size": 2}, rotary) == whole
+    assert suited("linear", {"feature_size": 1}, rotary) == {}
     others: list[dict[str, Any]] = [
         {"positions": "keep"},
         {"update_rule": "linear"},

@@ -232,6 +232,9 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     },
     "linear_attention: with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[WITH_Z]),
     "linear_attention: gated, with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[:6]),
+    "normalizer": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4]), heads(1)),
+    "normalizer: gated": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4], x[5]), heads(1)),
+    "remainder": (lambda ops, w, x: ops.remainder(x[0], 7), [PLACES]),
 }
 QKV = [floats(B, H, T, K), floats(B, G, T, K, seed=1), floats(B, G, T, V, seed=2)]
 PAST = [floats(B, G, P, K, seed=3), floats(B, G, P, V, seed=4)]
@@ -299,6 +302,8 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
         lambda ops, w, x: ops.linear_attention_chunks(*x, None),
         [*heads(T)[WITH_Z], -floats(1, G, 1, 1).abs()],
     ),
+    "normalizer": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4]), heads(T)),
+    "normalizer: gated": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4], x[5]), heads(T)),
     "slice_from": (lambda ops, w, x: ops.slice_from(x[0], 2), [QKV[2]]),
     "slice_from: chunks": (lambda ops, w, x: ops.slice_from(ops.blocks(x[0], 4), 1), [QKV[2]]),
     "slice_last": (lambda ops, w, x: ops.slice_last(x[0], 3), [QKV[2]]),
