@@ -63,17 +63,7 @@ finetune(FinetuneConfig(**options))
 
 @pytest.fixture
 def config(tmp_path: Path) -> FinetuneConfig:
-    return FinetuneConfig(
-        model=texts.write_student(tmp_path / "model.pt"),
-        output=tmp_path / "tuned.pt",
-        data=(texts.write_text(tmp_path / "text"),),
-        plan=PLAN,
-        length=16,
-        batch=4,
-        device="cpu",
-        checkpoint_every=5,
-        validate_every=5,
-    )
+    return texts.run(tmp_path, PLAN, validate_every=5)
 
 
 def run_program(

@@ -111,18 +111,7 @@ def test_gradients_pass() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> FinetuneConfig:
-    return FinetuneConfig(
-        model=texts.write_student(tmp_path / "model.pt"),
-        output=tmp_path / "tuned.pt",
-        data=(texts.write_text(tmp_path / "text"),),
-        plan=parse_plan("round", "12", "0.01"),
-        rounding=W4,
-        length=16,
-        batch=4,
-        device="cpu",
-        checkpoint_every=5,
-        validate_every=6,
-    )
+    return texts.run(tmp_path, parse_plan("round", "12", "0.01"), rounding=W4, validate_every=6)
 
 
 def test_a_run_learns_and_resumes_to_the_same_bits(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import small
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import SEPARATOR
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, StagePlan
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
@@ -55,3 +56,18 @@ def write_student(path: Path, layers: str = "all", mixer: MixerConfig = STUDENT)
     model = convert(teacher.model, mixer, layers)
     checkpoint.save(path, model, tokenizer(), provenance(teacher, layers=layers))
     return path
+
+
+def run(folder: Path, plan: tuple[StagePlan, ...], **options: Any) -> FinetuneConfig:
+    """A run of the untrained student on the toy language, all of its files in `folder`."""
+    return FinetuneConfig(
+        model=write_student(folder / "model.pt"),
+        output=folder / "tuned.pt",
+        data=(write_text(folder / "text"),),
+        plan=plan,
+        length=16,
+        batch=4,
+        device="cpu",
+        checkpoint_every=5,
+        **options,
+    )

@@ -59,7 +59,7 @@ class Gates(nn.Module):
         """Rows x (N, D) -> (N, rows), before the sigmoid; None where nothing is computed from x."""
         if not self.rows:
             return None
-        return ops.add(ops.linear(x, self.weight, None), ops.parameter(self.offset))
+        return _rows(x, self.weight, self.offset, ops)
 
     def control(self, logits: T | None, ops: Ops[T]) -> Control[T]:
         """Logits of the tokens (N, rows) -> each (B, heads, T, 1), or (1, heads, 1, 1) where it is fixed."""
@@ -98,8 +98,13 @@ class OutputGate(nn.Module):
 
     def logits(self, x: T, ops: Ops[T]) -> T:
         """Rows x (N, D) -> (N, heads · size)."""
-        return ops.add(ops.linear(x, self.weight, None), ops.parameter(self.offset))
+        return _rows(x, self.weight, self.offset, ops)
 
     def forward(self, o: T, logits: T, ops: Ops[T]) -> T:
         """o (B, heads, T, size) and the logits of its tokens (N, heads · size) -> (B, heads, T, size)."""
         return ops.mul(o, ops.mul(ops.sigmoid(ops.split_heads(logits, self.heads)), 2.0))
+
+
+def _rows(x: T, weight: Tensor, offset: Tensor, ops: Ops[T]) -> T:
+    """Rows x (N, D) times weight (n, D), moved by offset (n): (N, n)."""
+    return ops.add(ops.linear(x, weight, None), ops.parameter(offset))
