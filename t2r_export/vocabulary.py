@@ -36,6 +36,20 @@ def train_tokenizer(documents: list[str], vocab_size: int) -> str:
     Returns:
         The text of a tokenizer.json.
     """
+    return _byte_pairs(documents, vocab_size, f"{SEPARATOR} $A")
+
+
+def train_pair_tokenizer(pairs: Sequence[tuple[str, str]], vocab_size: int) -> str:
+    """The same for both sides of pairs: its special token, 0, ends a source, and begins and ends a target.
+
+    Returns:
+        The text of a tokenizer.json, for sources and for targets.
+    """
+    return _byte_pairs([sentence for pair in pairs for sentence in pair], vocab_size, f"$A {SEPARATOR}")
+
+
+def _byte_pairs(texts: list[str], vocab_size: int, form: str) -> str:
+    """A tokenizer learned from texts. `form`: where the special token goes beside a text, $A."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -45,6 +59,6 @@ def train_tokenizer(documents: list[str], vocab_size: int) -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(documents, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{SEPARATOR} $A", special_tokens=[(SEPARATOR, 0)])
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single=form, special_tokens=[(SEPARATOR, 0)])
     return str(tokenizer.to_str())
