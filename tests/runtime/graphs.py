@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.signature import INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
+from t2r_runtime.source import Source
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
 EPS = 0.01
@@ -31,7 +32,8 @@ S = StateSpec("S.0", "float32", ("B", G, K, V))
 Z = StateSpec("z.0", "float32", ("B", G, K))
 CACHE = StateSpec("cache.1", "float32", ("B", "T", D))
 POSITION = StateSpec("position", "int32", ("B",))
-SOURCE = StateSpec("m", "float32", ("B", D), 0.25, constant=True)
+SOURCE = StateSpec("source_m", "float32", ("B", D), 0.25, constant=True)
+TRANSLATES = Source((), 11, None, 8, (1,), (0,))
 GREEDY = Sampling(temperature=0, stop_tokens=())
 
 
@@ -62,6 +64,7 @@ def signature(kind: str = "constant", **changes: Any) -> Signature:
         top_k=None,
         role="step",
         graphs={},
+        source=TRANSLATES if kind == "source" else None,
     )
     return dataclasses.replace(plain, **changes)
 
@@ -95,7 +98,7 @@ class Eager:
         if self.kind == "table":
             x = x + w["positions"][state["position"]]
         if self.kind == "source":
-            x = x + state["m"]
+            x = x + state["source_m"]
         logits = np.zeros((len(x), VOCABULARY), np.float32)
         if "S.0" in state:
             q = np.maximum(x @ w["w_q"], 0).reshape(-1, G, K)

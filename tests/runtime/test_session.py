@@ -16,6 +16,7 @@ from runtime import graphs
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.errors import printable
 from t2r_runtime.session import _options
+from t2r_runtime.signature import Signature
 
 
 def refused(path: Path, **options: object) -> str:
@@ -57,6 +58,53 @@ def test_a_graph_without_our_metadata(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx", edit=lambda model: model.ClearField("metadata_props"))
     message = "expected a step graph with t2r metadata; received a graph without the key t2r.contract; export the model"
     assert refused(path).startswith(message)
+
+
+SOURCE_KEYS = sorted(graphs.signature("source").to_metadata().keys() - graphs.signature().to_metadata().keys())
+
+
+def test_a_decoder_alone_has_no_key_of_a_source() -> None:
+    names = ("banned_tokens", "max_source", "source_states", "source_tokenizer", "source_vocab_size", "start_states")
+    assert SOURCE_KEYS == [f"t2r.{name}" for name in (*names, "start_tokens")]
+
+
+@pytest.mark.parametrize("key", [key for key in SOURCE_KEYS if key != "t2r.source_states"])
+def test_a_missing_key_of_a_translator_is_named(key: str) -> None:
+    metadata = {k: v for k, v in graphs.signature("source").to_metadata().items() if k != key}
+    with pytest.raises(UserError, match=f"the metadata key {key}"):
+        Signature.from_metadata(metadata)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("start_states", ["nothing"]),
+        ("start_states", ["S.0", "S.0"]),
+        ("start_states", ["source_m"]),
+        ("start_states", "S.0"),
+        ("start_states", [["S.0"]]),
+        ("source_vocab_size", 0),
+        ("source_vocab_size", 1 << 40),
+        ("source_tokenizer", {}),
+        ("max_source", 0),
+        ("max_source", "9"),
+        ("start_tokens", []),
+        ("start_tokens", [graphs.VOCABULARY]),
+        ("start_tokens", [1] * 1025),
+        ("banned_tokens", [True]),
+        ("banned_tokens", 3),
+        ("source_states", {}),
+        ("source_states", [{"name": "m", "dtype": "float32", "shape": ["B"], "constant": True}]),
+        ("source_states", [{"name": "source_m", "dtype": "float32", "shape": ["B", "T"], "constant": True}]),
+        ("source_states", [{"name": "source_m", "dtype": "float32", "shape": ["M", "M"], "constant": True}]),
+        ("states", [{"name": "S", "dtype": "float32", "shape": ["B", "M"]}]),
+    ],
+)
+def test_a_malformed_value_of_a_translator(field: str, value: object) -> None:
+    good = graphs.signature("source")
+    assert Signature.from_metadata(good.to_metadata()) == good
+    with pytest.raises(UserError):
+        Signature.from_metadata({**good.to_metadata(), f"t2r.{field}": json.dumps(value)})
 
 
 @pytest.mark.parametrize("key", sorted(graphs.signature().to_metadata()))

@@ -12,12 +12,16 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import (
     BATCH,
+    ENCODER,
     GENERATE,
     GROWING,
     INPUT_IDS,
     LOGITS,
     POSITION,
     PREFILL,
+    SOURCE_IDS,
+    SOURCE_LENGTH,
+    SOURCE_LENGTHS,
     STEP,
     TOKENS,
     TOP_LOGITS,
@@ -55,7 +59,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
     Raises:
         UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
     """
-    wanted_in, wanted_out = _generate(signature) if signature.role == GENERATE else _step(signature)
+    wanted_in, wanted_out = _FORMS.get(signature.role, _step)(signature)
     problems = [
         f"{label} {', '.join(sorted(names))}"
         for label, names in (
@@ -85,6 +89,8 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
 def first_feeds(signature: Signature) -> dict[str, Array]:
     """Inputs of one run that reads token 0 at the start of a text: input name → array."""
     batch = 1 if signature.role == GENERATE else signature.batch or 1
+    if signature.role == ENCODER:
+        return {SOURCE_IDS: np.zeros((batch, 2), np.int64), SOURCE_LENGTHS: np.full(batch, 2, np.int64)}
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
     if signature.role == GENERATE:
         states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, (), ())
@@ -182,6 +188,18 @@ def _generate(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     inputs |= {spec.past: single(spec) for spec in signature.states}
     outputs |= {spec.present: single(spec) for spec in signature.chained}
     return inputs, outputs
+
+
+def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of an encoder graph: name → (dtype, dimensions)."""
+    assert signature.source is not None
+    started = [spec for spec in signature.chained if spec.name in signature.source.start_states]
+    outputs: dict[str, Form] = {spec.name: (spec.dtype, spec.shape) for spec in signature.constant}
+    outputs |= {spec.present: (spec.dtype, spec.shape) for spec in started}
+    return {SOURCE_IDS: ("int64", (BATCH, SOURCE_LENGTH)), SOURCE_LENGTHS: ("int64", (BATCH,))}, outputs
+
+
+_FORMS = {GENERATE: _generate, ENCODER: _encoder}
 
 
 def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:

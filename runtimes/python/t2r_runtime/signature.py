@@ -17,31 +17,43 @@ import numpy as np
 
 from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.source import Source
 
 CONTRACT_VERSION = 1
 STEP = "step"  # the role of a graph that reads one token of each sequence
 PREFILL = "prefill"  # of one that reads many at once
 GENERATE = "generate"  # of one that chooses tokens and reads them by itself
-COMPANIONS = (PREFILL, GENERATE)
-ROLES = {STEP: "step graph", PREFILL: "prefill graph", GENERATE: "generation graph"}  # as messages call them
+ENCODER = "encoder"  # of one that reads a source, and gives what a translation of it needs
+COMPANIONS = (PREFILL, GENERATE, ENCODER)
+ROLES = {  # as messages call them
+    STEP: "step graph",
+    PREFILL: "prefill graph",
+    GENERATE: "generation graph",
+    ENCODER: "encoder graph",
+}
 INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefill graph
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
 PAST = "past_"
 PRESENT = "present_"
-SOURCE = "source_"  # before the name of a state that no step changes
+SOURCE = "source_"  # with which the name of a state begins that no step changes
+SOURCE_IDS = "source_ids"  # int64 (B, M), of an encoder graph
+SOURCE_LENGTHS = "source_lengths"  # int64 (B,): tokens of each row of them, at least 1
 POSITION = "position"  # the state that counts the tokens read so far, int32 (B,)
 
 BATCH = "B"  # a dimension given by the caller, constant over a run
 GROWING = "T"  # a dimension that is 0 at the start and 1 longer after each step
 TOKENS = "N"  # a dimension given by the caller, anew in each run
+SOURCE_LENGTH = "M"  # the length of the longest source
 
 PAST_ENDS = "refuse, clamp or wrap:N"  # what a step past the end of the positions may do
 _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
 
 PREFIX = "t2r."  # of every metadata key
 OPTIONAL = ("chat_template",)  # keys that are there only where they say something
+SOURCE_STATES = "source_states"  # a translator's key, as are the fields of Source
+LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 DTYPES = ("float32", "float16", "int32", "int64")
 MAX_STATE_BYTES = 1 << 31  # of all states at batch 1: what a stranger's graph may make us allocate, unless we say more
 MAX_VOCABULARY = 1 << 24  # so that logits are bounded too
@@ -61,11 +73,12 @@ def wrap_length(past_end: str) -> int | None:
 
 @dataclass(frozen=True)
 class StateSpec:
-    """One recurrent state: graph input `past_<name>` and output `present_<name>`; if constant, input `source_<name>`.
+    """One recurrent state: graph input `past_<name>` and output `present_<name>`.
 
     `shape` holds integers, "B" (batch) and at most one "T" (a cache that grows by one per step). `initial` is the value
     that every element has before the first token. A `constant` state stays the same for a whole text, so that a graph
-    reads it and does not give it back: what an encoder has made of the source of a translation.
+    reads it and does not give it back: what an encoder has made of the source of a translation. Its name, which begins
+    with "source_", is the graph's input, and instead of "T" it may have one "M", the source's length.
     """
 
     name: str
@@ -76,13 +89,13 @@ class StateSpec:
 
     def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, tuple) else (None,)
-        dims_ok = all(d in (BATCH, GROWING) if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
-        growing = shape.count(GROWING)
-        named = isinstance(self.name, str) and self.name
-        if not (named and self.dtype in DTYPES and dims_ok and growing <= (0 if self.constant else 1)):
+        free = SOURCE_LENGTH if self.constant else GROWING
+        dims_ok = all(d in (BATCH, free) if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
+        named = isinstance(self.name, str) and self.name.startswith(SOURCE if self.constant else "") and self.name
+        if not (named and self.dtype in DTYPES and dims_ok and shape.count(free) <= 1):
             raise UserError(
-                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or T (which "
-                "no constant state has)",
+                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or one T (if "
+                "constant: a name that begins with source_, and one M instead of the T)",
                 str(self),
                 "export the graph again",
             )
@@ -90,7 +103,7 @@ class StateSpec:
     @property
     def past(self) -> str:
         """Name of the graph's input."""
-        return (SOURCE if self.constant else PAST) + self.name
+        return self.name if self.constant else PAST + self.name
 
     @property
     def present(self) -> str:
@@ -103,14 +116,15 @@ class StateSpec:
         """Whether it is a cache, one token longer after each step."""
         return GROWING in self.shape
 
-    def dims(self, batch: int, length: int = 0) -> tuple[int, ...]:
+    def dims(self, batch: int, length: int = 0, source: int = 1) -> tuple[int, ...]:
         """The shape with its letters replaced by numbers."""
-        return tuple({BATCH: batch, GROWING: length}[d] if isinstance(d, str) else d for d in self.shape)
+        letters = {BATCH: batch, GROWING: length, SOURCE_LENGTH: source}
+        return tuple(letters[d] if isinstance(d, str) else d for d in self.shape)
 
-    def bytes(self, batch: int = 1, length: int = 0) -> int:
-        """Memory of its numbers, for a cache of `length` tokens."""
+    def bytes(self, batch: int = 1, length: int = 0, source: int = 1) -> int:
+        """Memory of its numbers, for a cache of `length` tokens and a source of `source`."""
         size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
-        return size * math.prod(self.dims(batch, length))
+        return size * math.prod(self.dims(batch, length, source))
 
 
 def require_bounded(states: Iterable[StateSpec], most: int = MAX_STATE_BYTES) -> None:
@@ -151,6 +165,12 @@ class Signature:
     role: str  # of ROLES: what the graph does
     graphs: Mapping[str, str]  # role → file name of the step graph's companions, which lie beside it
     chat_template: Mapping[str, Any] | None = None  # see t2r_runtime.chat; graphs without the key have none
+    source: Source | None = None  # of a translator: what stands in keys that a decoder alone does not have
+
+    @property
+    def constant(self) -> tuple[StateSpec, ...]:
+        """The states that no step changes: what the encoder has made of the source."""
+        return tuple(spec for spec in self.states if spec.constant)
 
     @property
     def chained(self) -> tuple[StateSpec, ...]:
@@ -169,7 +189,8 @@ class Signature:
         does. A generation graph has no `top_k` outputs, and its states have a batch of 1.
         """
         top_k = None if role == GENERATE else self.top_k
-        return replace(self, role=role, graphs={}, tokenizer=None, chat_template=None, top_k=top_k)
+        source = None if self.source is None else replace(self.source, source_tokenizer=None)
+        return replace(self, role=role, graphs={}, tokenizer=None, chat_template=None, top_k=top_k, source=source)
 
     def require_batch(self, batch: int) -> None:
         """Refuse a number of sequences that is less than 1, or another than the graph was exported for.
@@ -218,7 +239,9 @@ class Signature:
         values: dict[str, Any] = {"contract": CONTRACT_VERSION}
         for name in self.__dataclass_fields__:
             values[name] = getattr(self, name)
-        values["states"] = [asdict(s) for s in self.states]
+        values["states"] = [asdict(s) for s in self.chained]
+        if (source := values.pop("source")) is not None:
+            values |= {**asdict(source), SOURCE_STATES: [asdict(s) for s in self.constant]}
         values["layers"] = [dict(layer) for layer in self.layers]
         values["graphs"] = dict(self.graphs)
         left_out = [key for key in OPTIONAL if values[key] is None]
@@ -249,13 +272,19 @@ class Signature:
                 "export the model again, or use the runtime of that version",
             )
         left_out = [key for key in OPTIONAL if PREFIX + key not in metadata]
-        values = {key: _read(metadata, key) for key in cls.__dataclass_fields__ if key not in left_out}
-        no_lists = [key for key in ("states", "eos_tokens", "layers") if not isinstance(values[key], list)]
+        values = {key: _read(metadata, key) for key in cls.__dataclass_fields__ if key not in (*left_out, "source")}
+        if translates := PREFIX + SOURCE_STATES in metadata:
+            values |= {key: _read(metadata, key) for key in (SOURCE_STATES, *Source.__dataclass_fields__)}
+        lists = [key for key in values if key in LISTS]
+        no_lists = [key for key in lists if not isinstance(values[key], list)]
         if no_lists:
             raise _bad_metadata(f"no list as {', '.join(no_lists)}")
         try:
-            values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in values["states"])
-            values["eos_tokens"], values["layers"] = tuple(values["eos_tokens"]), tuple(values["layers"])
+            values |= {key: tuple(values[key]) for key in lists}
+            listed = [*values["states"], *values.pop(SOURCE_STATES, ())]
+            values["states"] = tuple(StateSpec(**{**s, "shape": tuple(s["shape"])}) for s in listed)
+            if translates:
+                values["source"] = Source(**{key: values.pop(key) for key in Source.__dataclass_fields__})
             signature = cls(**values)
             problems = _malformed(signature)
         except UserError:
@@ -320,6 +349,11 @@ def _malformed(signature: Signature) -> list[str]:
     problems = [f"a bad value of {key}" for key, good in checks.items() if not good]
     if not problems and not all(token(t) for t in (*signature.eos_tokens, signature.bos_token or 0)):
         problems = ["a bad value of bos_token or eos_tokens"]
+    if not problems and signature.source is not None:
+        chained = [spec.name for spec in signature.chained]
+        problems = signature.source.problems(signature.vocab_size, chained, MAX_VOCABULARY)
+    elif not problems and (signature.constant or signature.role == ENCODER):
+        problems = ["a translator's states or role, without its keys"]
     return problems
 
 
