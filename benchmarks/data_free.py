@@ -20,6 +20,7 @@ from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
 from t2r_export.finetune import finetune
+from t2r_export.training.batch import window_batches
 from t2r_export.training.data import held_out_windows, read_corpus
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.sample import sample
@@ -37,7 +38,7 @@ def main() -> None:
     loaded = checkpoint.load(source)
     plan = parse_plan("transfer,distill", options.steps)
     needed = round(sum(stage.steps for stage in plan) * BATCH * LENGTH / (1 - Shares.valid - Shares.test)) + 2 * LENGTH
-    held_out = held_out_windows(read_corpus([text], loaded.tokenizer, loaded.config).test, LENGTH)
+    held_out = window_batches(held_out_windows(read_corpus([text], loaded.tokenizer, loaded.config).test, LENGTH))
     teacher = evaluate(loaded.model, held_out).nats
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -29,12 +29,13 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.straight_through import attach, settled
 from t2r_export.training import lora
 from t2r_export.training.best import Kept
-from t2r_export.training.data import Corpus, held_out_windows, read_corpus
+from t2r_export.training.data import Corpus, read_corpus
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.starts import check_starts, usual_starts
 from t2r_export.training.state import TrainingState, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
+from t2r_export.training.windows import WindowBatches
 from t2r_runtime.errors import UserError
 
 
@@ -72,7 +73,7 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     loaded = checkpoint.load(config.model)
     teacher, corpus, config, identity, notes = _inputs(config, loaded)
     student = _rounded(loaded.model, config)
-    windows = held_out_windows(corpus.test, config.window)
+    batches = WindowBatches(corpus, config)
     with TrainingLog(config.log_path, main) as log:
         for line in [*(f"note: {line}" for line in loaded.notes), *notes]:
             log.message(line)
@@ -82,18 +83,18 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         student.to(accelerator.device)
         if teacher is not None:
             teacher.to(accelerator.device)
-        trainer = Trainer(config, student, teacher, corpus, accelerator, log, state)
+        trainer = Trainer(config, student, teacher, batches, accelerator, log, state)
         log.record(event="start", stage=state.stage, step=state.step, **config.recipe())
         if main and not state.measured:
             measured = {"teacher": teacher, "student": student}
-            state.measured = {k: evaluate(m, windows).nats for k, m in measured.items() if m is not None}
+            state.measured = {k: evaluate(m, batches.test).nats for k, m in measured.items() if m is not None}
             if teacher is not None:  # what the student's validations compare with
                 state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
         trainer.run()
         if main:
             if config.rounding is not None:
                 student = settled(student)
-            after = evaluate(student, windows)
+            after = evaluate(student, batches.test)
             if not math.isfinite(after.nats):
                 raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
             _write(config, loaded, student, state, identity, after)

@@ -25,6 +25,7 @@ from t2r_export.convert import convert, provenance
 from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune, original
 from t2r_export.training import trainer as training
+from t2r_export.training.batch import Batch
 from t2r_export.training.data import Windows
 from t2r_export.training.stages import Stage
 from t2r_export.training.state import TrainingState, load_state, save_state
@@ -335,12 +336,12 @@ def test_states_are_carried_in_the_last_part_of_distill(
     validated: list[int] = []
     forward_of = Stage.__call__
 
-    def forward(self: Stage, windows: torch.Tensor, *others: Any) -> torch.Tensor:
+    def forward(self: Stage, batch: Batch) -> torch.Tensor:
         if torch.is_grad_enabled():
-            sizes.append((type(self).__name__, windows.shape[1] - 1, others[1]))
+            sizes.append((type(self).__name__, batch.ids.shape[1], batch.before))
         else:
-            validated.append(windows.shape[1] - 1)
-        loss: torch.Tensor = forward_of(self, windows, *others)
+            validated.append(batch.ids.shape[1])
+        loss: torch.Tensor = forward_of(self, batch)
         return loss
 
     with monkeypatch.context() as patch:

@@ -137,6 +137,7 @@ class FinetuneConfig:
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
     kl_top: int = 0  # KL over so many of the teacher's most likely tokens and a bucket of the rest; 0: over all tokens
+    label_smoothing: float = 0.0  # of the task stage's cross-entropy
     rounding: QuantizeConfig | None = None  # train a folded student through what this scheme rounds: the stage round
     start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
     carried_states: float = 0.0  # share of distill's steps, the last ones, whose windows begin with the state of text
@@ -178,6 +179,8 @@ class FinetuneConfig:
             ("weight_decay", math.inf),
         ):
             _between(name, getattr(self, name), 0, high, closed=True)
+        if self.label_smoothing:
+            _between("label_smoothing", self.label_smoothing, 0, 1)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             choice(name, getattr(self, name), known)
         self._check_rounding()
@@ -266,8 +269,9 @@ class FinetuneConfig:
             if stage.steps
         ]
         adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
+        smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
         rounding = {} if self.rounding is None else {"for": self.rounding.described()}
-        return {"stages": plan, **{name: getattr(self, name) for name in names}, **adapters, **rounding}
+        return {"stages": plan, **{name: getattr(self, name) for name in names}, **smoothing, **adapters, **rounding}
 
 
 def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[Any]:

@@ -54,10 +54,8 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
         ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions", "kl_top"),
         WHOLE,
     ),
-    **dict.fromkeys(
-        ("hidden", "cross_entropy", "carried_states", "lora_alpha", "warmup", "weight_decay", "clip"),
-        NUMBER,
-    ),
+    **dict.fromkeys(("hidden", "cross_entropy", "label_smoothing", "carried_states"), NUMBER),
+    **dict.fromkeys(("lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
     "lora": FLAG,
 }
 WEIGHTS = ("teacher", "random")

@@ -168,10 +168,9 @@ class Transformer(nn.Module):
         step = self.context(states, self.ops(ids.shape[1]))
         return list(self.trace(self.embed(ids, step), states, step))
 
-    def logits_of(self, traces: Sequence[BlockTrace[Tensor]], batch: int) -> Tensor:
-        """Logits (B, T, vocabulary) behind `traces`."""
-        rows = traces[-1].output
-        return self._logits(rows, self.ops(len(rows) // batch)).view(batch, -1, self.config.vocab_size)
+    def logits_of(self, rows: Tensor) -> Tensor:
+        """Logits (N, vocabulary) behind rows (N, D) that left the last block."""
+        return self._logits(rows, self.ops(len(rows)))
 
     def ops(self, tokens: int | None) -> TorchOps:
         """torch's operators for this model: T tokens, or None for a step."""

@@ -9,20 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.stages import Stage
 
 
 @torch.no_grad()
-def feature_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[dict[str, float]]:
-    """Statistics of each layer's features (see `Mixer.statistics`) over batches of ids (B, T).
+def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dict[str, float]]:
+    """Statistics of each layer's features (see `Mixer.statistics`) over batches.
 
     Over the batches, a statistic called `smallest…` is a minimum, `largest…` a maximum, and any other a mean.
     """
     values: list[dict[str, list[float]]] = [{} for _ in model.blocks]
-    for ids in batches:
-        states = model.init_state(len(ids))
-        step = model.context(states, model.ops(ids.shape[1]))
-        for number, trace in enumerate(model.trace(model.embed(ids, step), states, step)):
+    for batch in batches:
+        states = initial_states(model, batch)
+        step = model.context(states, model.ops(batch.ids.shape[1]))
+        for number, trace in enumerate(model.trace(model.embed(batch.ids, step), states, step)):
             mixer = model.blocks[number].mixers[-1]
             found = mixer.statistics(trace.normed, model.layer_state(states, number), step)
             for name, value in found.items():
@@ -36,9 +37,8 @@ def _combined(name: str, values: list[float]) -> float:
     return max(values) if name.startswith("largest") else sum(values) / len(values)
 
 
-def first_not_finite(stage: Stage, *batch: Any) -> str | None:
-    """Where a value first is not finite when a stage computes the loss of a batch (what its `forward` takes), and its
-    gradients.
+def first_not_finite(stage: Stage, batch: Batch) -> str | None:
+    """Where a value first is not finite when a stage computes the loss of a batch, and its gradients.
 
     Searched in the order of computation: weights, then the modules' outputs, then gradients, from the loss back to the
     first layer. Leaves no gradients behind.
@@ -52,7 +52,7 @@ def first_not_finite(stage: Stage, *batch: Any) -> str | None:
     found: list[str] = []
     hooks = [module.register_forward_hook(_watch(name, found)) for name, module in stage.named_modules() if name]
     try:
-        loss = stage(*batch)
+        loss = stage(batch)
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.data import held_out_windows, spread
 from t2r_runtime.errors import UserError
 
@@ -23,7 +24,7 @@ class Evaluation:
 
     nats: float  # per token
     tokens: int
-    length: int  # tokens predicted per window; the first has one token of context
+    length: int  # tokens predicted per window, of the longest; the first has one token of context
 
     @property
     def perplexity(self) -> float:
@@ -31,21 +32,22 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, windows: Tensor, batch: int = 16) -> Evaluation:
-    """Nats per token of `model` over windows (N, T+1) int64, each read from the initial state.
+def evaluate(model: Transformer, batches: Sequence[Batch]) -> Evaluation:
+    """Nats per predicted token of `model` over batches, each sequence read from the initial state.
 
     In float32 on the model's device, also where training was in bf16. Overflow gives NaN.
     """
-    if not len(windows):
+    tokens = sum(batch.count for batch in batches)
+    if not tokens:
         raise UserError("at least one window to evaluate", "none", "hold out more text")
     device = model.embedding.weight.device
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for part in windows.split(batch):
-        part = part.to(device)
-        logits = model(part[:, :-1])
-        total += F.cross_entropy(logits.flatten(0, 1).float(), part[:, 1:].flatten(), reduction="sum")
-    length = windows.shape[1] - 1
-    return Evaluation(total.item() / (len(windows) * length), len(windows) * length, length)
+    for batch in batches:
+        batch = batch.to(device)
+        rows = model.traces(batch.ids, initial_states(model, batch))[-1].output
+        logits = model.logits_of(batch.predicted(rows))
+        total += F.cross_entropy(logits.float(), batch.labels, reduction="sum")
+    return Evaluation(total.item() / tokens, tokens, max(batch.ids.shape[1] for batch in batches))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Block, Transformer
+from t2r_export.training.batch import Batch, window_batch, window_batches
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layerwise import Transfer
@@ -89,8 +90,8 @@ def choose(
         CheckFailed: the loss of transfer is not finite.
     """
     window = min(trial.window, teacher.config.max_positions or trial.window)
-    windows = spread(held_out_windows(corpus.valid, window), trial.valid)
-    base = evaluate(teacher, windows).nats
+    batches = window_batches(spread(held_out_windows(corpus.valid, window), trial.valid))
+    base = evaluate(teacher, batches).nats
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     options = [[option] for option in kept]
     students: dict[MixerConfig, Transformer] = {}
@@ -99,7 +100,7 @@ def choose(
         students[mixer] = student
         loss = transfer(student, teacher, Windows(corpus.train, window, trial.batch, trial.seed), trial.steps)
         for layer, block in enumerate(student.blocks):
-            nats = _with_block(teacher, layer, block, windows)
+            nats = _with_block(teacher, layer, block, batches)
             options[layer].append(Option(layer, mixer, nats - base, state_bytes(block, length)))
         on_progress(f"{mixer.kind} {mixer.summary()}: transfer loss {loss:.4f}")
     if not students:
@@ -114,7 +115,7 @@ def choose(
         chosen,
         fixed + sum(option.bytes for option in chosen),
         base,
-        evaluate(model, windows).nats,
+        evaluate(model, batches).nats,
         trained * trial.steps * trial.batch * window,
     )
 
@@ -159,14 +160,14 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
         return 0.0
     stage = Transfer(student, teacher)
     device = student.embedding.weight.device
-    stage.measure(windows(0).to(device))
+    stage.measure(window_batch(windows(0)).to(device))
     trainable = stage.trainable()
     optimizer = make_optimizer(trainable, STAGES["transfer"].learning_rate, 0.0)
     losses: list[Tensor] = []
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, STAGES["transfer"].learning_rate, WARMUP)
-        loss = stage(windows(step).to(device))
+        loss = stage(window_batch(windows(step)).to(device))
         loss.backward()
         nn.utils.clip_grad_norm_(trainable.values(), CLIP)
         optimizer.step()
@@ -178,13 +179,13 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     return last
 
 
-def _with_block(teacher: Transformer, layer: int, block: Block, windows: Tensor) -> float:
+def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Batch]) -> float:
     """Nats per token of the teacher with one block replaced; afterwards the teacher is unchanged."""
     blocks: nn.ModuleList = teacher.blocks  # type: ignore[assignment]
     own = blocks[layer]
     blocks[layer] = block
     try:
-        return evaluate(teacher, windows).nats
+        return evaluate(teacher, batches).nats
     finally:
         blocks[layer] = own
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Block, BlockTrace, Transformer
+from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
@@ -66,17 +67,16 @@ class LayerwiseStage(Stage):
         return {name: p for name, p in self.student.named_parameters() if name in names}
 
     @torch.no_grad()
-    def measure(self, windows: Tensor) -> None:
-        traces = self.teacher_traces(windows)
+    def measure(self, batch: Batch) -> None:
+        traces = self.teacher_traces(batch)
         self.variance.copy_(variance([self.target_delta(blocks[n]) for n in self.new] for blocks in traces))
 
-    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         assert self.teacher is not None
-        ids = windows[:, :-1]
-        states = self.states(windows, start)
+        states = self.states(batch)
         with torch.no_grad():
-            blocks = self.teacher.traces(ids)
-            step = self.student.context(states, self.student.ops(ids.shape[1]))
+            blocks = self.teacher.traces(batch.ids, initial_states(self.teacher, batch))
+            step = self.student.context(states, self.student.ops(batch.ids.shape[1]))
         losses = []
         for n in self.new:
             state = self.student.layer_state(states, n)

@@ -103,6 +103,10 @@ def squared_error(found: Tensor, target: Tensor) -> Tensor:
     return (found.float() - target.float()).square().mean()
 
 
-def next_token_loss(logits: Tensor, windows: Tensor) -> Tensor:
-    """Cross-entropy, mean over tokens, of logits (B, T, vocabulary) and windows (B, T+1), whose last T it predicts."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+def next_token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy, mean over tokens, of logits (N, vocabulary) and labels (N,).
+
+    With `smoothing`, that much of the label's probability is spread over all tokens (Szegedy et al. 2016, arXiv
+    1512.00567, section 7).
+    """
+    return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)

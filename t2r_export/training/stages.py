@@ -16,10 +16,8 @@ t2r_export.training.layerwise.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +26,7 @@ from torch.nn.utils import parametrize
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import BlockTrace, Transformer
 from t2r_export.training import lora
+from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.losses import divergence, divergence_target, next_token_loss, squared_error, variance
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import POSITION
@@ -35,11 +34,12 @@ from t2r_runtime.signature import POSITION
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What the distill stage's loss is made of: KL, and the weights of what it adds to it."""
+    """What losses are made of: in the distill stage KL, and the weights of what it adds to it."""
 
     hidden: float = 0.0
     cross_entropy: float = 0.0
     kl_top: int = 0  # of so many of the teacher's most likely tokens, and one bucket; 0: of all tokens
+    label_smoothing: float = 0.0  # of the task stage's cross-entropy
 
 
 class Stage(nn.Module):
@@ -70,14 +70,14 @@ class Stage(nn.Module):
         every = dict(self.student.named_parameters())
         return lora.trainable(self.student) if lora.attached(every) else every
 
-    def teacher_traces(self, windows: Tensor) -> Iterator[list[BlockTrace[Tensor]]]:
-        """The teacher's blocks on each window of a batch (B, T+1), one window at a time."""
+    def teacher_traces(self, batch: Batch) -> Iterator[list[BlockTrace[Tensor]]]:
+        """The teacher's blocks on each sequence of a batch, one at a time."""
         assert self.teacher is not None
-        for window in windows.split(1):
-            yield self.teacher.traces(window[:, :-1])
+        for one in batch.split(1):
+            yield self.teacher.traces(one.ids, initial_states(self.teacher, one))
 
-    def measure(self, windows: Tensor) -> None:
-        """Compute the constants of the loss, once, from a batch (B, T+1)."""
+    def measure(self, batch: Batch) -> None:
+        """Compute the constants of the loss, once, from a batch."""
 
     def penalty(self) -> Tensor:
         """The sum of the mixers' own penalties, a scalar; part of the loss where all weights are trained."""
@@ -97,18 +97,15 @@ class Stage(nn.Module):
     def device(self) -> torch.device:
         return self.student.embedding.weight.device
 
-    def states(self, windows: Tensor, start: Tensor | None) -> State[Tensor]:
-        """What the student reads windows from: its initial states, with positions counted from `start`."""
-        states = self.student.init_state(len(windows))
-        return states if start is None else {**states, POSITION: start}
+    def states(self, batch: Batch) -> State[Tensor]:
+        """What the student reads a batch from: its initial states, with positions counted from the batch's start."""
+        states = initial_states(self.student, batch)
+        return states if batch.start is None else {**states, POSITION: batch.start}
 
-    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
-        """The loss of a batch, a float32 scalar: a mean over tokens.
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss of a batch, a float32 scalar: a mean over the tokens that are predicted.
 
-        Args:
-            windows: (B, T+1) int64.
-            start: (B,) int32, the student's position at their start; None: 0.
-            before: tokens of each window that are only read, where the stage's kind `carries`.
+        Some of a batch's tokens are only read (`Batch.before`) where the stage's kind `carries`.
         """
         raise NotImplementedError
 
@@ -132,49 +129,51 @@ class Distill(Stage):
         self.register_buffer("variance", torch.ones(len(student.blocks)), persistent=False)
 
     @torch.no_grad()
-    def measure(self, windows: Tensor) -> None:
+    def measure(self, batch: Batch) -> None:
         if self.loss_weights.hidden:
-            self.variance.copy_(variance([b.output for b in blocks] for blocks in self.teacher_traces(windows)))
+            self.variance.copy_(variance([b.output for b in blocks] for blocks in self.teacher_traces(batch)))
 
-    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         assert self.teacher is not None
-        ids, states = windows[:, :-1], self.states(windows, start)
         with torch.no_grad():
-            theirs = [_behind(before, block, len(ids)) for block in self.teacher.traces(ids)]
-            target = divergence_target(self.teacher.logits_of(theirs, len(ids)).flatten(0, 1), self.loss_weights.kl_top)
-            if before:
-                _, states = self.student.run(ids[:, :before], states, self.student.ops(before))
-        ours = self.student.traces(ids[:, before:], states)
-        logits = self.student.logits_of(ours, len(ids))
-        loss = divergence(logits.flatten(0, 1), target)
+            traces = self.teacher.traces(batch.ids, initial_states(self.teacher, batch))
+            theirs = [batch.predicted(block.output) for block in traces]
+            target = divergence_target(self.teacher.logits_of(theirs[-1]), self.loss_weights.kl_top)
+        ours = self._outputs(batch)
+        logits = self.student.logits_of(ours[-1])
+        loss = divergence(logits, target)
         if self.loss_weights.hidden:
-            errors = [squared_error(o.output, t.output) for o, t in zip(ours, theirs, strict=True)]
+            errors = [squared_error(o, t) for o, t in zip(ours, theirs, strict=True)]
             loss = loss + self.loss_weights.hidden * (torch.stack(errors) / self.variance).mean()
         if self.loss_weights.cross_entropy:
-            loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, windows[:, before:])
+            loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, batch.labels)
         return loss + self.penalty()
+
+    def _outputs(self, batch: Batch) -> list[Tensor]:
+        """What each block of the student gives for the tokens whose next is predicted, rows (N, D)."""
+        states, before = self.states(batch), batch.before
+        if not before:
+            return [batch.predicted(block.output) for block in self.student.traces(batch.ids, states)]
+        with torch.no_grad():
+            _, states = self.student.run(batch.ids[:, :before], states, self.student.ops(before))
+        return [block.output for block in self.student.traces(batch.ids[:, before:], states)]
 
 
 class Round(Distill):
     """The same, of a student whose weights are rounded on the way (t2r_export.straight_through)."""
 
-    def forward(self, windows: Tensor, *rest: Any) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         with parametrize.cached():  # each weight is rounded once
-            return super().forward(windows, *rest)
+            return super().forward(batch)
 
 
 class Task(Stage):
     """Cross-entropy of the text. Also trains a model from random weights."""
 
-    def forward(self, windows: Tensor, start: Tensor | None = None, before: int = 0) -> Tensor:
-        logits = self.student(windows[:, :-1], self.states(windows, start))
-        return next_token_loss(logits, windows) + self.penalty()
-
-
-def _behind(before: int, block: BlockTrace[Tensor], batch: int) -> BlockTrace[Tensor]:
-    """A block's trace with the output of the tokens behind the first ones of each sequence alone."""
-    output = block.output.view(batch, -1, block.output.shape[-1])[:, before:].flatten(0, 1)
-    return dataclasses.replace(block, output=output)
+    def forward(self, batch: Batch) -> Tensor:
+        rows = self.student.traces(batch.ids, self.states(batch))[-1].output
+        logits = self.student.logits_of(batch.predicted(rows))
+        return next_token_loss(logits, batch.labels, self.loss_weights.label_smoothing) + self.penalty()
 
 
 def check_alike(student: Transformer, teacher: Transformer, purpose: str, otherwise: str) -> None:

@@ -26,23 +26,21 @@ from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
+from t2r_export.training.batch import Batch, Batches
 from t2r_export.training.best import keep_best, remember
-from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
-from t2r_export.training.starts import draw_starts
 from t2r_export.training.state import TrainingState, damaged, save_state
 from t2r_runtime.errors import UserError, printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-Batch = tuple[Tensor, Tensor | None, int]  # what `Stage.forward` takes
+LOSS_WEIGHTS = tuple(LossWeights.__dataclass_fields__)  # fields of FinetuneConfig by the same names
 LOG_EVERY = 10  # steps between two readings of the loss; each waits for the device
-VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training; fewer where they are longer
 
 
 class Trainer:
@@ -53,18 +51,15 @@ class Trainer:
         config: FinetuneConfig,
         student: Transformer,
         teacher: Transformer | None,
-        corpus: Corpus,
+        batches: Batches,
         accelerator: Accelerator,
         log: TrainingLog,
         state: TrainingState,
     ) -> None:
         self.config, self.student, self.teacher = config, student, teacher
         self.accelerator, self.log, self.state = accelerator, log, state
-        self.windows = Windows(corpus.train, config.window, config.batch, config.seed)
-        self.double = Windows(corpus.train, config.reach, config.batch, config.seed) if config.carried_states else None
-        # as long as what is trained on, so that what is learned for states of texts counts
-        count = VALIDATION_WINDOWS * config.window // config.reach
-        self.validation = spread(held_out_windows(corpus.valid, config.reach), count)
+        self.batches = batches
+        self.validation = batches.validation(accelerator.num_processes)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
@@ -91,12 +86,12 @@ class Trainer:
 
     def _open(self, plan: StagePlan) -> tuple[Stage, nn.Module, list[nn.Parameter], Any, DivergenceGuard]:
         """A stage as it was left: itself, as it runs on several devices, what it trains, its optimizer and a guard."""
-        loss_weights = LossWeights(self.config.hidden, self.config.cross_entropy, self.config.kl_top)
+        loss_weights = LossWeights(*(getattr(self.config, name) for name in LOSS_WEIGHTS))
         if self.config.lora and STAGES[plan.stage].takes_lora and not lora.attached(self.student.state_dict()):
             lora.attach(self.student, self.config.lora_rank, self.config.lora_alpha, self.config.seed)
         kind: type[Stage] = pkgutil.resolve_name(STAGES[plan.stage].stage)
         stage = kind(self.student, self.teacher, loss_weights).to(self.device)
-        stage.measure(self.windows(self._before()).to(self.device))
+        stage.measure(self.batches(self._before()).to(self.device))
         trainable, decay = stage.trainable(), self.config.weight_decay
         optimizer: Any = make_optimizer(trainable, plan.peak, decay, self.config.optimizer)
         guard = DivergenceGuard(optimizer, self.device)
@@ -114,20 +109,23 @@ class Trainer:
         if self.state.best is None:
             self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
+        tokens = 0  # that they predicted
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
-            pending.append(self._step(module, optimizer, guard, parameters, self._batch(plan, step), rate))
+            batch = self._batch(plan, step)
+            pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
+            tokens += batch.count * self.accelerator.num_processes
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
             validating = done % self.config.validate_every == 0 or done == plan.steps
             if saving or validating or done % LOG_EVERY == 0:
                 loss = self._read_losses(pending, stage, plan, done, reduce=not stopping)
-                tokens = len(pending) * self.config.batch * self.config.window
                 self.state.step, self.state.tokens = done, self.state.tokens + tokens
                 pending.clear()
                 if validating:
                     self._validate(stage, done)
                 self.log.progress(done, loss, rate, tokens)
+                tokens = 0
             if saving:
                 self._save(optimizer)
             if stopping:
@@ -142,15 +140,9 @@ class Trainer:
 
     def _batch(self, plan: StagePlan, step: int) -> Batch:
         """This process's rows of the global batch of a stage's step, on its device."""
+        batch = self.batches(step + self._before(), self.config.carries(plan, step))
         mine = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        carried = self.config.carries(plan, step)
-        step += self._before()
-        windows = self.double if carried and self.double is not None else self.windows
-        rows, count, starts = windows(step)[mine].to(self.device, non_blocking=True), self.config.start_positions, None
-        if count:
-            starts = draw_starts(count, self.config.batch, self.config.seed, step)[mine]
-            starts = starts.to(self.device, non_blocking=True)
-        return rows, starts, self.config.window if carried else 0
+        return batch.rows(mine).to(self.device)
 
     def _before(self) -> int:
         """Steps of the stages before this one: no stage repeats another's data."""
@@ -169,7 +161,7 @@ class Trainer:
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            loss = module(*batch)
+            loss = module(batch)
         self.accelerator.backward(loss)
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip)
         guard(norm)
@@ -188,7 +180,7 @@ class Trainer:
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-                where = first_not_finite(stage, *self._batch(plan, step))
+                where = first_not_finite(stage, self._batch(plan, step))
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "
                 f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "
@@ -202,12 +194,11 @@ class Trainer:
         remember the weights if they are the stage's best."""
         if self.log.enabled:
             with self.log.aside(), parametrize.cached():
-                share = max(1, self.config.batch // self.accelerator.num_processes)
-                parts = self.validation.split(share)
-                losses = [float(stage(part.to(self.device))) * len(part) for part in parts]
-                nats = evaluate(self.student, self.validation, share).nats
-                layers = feature_statistics(self.student, (part[:, :-1].to(self.device) for part in parts))
-                loss = sum(losses) / len(self.validation)
+                parts = self.validation
+                losses = [float(stage(part.to(self.device))) * part.count for part in parts]
+                nats = evaluate(self.student, parts).nats
+                layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
+                loss = sum(losses) / sum(part.count for part in parts)
                 self.log.validation(done, loss, nats, layers)
                 remember(self.state, done, stage.score(loss, nats), self.student)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from t2r_export.convert import convert
 from t2r_export.model.attention import Attention
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import Batch, window_batch
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.stages import Distill, Stage
@@ -17,6 +20,10 @@ from t2r_export.training.stages import Distill, Stage
 
 def parts(count: int = 3) -> list[torch.Tensor]:
     return [small.ids(seed=seed, vocabulary=texts.TEACHER.vocab_size) for seed in range(count)]
+
+
+def batches(parts: Iterable[torch.Tensor]) -> list[Batch]:
+    return [Batch(ids, ids) for ids in parts]
 
 
 def linear(model: Transformer, layer: int) -> LinearMixer:
@@ -30,8 +37,8 @@ def distill(seed: int = 0) -> Stage:
     return Distill(convert(teacher, LinearConfig(small.K), seed=seed), teacher)
 
 
-def batch() -> torch.Tensor:
-    return small.ids(length=small.T + 1, vocabulary=texts.TEACHER.vocab_size)
+def batch() -> Batch:
+    return window_batch(small.ids(length=small.T + 1, vocabulary=texts.TEACHER.vocab_size))
 
 
 def test_dead_features_are_counted() -> None:
@@ -41,14 +48,14 @@ def test_dead_features_are_counted() -> None:
         linear(model, 0).maps.of_keys.bias[1, 2:4] = -1.0
         linear(model, 2).maps.of_queries.weight[:] = 0
         linear(model, 2).maps.of_queries.bias[:] = -1.0
-    first, softmax, third = feature_statistics(model, parts())
+    first, softmax, third = feature_statistics(model, batches(parts()))
     assert softmax == {}
     assert first["dead_keys"] >= 2 / (small.G * small.K)
     assert third["dead_queries"] == 1.0
     assert third["smallest_normalizer"] == 0.0
     with torch.no_grad():
         linear(model, 0).maps.of_keys.bias[:] = 100.0
-    assert feature_statistics(model, parts())[0]["dead_keys"] == 0.0
+    assert feature_statistics(model, batches(parts()))[0]["dead_keys"] == 0.0
 
 
 def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
@@ -64,7 +71,7 @@ def test_the_smallest_normalizer_is_that_of_single_steps() -> None:
                 _, states = model.step(column, states)
                 z = states["z.0"].repeat_interleave(small.H // small.G, 1)  # after this token
                 expected = min(expected, float((q.squeeze(2) * z).sum(-1).min()))
-    found = feature_statistics(model, parts())[0]["smallest_normalizer"]
+    found = feature_statistics(model, batches(parts()))[0]["smallest_normalizer"]
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
@@ -77,7 +84,7 @@ def test_parts_are_put_together_by_their_names(monkeypatch: pytest.MonkeyPatch) 
     model = small.model("shared")
     monkeypatch.setattr(model.blocks[0].mixers[0], "statistics", statistics)
     ids = [small.ids(), small.ids(seed=1)]
-    assert feature_statistics(model, ids) == [{"share": 2.0, "smallest_x": 4.0, "largest_x": 6.0}]
+    assert feature_statistics(model, batches(ids)) == [{"share": 2.0, "smallest_x": 4.0, "largest_x": 6.0}]
 
 
 def test_what_is_finite_is_so_everywhere_and_leaves_no_gradients() -> None:

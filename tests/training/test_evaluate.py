@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import small
+from t2r_export.training.batch import window_batches
 from t2r_export.training.evaluate import evaluate, evaluate_lengths, token_losses
 from t2r_runtime.errors import UserError
 
@@ -23,7 +24,7 @@ def test_nats_are_those_of_single_steps(kind: str) -> None:
         for t in range(small.T):
             logits, states = model.step(rows[:, t], states)
             total += float(F.cross_entropy(logits, rows[:, t + 1], reduction="sum"))
-    found = evaluate(model, rows, batch=2)
+    found = evaluate(model, window_batches(rows, 2))
     assert found.nats == pytest.approx(total / (5 * small.T), rel=1e-5)
     assert (found.tokens, found.length) == (5 * small.T, small.T)
 
@@ -32,7 +33,7 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity() -> No
     model = small.model()
     torch.nn.init.zeros_(model.norm.weight)
     torch.nn.init.zeros_(model.norm.bias)  # type: ignore[arg-type]
-    found = evaluate(model, windows())
+    found = evaluate(model, window_batches(windows()))
     assert found.nats == pytest.approx(math.log(small.VOCABULARY))
     assert found.perplexity == pytest.approx(small.VOCABULARY)
 
@@ -40,7 +41,7 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity() -> No
 def test_nan_is_reported_and_not_hidden() -> None:
     model = small.model()
     torch.nn.init.constant_(model.norm.weight, math.nan)
-    found = evaluate(model, windows())
+    found = evaluate(model, window_batches(windows()))
     assert math.isnan(found.nats)
 
 
@@ -48,12 +49,12 @@ def test_a_perplexity_past_all_numbers_is_infinite() -> None:
     model = small.model()
     with torch.no_grad():
         model.norm.weight.mul_(1e5)
-    assert evaluate(model, windows()).perplexity == math.inf
+    assert evaluate(model, window_batches(windows())).perplexity == math.inf
 
 
 def test_nothing_to_evaluate() -> None:
     with pytest.raises(UserError, match="at least one window"):
-        evaluate(small.model(), windows(0))
+        evaluate(small.model(), window_batches(windows(0)))
 
 
 def test_lengths_are_evaluated_on_the_same_text() -> None:
@@ -64,7 +65,7 @@ def test_lengths_are_evaluated_on_the_same_text() -> None:
     for row in found:
         starts = torch.arange(64 // row.length)[:, None] * row.length
         rows = tokens[starts + torch.arange(row.length + 1)]
-        assert row.nats == pytest.approx(evaluate(model, rows).nats, rel=1e-6)
+        assert row.nats == pytest.approx(evaluate(model, window_batches(rows)).nats, rel=1e-6)
         end = token_losses(model, rows)[:, -row.length // 4 :]
         assert row.end_nats == pytest.approx(float(end.detach().mean()), rel=1e-6)
         assert row.perplexity == pytest.approx(math.exp(row.nats))

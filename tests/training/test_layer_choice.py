@@ -15,6 +15,7 @@ from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import window_batches
 from t2r_export.training.data import Corpus, Windows, held_out_windows
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layer_choice import Choice, Option, Trial, cheapest, choose, transfer
@@ -24,6 +25,10 @@ TRIAL = Trial(steps=3, batch=2, window=8, valid=4)
 WIDE, NARROW, LINEAR = WindowConfig(4, 1), WindowConfig(2, 0), LinearConfig(small.K)
 LENGTH = 20
 ROW = 2 * small.G * small.V * 4  # bytes of one token's keys and values in a layer
+
+
+def nats(model: Transformer, rows: torch.Tensor) -> float:
+    return evaluate(model, window_batches(rows)).nats
 
 
 def corpus() -> Corpus:
@@ -45,11 +50,11 @@ def test_each_layer_is_measured_alone() -> None:
         SoftmaxConfig, WindowConfig, WindowConfig, LinearConfig
     ] * 3  # fmt: skip
     rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
-    assert found.teacher_nats == evaluate(teacher, rows).nats
+    assert found.teacher_nats == nats(teacher, rows)
     for option in found.options:
         if option.mixer == NARROW:
             alone = convert(teacher, NARROW, str(option.layer))
-            assert option.increase == pytest.approx(evaluate(alone, rows).nats - found.teacher_nats, abs=1e-9)
+            assert option.increase == pytest.approx(nats(alone, rows) - found.teacher_nats, abs=1e-9)
         if option.mixer == SoftmaxConfig():
             assert (option.increase, option.bytes) == (0.0, ROW * LENGTH)
     assert found.tokens == 3 * 2 * 8  # the windows learn nothing
@@ -65,7 +70,7 @@ def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
     mine = {p.data_ptr() for p in found.model.parameters()}
     assert not mine & {p.data_ptr() for p in teacher.parameters()}
     rows = held_out_windows(corpus().valid, 8)[[0, 3, 7, 11]]
-    assert found.nats == pytest.approx(evaluate(found.model, rows).nats, abs=1e-9)
+    assert found.nats == pytest.approx(nats(found.model, rows), abs=1e-9)
     assert found.nats != found.teacher_nats
 
 

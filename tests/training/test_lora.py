@@ -8,6 +8,7 @@ import torch
 import small
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
+from t2r_export.training.batch import window_batch
 from t2r_export.training.stages import Task
 from t2r_runtime.errors import UserError
 
@@ -64,7 +65,7 @@ def test_a_stage_trains_adapters_and_feature_maps_alone() -> None:
     model = adapted("hybrid")
     shake(model)
     stage = Task(model, None)
-    stage(small.ids(length=small.T + 1)).backward()
+    stage(window_batch(small.ids(length=small.T + 1))).backward()
     touched = {name for name, p in model.named_parameters() if p.grad is not None and bool(p.grad.any())}
     expected = {
         f"blocks.{i}.mixers.0.{name}.parametrizations.weight.0.{part}"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import small
+from t2r_export.training.batch import window_batch
 from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer
 from t2r_export.training.stages import Task
 from t2r_runtime.errors import UserError
@@ -19,7 +20,7 @@ def stepped(steps: int, restart: int | None = None, broken: int | None = None) -
             state = optimizer.state_dict()
             optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
             optimizer.load_state_dict(state)
-        stage(small.ids(length=small.T + 1, seed=step)).backward()
+        stage(window_batch(small.ids(length=small.T + 1, seed=step))).backward()
         optimizer.found_inf = torch.tensor(float(step == broken))
         optimizer.step()
         optimizer.zero_grad()

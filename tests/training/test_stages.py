@@ -19,6 +19,8 @@ from t2r_export.convert import convert
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import window_batch as read
+from t2r_export.training.batch import window_batches
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.losses import Divergence, divergence, divergence_target
@@ -36,6 +38,10 @@ def windows(seed: int = 1) -> torch.Tensor:
     return torch.randint(texts.TEACHER.vocab_size, (small.B, small.T + 1), generator=generator)
 
 
+def nats(model: Transformer, rows: torch.Tensor) -> float:
+    return evaluate(model, window_batches(rows)).nats
+
+
 def start(model: Transformer) -> tuple[State[Tensor], Step[Tensor]]:
     """What a model reads windows of T tokens from."""
     states = model.init_state(small.B)
@@ -48,14 +54,14 @@ def test_the_table_names_a_class_of_every_stage(name: str) -> None:
     assert issubclass(stage, Stage)
     assert stage.__name__.lower() == name
     student, teacher = pair()
-    assert stage(student, teacher if STAGES[name].needs_teacher else None)(windows()).isfinite()
+    assert stage(student, teacher if STAGES[name].needs_teacher else None)(read(windows())).isfinite()
 
 
 @pytest.mark.parametrize("layers, expected", [("all", (0, 1, 2)), ("1", (1,))])
 def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int, ...]) -> None:
     student, teacher = pair(layers)
     stage = Transfer(student, teacher)
-    stage(windows()).backward()
+    stage(read(windows())).backward()
     touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
     maps = [f"inner.maps.{x}.{part}" for x in "qk" for part in ("weight", "bias")]
     assert touched == set(stage.trainable()) == {f"blocks.{i}.mixers.0.{name}" for i in expected for name in maps}
@@ -66,7 +72,7 @@ def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
     student, teacher = pair("0,2")
     rows = windows()
     stage = Transfer(student, teacher)
-    stage.measure(rows)
+    stage.measure(read(rows))
     expected = 0.0
     with torch.no_grad():
         (states, step), (own, own_step) = start(teacher), start(student)
@@ -79,7 +85,7 @@ def test_transfer_compares_layers_on_the_teachers_hidden_states() -> None:
                 variance = target.var(0, unbiased=False).mean()
                 expected += float(F.mse_loss(y, target) / variance)
             x, _ = block(x, teacher.layer_state(states, layer), step)
-    assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(stage(read(rows)).detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
@@ -89,10 +95,10 @@ def test_transfer_weighs_layers_alike_whatever_their_scale() -> None:
             model.blocks[1].mixers[0].o.weight.mul_(100)
             model.blocks[2].norms[0].weight.mul_(0.01)
     stage = Transfer(student, teacher)
-    plain = float(stage(windows()).detach())
-    stage.measure(windows())
+    plain = float(stage(read(windows())).detach())
+    stage.measure(read(windows()))
     assert plain > 1000  # unmeasured, the second layer is all that counts
-    assert float(stage(windows()).detach()) < 100
+    assert float(stage(read(windows())).detach()) < 100
     assert stage.variance[1] > 1e3 * stage.variance[0]
 
 
@@ -108,7 +114,7 @@ def test_transfer_refuses_models_that_do_not_belong_together() -> None:
 def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
     student, teacher = pair("0,2")
     stage = Align(student, teacher)
-    stage(windows()).backward()
+    stage(read(windows())).backward()
     touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
     expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.mixers.0.", "blocks.2.mixers.0."))}
     assert touched == set(stage.trainable()) == expected
@@ -119,7 +125,7 @@ def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
     student, teacher = pair("0,2")
     rows = windows()
     stage = Align(student, teacher)
-    stage.measure(rows)
+    stage.measure(read(rows))
     expected = 0.0
     with torch.no_grad():
         (states, step), (own, own_step) = start(teacher), start(student)
@@ -131,7 +137,7 @@ def test_align_compares_blocks_on_the_teachers_hidden_states() -> None:
                 added = (target - x).var(0, unbiased=False).mean()
                 expected += float(F.mse_loss(y, target) / added)
             x = target
-    assert float(stage(rows).detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(stage(read(rows)).detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_align_refuses_models_that_do_not_belong_together() -> None:
@@ -145,7 +151,7 @@ def test_align_refuses_models_that_do_not_belong_together() -> None:
 def test_distilling_from_oneself_is_nothing() -> None:
     student, _ = pair()
     same = convert(small.model(texts.TEACHER), LinearConfig(small.K))
-    loss = Distill(student, same, LossWeights(hidden=1.0))(windows())
+    loss = Distill(student, same, LossWeights(hidden=1.0))(read(windows()))
     loss.backward()
     assert abs(float(loss.detach())) < 1e-6
     gradients = [p.grad for p in student.parameters() if p.grad is not None]
@@ -155,8 +161,9 @@ def test_distilling_from_oneself_is_nothing() -> None:
 
 def test_distill_adds_a_share_of_cross_entropy() -> None:
     student, teacher = pair()
-    plain, mixed = (Distill(student, teacher, LossWeights(cross_entropy=w))(windows()) for w in (0.0, 0.25))
-    assert float((mixed - plain).detach()) == pytest.approx(0.25 * evaluate(student, windows()).nats, rel=1e-5)
+    batch = read(windows())
+    plain, mixed = (Distill(student, teacher, LossWeights(cross_entropy=w))(batch) for w in (0.0, 0.25))
+    assert float((mixed - plain).detach()) == pytest.approx(0.25 * nats(student, windows()), rel=1e-5)
 
 
 def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
@@ -164,15 +171,17 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
     rows = windows()
     plain, mixed = Distill(student, teacher), Distill(student, teacher, LossWeights(hidden=3.0))
     for stage in (plain, mixed):
-        stage.measure(rows)
+        stage.measure(read(rows))
     shares = []
     with torch.no_grad():
         for ours, theirs in zip(*(model.traces(rows[:, :-1]) for model in (student, teacher)), strict=True):
             spread = theirs.output.var(0, unbiased=False).mean()
             shares.append(float(F.mse_loss(ours.output, theirs.output) / spread))
-        assert float(mixed(rows) - plain(rows)) == pytest.approx(sum(shares), rel=1e-4)  # three layers, weight three
+        assert float(mixed(read(rows)) - plain(read(rows))) == pytest.approx(
+            sum(shares), rel=1e-4
+        )  # three layers, weight three
     other = small.model(dataclasses.replace(texts.TEACHER, layers=(small.SOFTMAX,)))
-    Distill(student, other)(rows)
+    Distill(student, other)(read(rows))
     with pytest.raises(UserError, match="set the weight of hidden states to 0"):
         Distill(student, other, LossWeights(hidden=1.0))
 
@@ -180,12 +189,13 @@ def test_distill_adds_what_is_not_explained_of_hidden_states() -> None:
 @pytest.mark.parametrize("kind", ["hybrid", "learned", "sinusoidal"])
 def test_reading_a_model_is_running_it(kind: str) -> None:
     model, ids = small.model(kind), windows()[:, :-1]
-    torch.testing.assert_close(model.logits_of(model.traces(ids), small.B), model(ids), rtol=0, atol=0)
+    logits = model.logits_of(model.traces(ids)[-1].output).view(*ids.shape, -1)
+    torch.testing.assert_close(logits, model(ids), rtol=0, atol=0)
 
 
 def test_task_is_the_texts_cross_entropy() -> None:
     student, _ = pair()
-    assert float(Task(student, None)(windows()).detach()) == pytest.approx(evaluate(student, windows()).nats, rel=1e-6)
+    assert float(Task(student, None)(read(windows())).detach()) == pytest.approx(nats(student, windows()), rel=1e-6)
 
 
 def test_divergence_is_kl_and_its_gradient_is_right() -> None:
@@ -216,9 +226,9 @@ def test_spans_shorten_because_the_loss_holds_them() -> None:
         plain = sum(float(block.mixers[0].penalty().detach()) for block in student.blocks)
         assert plain > 0
         assert float(stage.penalty().detach()) == pytest.approx(plain)
-        stage(rows).backward()
+        stage(read(rows)).backward()
     without = convert(teacher, SpanConfig(span=6, ramp=2, span_loss=0.0))
-    losses = [float(Task(model, None)(rows).detach()) for model in (student, without)]
+    losses = [float(Task(model, None)(read(rows)).detach()) for model in (student, without)]
     assert losses[0] - losses[1] == pytest.approx(plain, rel=1e-4)
 
 
@@ -230,18 +240,18 @@ def test_what_is_only_read_is_not_learned_from() -> None:
     rows[:, 4:] = rows[:, 4:].clamp(max=8)
     rows[:, :4] = 9  # a token that only the first half has
     stage = Distill(student, teacher, LossWeights(hidden=2.0, cross_entropy=0.5))
-    stage.measure(rows)
+    stage.measure(read(rows))
     start = torch.tensor([0, 3, 900][: small.B], dtype=torch.int32)
-    found = stage(rows, start, 4)
+    found = stage(read(rows, start, 4))
     found.backward()
     embedding = student.embedding.weight.grad
     assert embedding is not None
     assert bool(embedding[9].eq(0).all()) and bool(embedding[:9].any())
     with torch.no_grad():
-        ours = student.traces(rows[:, :-1], stage.states(rows, start))
+        ours = student.traces(rows[:, :-1], stage.states(read(rows, start)))
         theirs = teacher.traces(rows[:, :-1])
         logits, target = (
-            model.logits_of(traces, small.B)[:, 4:].flatten(0, 1)
+            model.logits_of(traces[-1].output).view(small.B, small.T, -1)[:, 4:].flatten(0, 1)
             for model, traces in ((student, ours), (teacher, theirs))
         )
         expected = float(
@@ -300,7 +310,8 @@ def test_distill_compares_the_largest_if_told_to() -> None:
     student, teacher = pair()
     rows = windows()
     plain, top, all_of_them = (
-        float(Distill(student, teacher, LossWeights(kl_top=n))(rows).detach()) for n in (0, 2, texts.TEACHER.vocab_size)
+        float(Distill(student, teacher, LossWeights(kl_top=n))(read(rows)).detach())
+        for n in (0, 2, texts.TEACHER.vocab_size)
     )
     assert 0 < top < plain
     assert all_of_them == pytest.approx(plain, rel=1e-5)

@@ -15,6 +15,7 @@ from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_pl
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import window_batch
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_export.training.starts import check_starts, draw_starts, usual_starts
@@ -29,7 +30,7 @@ def windows() -> torch.Tensor:
 
 
 def loss(stage: Stage, start: torch.Tensor | None) -> float:
-    return float(stage(windows(), start).detach())
+    return float(stage(window_batch(windows(), start)).detach())
 
 
 def test_positions_are_a_function_of_seed_and_step() -> None:
@@ -133,7 +134,7 @@ def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
         optimizer = torch.optim.Adam(stage.trainable().values(), lr=0.03)
         for _ in range(30):
             optimizer.zero_grad()
-            stage(windows(), starts).backward()
+            stage(window_batch(windows(), starts)).backward()
             optimizer.step()
         losses.append(loss(stage, far))
     assert losses[1] < 0.9 * losses[0]

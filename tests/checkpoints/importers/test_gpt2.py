@@ -84,7 +84,7 @@ def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyP
     ops = Recorder(model, T)
     monkeypatch.setattr(model, "ops", lambda tokens: ops)
     traces = model.traces(ids)
-    logits = model.logits_of(traces, B)
+    logits = model.logits_of(traces[-1].output).view(B, T, -1)
     m = {name: x.reshape(B, T, -1) for name, x in ops.values.items()}
     blocks = [trace.output.view(B, T, -1) for trace in traces]
     q, k, v = (m[f"blocks.0.mixers.0.{part}"] for part in "qkv")

@@ -1,0 +1,102 @@
+"""A batch: what is read, and what is to be predicted behind it. Windows of a text, or pairs with their sources."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from t2r_export.model.ops import State
+from t2r_export.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences that a stage computes its loss from, and that an evaluation measures.
+
+    Of windows every token is predicted. Of pairs the target's are, and neither what it begins with nor the padding.
+    """
+
+    ids: Tensor  # (B, T) int64, read
+    targets: Tensor  # (B, T) int64, the token behind each of them
+    start: Tensor | None = None  # (B,) int32, the student's position at their beginning; None: 0
+    before: int = 0  # tokens of each that are only read
+    places: Tensor | None = None  # (N,) int64 in rows (B·T), of what is predicted; None: everything
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def count(self) -> int:
+        """Tokens that are predicted."""
+        if self.places is not None:
+            return len(self.places)
+        return len(self) * (self.ids.shape[1] - self.before)
+
+    def predicted(self, rows: Tensor) -> Tensor:
+        """Of rows (B·T, …), one a token, those whose next token is predicted: (count, …)."""
+        if self.places is not None:
+            return rows.index_select(0, self.places)
+        return rows.view(len(self), -1, *rows.shape[1:])[:, self.before :].flatten(0, 1) if self.before else rows
+
+    @property
+    def labels(self) -> Tensor:
+        """What is to be predicted, (count,) int64."""
+        return self.predicted(self.targets.flatten())
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on a device."""
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return dataclasses.replace(self, **{k: v.to(device, non_blocking=True) for k, v in tensors.items()})
+
+    def rows(self, chosen: slice) -> Batch:
+        """Some of its sequences, as wide as all of them."""
+        names = ("ids", "targets", "start")
+        parts: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value[chosen] for name in names
+        }
+        if self.places is not None:
+            mask = torch.zeros(self.ids.numel(), dtype=torch.bool, device=self.ids.device)
+            mask[self.places] = True
+            parts["places"] = mask.view_as(self.ids)[chosen].flatten().nonzero().squeeze(1)
+        return dataclasses.replace(self, **parts)
+
+    def split(self, size: int) -> list[Batch]:
+        """The batch in pieces of so many sequences; the last may have fewer."""
+        return [self.rows(slice(first, first + size)) for first in range(0, len(self), size)]
+
+
+class Batches(Protocol):
+    """What a run is trained on and measured with: of a text, or of pairs."""
+
+    test: list[Batch]  # what reports are measured on
+
+    def __call__(self, step: int, carried: bool = False) -> Batch:
+        """The global batch of a step, counted from 0, on the CPU.
+
+        Args:
+            carried: its windows begin with as many tokens again that are only read.
+        """
+        ...
+
+    def validation(self, processes: int) -> list[Batch]:
+        """What validations during training measure, in batches of what one of so many processes trains on."""
+        ...
+
+
+def initial_states(model: Transformer, batch: Batch) -> State[Tensor]:
+    """What a model reads a batch from: its initial states."""
+    return model.init_state(len(batch))
+
+
+def window_batch(windows: Tensor, start: Tensor | None = None, before: int = 0) -> Batch:
+    """A batch of windows (B, T+1) int64."""
+    return Batch(windows[:, :-1], windows[:, 1:], start, before)
+
+
+def window_batches(windows: Tensor, size: int = 16) -> list[Batch]:
+    """Windows (N, T+1) int64 in batches of so many."""
+    return [window_batch(part) for part in windows.split(size)]
