@@ -35,6 +35,7 @@ from t2r_export.training.log import TrainingLog
 from t2r_export.training.starts import check_starts, usual_starts
 from t2r_export.training.state import TrainingState, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
+from t2r_export.training.window_dropout import check_window_dropout
 from t2r_export.training.windows import WindowBatches
 from t2r_runtime.errors import UserError
 
@@ -153,6 +154,7 @@ def _inputs(
         received = f"{config.window}" + (", twice that with carried states" if config.carried_states else "")
         raise UserError(f"a length of at most {limit}, the model's last position", received, "shorten it")
     check_starts(config, loaded.model, corpus.row)
+    check_window_dropout(config.window_dropout, loaded.model)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
     return teacher, corpus, config, identity, notes
 

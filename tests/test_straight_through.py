@@ -34,7 +34,7 @@ from t2r_runtime.errors import UserError
 
 W4 = QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0)
 # tied and not, folded and not, with gates that are products of their own
-NAMES = ("learned", "rotary_keep", "gated_rotary", "conv_after", "hybrid_gated", "mixed", "lstm")
+NAMES = ("learned", "rotary_keep", "gated_rotary", "conv_after", "hybrid_gated", "hybrid_token", "mixed", "lstm")
 
 
 def rounded(made: Transformer, config: QuantizeConfig = W4) -> Transformer:

@@ -72,6 +72,11 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting(
     "carried_states", "Share of the distill stage, its end, whose windows begin with the state of the text before them."
 )
+@setting(
+    "window_dropout",
+    "Share of a batch's rows that each stage begins without a hybrid layer's window where something is far; it falls "
+    "to none at the stage's end.",
+)
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
 @setting("label_smoothing", "Share of each label that is spread over all tokens, in the loss of the task stage.")

@@ -141,6 +141,7 @@ class FinetuneConfig:
     rounding: QuantizeConfig | None = None  # train a folded student through what this scheme rounds: the stage round
     start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
     carried_states: float = 0.0  # share of distill's steps, the last ones, whose windows begin with the state of text
+    window_dropout: float = 0.0  # share of rows that a stage begins without a hybrid layer's window; it ends with none
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
     lora_rank: int = 8
     lora_alpha: float = 16.0  # alpha / rank scales an adapter's output
@@ -174,6 +175,7 @@ class FinetuneConfig:
         for name, high in (
             ("warmup", 1.0),
             ("carried_states", 1.0),
+            ("window_dropout", 1.0),
             ("hidden", math.inf),
             ("cross_entropy", math.inf),
             ("weight_decay", math.inf),
@@ -253,6 +255,7 @@ class FinetuneConfig:
             "kl_top",
             "start_positions",
             "carried_states",
+            "window_dropout",
             "warmup",
             "optimizer",
             "weight_decay",

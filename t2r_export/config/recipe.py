@@ -54,7 +54,7 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
         ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions", "kl_top"),
         WHOLE,
     ),
-    **dict.fromkeys(("hidden", "cross_entropy", "label_smoothing", "carried_states"), NUMBER),
+    **dict.fromkeys(("hidden", "cross_entropy", "label_smoothing", "carried_states", "window_dropout"), NUMBER),
     **dict.fromkeys(("lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
     "lora": FLAG,
 }

@@ -244,7 +244,8 @@ def merged(
 
     Args:
         q: (B, T, H, d), scaled; k and v: (B, T, G, d). phi_q: (B, T, H, K) and phi_k: (B, T, G, K), their features.
-        share: (H), the factor of the window's exponentials beside the sums, or, with `gate`, the window's share of o.
+        share: what broadcasts to (B, T, H), the factor of the window's exponentials beside the sums, or, with `gate`,
+            the window's share of o.
         sinks: first tokens of the text that stand with the window, and never with the sums.
         log_gate: (B, T, G), log of the share of the sums that token t leaves, before the one that it pushes out of the
             window is added.
@@ -257,9 +258,9 @@ def merged(
     B, T, H, _ = q.shape
     sink_q = q if sink_q is None else sink_q
     upper_q, upper_k = turned_phi or (phi_q, phi_k)
-    o = np.empty(q.shape)
+    o, shares = np.empty(q.shape), np.broadcast_to(share, (B, T, H))
     for b, t, h in np.ndindex(B, T, H):
-        g = h // (H // k.shape[2])
+        g, share = h // (H // k.shape[2]), shares[b, t, h]
         left = range(sinks, t - window + 1)  # the window; token i at the step i + window
         seen = [i for i in range(t + 1) if i not in left]
         scores = np.array([k[b, i, g] @ (sink_q if i < sinks else q)[b, t, h] for i in seen])
@@ -270,10 +271,10 @@ def merged(
             far, upper = far * kept, upper * kept
         sums = near @ v[b, seen, g], upper @ v[b, left, g]
         if not gate:
-            o[b, t, h] = (share[h] * sums[0] + sums[1]) / (share[h] * near.sum() + far.sum())
+            o[b, t, h] = (share * sums[0] + sums[1]) / (share * near.sum() + far.sum())
         else:
-            g_h = share[h] if left else 1.0  # while nothing is far, nothing stands beside the window
-            o[b, t, h] = g_h * sums[0] / near.sum() + (1 - g_h) * sums[1] / guarded(far.sum(), guard)
+            open = share if left else 1.0  # while nothing is far, nothing stands beside the window
+            o[b, t, h] = open * sums[0] / near.sum() + (1 - open) * sums[1] / guarded(far.sum(), guard)
     return o
 
 

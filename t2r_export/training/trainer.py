@@ -14,6 +14,7 @@ import math
 import pkgutil
 import signal
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
+from t2r_export.training.window_dropout import windows_left_out
 from t2r_runtime.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Trainer:
         self.validation = batches.validation(accelerator.num_processes)
         self.device = accelerator.device
         self.plan = [plan for plan in config.plan if plan.steps]
+        self._mine = slice(accelerator.process_index, None, accelerator.num_processes)  # of a batch's rows
         self.bf16 = config.precision == "bf16" or config.precision == "auto" and self.device.type == "cuda"
         if config.batch % accelerator.num_processes:
             raise UserError(
@@ -113,7 +116,8 @@ class Trainer:
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = self._batch(plan, step)
-            pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
+            with self._left_out(plan, step, batch):
+                pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
             tokens += batch.count * self.accelerator.num_processes
             done, stopping = step + 1, interrupt.asked
             saving = stopping or done % self.config.checkpoint_every == 0
@@ -141,8 +145,12 @@ class Trainer:
     def _batch(self, plan: StagePlan, step: int) -> Batch:
         """This process's rows of the global batch of a stage's step, on its device."""
         batch = self.batches(step + self._before(), self.config.carries(plan, step))
-        mine = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        return batch.rows(mine).to(self.device)
+        return batch.rows(self._mine).to(self.device)
+
+    def _left_out(self, plan: StagePlan, step: int, batch: Batch) -> AbstractContextManager[None]:
+        """Inside, some of this process's rows do without windows."""
+        rows, before = len(batch) * self.accelerator.num_processes, self._before()
+        return windows_left_out(self.student, self.config, plan, step, before, rows, self._mine)
 
     def _before(self) -> int:
         """Steps of the stages before this one: no stage repeats another's data."""
@@ -179,8 +187,9 @@ class Trainer:
             first = int((~finite).nonzero()[0])
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-                where = first_not_finite(stage, self._batch(plan, step))
+            batch, bf16 = self._batch(plan, step), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+            with bf16, self._left_out(plan, step, batch):
+                where = first_not_finite(stage, batch)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "
                 f"{f'first in {where}' if where else 'and finite when the step is repeated'}; "

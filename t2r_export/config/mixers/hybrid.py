@@ -16,15 +16,20 @@ class HybridConfig(MixerConfig):
     """Linear attention to what is far and a softmax window on what is near (Zhang et al. 2024, arXiv 2410.10254)."""
 
     kind: ClassVar[str] = "hybrid"
-    MERGES: ClassVar[tuple[str, ...]] = ("sum", "gate")
+    MERGED: ClassVar[dict[str, str]] = {"sum": "sum", "gate": "gate", "token": "a gate of the token"}  # for a person
+    MERGES: ClassVar[tuple[str, ...]] = tuple(MERGED)
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after")
     UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # those with a z
 
     window: int = option("Number of last tokens that a query sees, its own among them: W.")
     feature_size: int = option("Number of features per head: K.", usual=32)
     feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", LinearConfig.FEATURE_MAPS)
-    merge: str = option("How window and sums are merged: by one common division, or by a learned gate.", "sum", MERGES)
-    guard: Guard = None  # type: ignore[assignment]  # of the gate's linear part; by the positions, as LinearConfig's
+    merge: str = option(
+        "How window and sums are merged: by one common division, by a learned gate, or by one computed from the token.",
+        "sum",
+        MERGES,
+    )
+    guard: Guard = None  # type: ignore[assignment]  # of a gate's linear part; by the positions, as LinearConfig's
     update_rule: str = option("Rule by which the sums take in a token that leaves the window.", "linear", UPDATE_RULES)
     gate: str = option(
         "What the sums keep per step under a gated rule: a share fixed per head, or one computed from the token.",
@@ -70,7 +75,7 @@ class HybridConfig(MixerConfig):
         rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}, gate {self.gate}"
         return (
             f"the last {self.window} tokens{first}, {self.feature_size} {self.feature_map} features of those before, "
-            f"merged by {self.merge}{rule}{', features rotated' * (self.positions == 'after')}"
+            f"merged by {self.MERGED[self.merge]}{rule}{', features rotated' * (self.positions == 'after')}"
         )
 
     def state_summary(self, attention: AttentionConfig | None) -> str:

@@ -6,6 +6,7 @@ z at the step at which it leaves the window. With c the largest score in the win
 
     sum    o = (γ Σ exp(q·k_i/√d - c) v_i + φ(q)ᵀS) / (γ Σ exp(q·k_i/√d - c) + φ(q)·z)     (their eq. 6)
     gate   o = g softmax(q·k/√d) v + (1 - g) φ(q)ᵀS / guard(φ(q)·z)
+    token  the same with g_t = sigmoid(w_m·x_t + b_m), computed from the present token (as arXiv 2603.15590)
 
 with a learned factor γ, or gate g, for each query head. Until a token leaves, S and z are zero and both are softmax
 attention (the gate is open then). In a rotary model keys are kept as it rotates them, and φ of a key that
@@ -23,6 +24,8 @@ to be kept in the buffer for W steps; the present one's needs no state, and tell
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -32,7 +35,7 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates
 from t2r_export.model.mixers.linear import attend
-from t2r_export.model.ops import State, T
+from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
@@ -45,6 +48,7 @@ class HybridMixer(AttentionMixer):
 
     needs_position = True
     config: HybridConfig
+    left_out: Any = None  # in a step of training (B, 1, 1, 1), 1 for rows that do without the window
 
     def __init__(self, sizes: HeadSizes, config: HybridConfig) -> None:
         super().__init__(sizes, config)
@@ -53,8 +57,10 @@ class HybridMixer(AttentionMixer):
         self.near = SlidingWindow(sizes, config.window, config.sinks, None if self.rotates else sizes.rope)
         self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, linear)
         self.gates = Gates(sizes.width, sizes.kv_heads, linear)
-        # log γ, or what the gate is the sigmoid of
-        self.merge = nn.Parameter(torch.full((sizes.heads,), OPEN_GATE if config.merge == "gate" else 0.0))
+        # log γ, or what the gate is the sigmoid of: with `token` before x, whose part in it starts at 0, is added
+        self.merge = nn.Parameter(torch.full((sizes.heads,), 0.0 if config.merge == "sum" else OPEN_GATE))
+        if config.merge == "token":
+            self.merge_weight = nn.Parameter(torch.zeros(sizes.heads, sizes.width))
 
     def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
@@ -67,7 +73,11 @@ class HybridMixer(AttentionMixer):
         assert far_weight is not None and z is not None
         y, weights = weighted(*self.near.scores(heads, state, after, step), ops)
         near, largest = (self.near.outputs(part, step) for part in (y, ops.reduce_max(weights)))
-        return self._merged(near, largest, far, far_weight, gone, step), {**after, "S": S, "z": z}
+        o = self._merged(near, largest, far, far_weight, self._merge(heads.x, ops), gone, ops)
+        if self.left_out is not None:
+            alone = ops.sub(self._divided(far, far_weight, ops), o)
+            o = ops.add(o, ops.mul(alone, ops.mul(gone, self.left_out)))
+        return o, {**after, "S": S, "z": z}
 
     step = sequence
 
@@ -90,19 +100,26 @@ class HybridMixer(AttentionMixer):
         gone: T = step.shared(("gone", full), lambda: ops.sub(1.0, empty_slot_mask(full, step.numbers, ops)))
         return gone
 
-    def _merged(self, near: T, largest: T, far: T, far_weight: T, gone: T, step: Step[T]) -> T:
+    def _merge(self, x: T, ops: Ops[T]) -> T:
+        """log γ, or what the gate is the sigmoid of: (H, 1, 1), or of the tokens in rows x (N, D), (B, H, T, 1)."""
+        merge = ops.parameter(self.merge)
+        if self.config.merge == "token":
+            return ops.split_heads(ops.add(ops.linear(x, self.merge_weight, None), merge), self.sizes.heads)
+        return ops.reshape(merge, (self.sizes.heads, 1, 1))
+
+    def _merged(self, near: T, largest: T, far: T, far_weight: T, merge: T, gone: T, ops: Ops[T]) -> T:
         """The window's softmax (B, H, T, d) with its largest weight (B, H, T, 1), and what the features give with
         values and without, as one (B, H, T, d)."""
-        ops = step.ops
-        merge = ops.reshape(ops.parameter(self.merge), (self.sizes.heads, 1, 1))
         if self.config.merge == "sum":
             # Σ exp(score - c) is 1 / the largest weight, since that of the largest score c is 1
             factor = ops.div(ops.exp(merge), largest)
             return ops.div(ops.add(ops.mul(near, factor), far), ops.add(factor, far_weight))
         closed = ops.mul(ops.sigmoid(ops.mul(merge, -1.0)), gone)  # 1 - g, and 0 until there is something far
+        return ops.add(ops.mul(near, ops.sub(1.0, closed)), ops.mul(self._divided(far, far_weight, ops), closed))
+
+    def _divided(self, far: T, far_weight: T, ops: Ops[T]) -> T:
         guard = self.config.guard
-        far = ops.div(far, ops.guarded(far_weight, guard.kind, guard.eps))
-        return ops.add(ops.mul(near, ops.sub(1.0, closed)), ops.mul(far, closed))
+        return ops.div(far, ops.guarded(far_weight, guard.kind, guard.eps))
 
     def state_spec(self) -> list[StateSpec]:
         G, K, d = self.sizes.kv_heads, self.config.feature_size, self.sizes.size

@@ -55,7 +55,8 @@ def rotated(x: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
     return y
 
 
-def by_definition(made: Alone, x: Tensor) -> Tensor:
+def by_definition(made: Alone, x: Tensor, alone: bool = False) -> Tensor:
+    """`alone`: without the window where something is far."""
     q, k, v = (layer(x).unflatten(-1, (-1, V)) for layer in (made.q, made.k, made.v))
     plain, after = (q, k), made.config.positions == "after"
     q, k = made.rotated(q), made.rotated(k)
@@ -65,8 +66,12 @@ def by_definition(made: Alone, x: Tensor) -> Tensor:
         of_q, of_k = (torch.from_numpy(rotated(heads.numpy(), places, V)) for heads in plain)
     maps = (made.maps.of_queries, of_q, True), (made.maps.of_keys, of_k, False)
     phi_q, phi_k = (phi.of(heads.transpose(1, 2), query, TorchOps()).transpose(1, 2) for phi, heads, query in maps)
-    gate = made.config.merge == "gate"
+    gate = made.config.merge != "sum"
     share = made.merge.sigmoid() if gate else made.merge.exp()
+    if made.config.merge == "token":
+        share = (x @ made.merge_weight.T + made.merge).sigmoid()
+    if alone:
+        share, gate = torch.zeros(()), True
     arrays = (a.numpy() for a in (q / np.sqrt(V), k, v, phi_q, phi_k))
     config, log_gate = made.config, None
     if config.gate == "data":
@@ -95,6 +100,21 @@ def test_sequence_and_step_are_the_definition(model: str, merge: str, kind: str,
     tolerance = {"after": 1e-5}.get(model, 1e-6 if made.config.gate == "fixed" else 1e-10)  # float32 constants
     for y in (made(x, empty(made))[0], by_steps(made, x, empty(made))[0]):
         torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+@merges
+@models
+def test_a_row_without_its_window_has_what_is_far(model: str, merge: str) -> None:
+    """Where nothing is far yet it keeps its window."""
+    made, x = mixer(model, merge, 4, kind="sinks"), text(12)
+    assert len(x) == 2
+    made.inner.left_out = torch.tensor([1.0, 0.0], dtype=torch.float64).view(2, 1, 1, 1)
+    tolerance = 1e-5 if model == "after" else 1e-10
+    y, whole, far = made(x, empty(made))[0], by_definition(made, x), by_definition(made, x, alone=True)
+    torch.testing.assert_close(y, torch.stack([far[0], whole[1]]), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(y[0, :6], whole[0, :6], rtol=tolerance, atol=tolerance)
+    assert (y[0, 6:] - whole[0, 6:]).abs().max() > 1e-3
 
 
 @torch.no_grad()
@@ -164,7 +184,8 @@ def test_it_is_softmax_attention_until_a_token_leaves(model: str, merge: str, ki
     new = student.state_dict().keys() - teacher.state_dict().keys()
     parts = {name.split(".inner.")[1].removesuffix(".weight").removesuffix(".bias") for name in new}
     gates = {"gates", "gates.offset"} if kind == "data" else set()
-    assert parts == {"maps.q", "maps.k", "merge"} | gates
+    of_token = {"merge_weight"} if merge == "token" else set()
+    assert parts == {"maps.q", "maps.k", "merge"} | gates | of_token
 
 
 @torch.no_grad()
@@ -214,6 +235,16 @@ def test_a_gated_hybrid_starts_near_the_one_without() -> None:
     assert 0 < (y - expected).abs().max() < 0.02 * expected.abs().max()
 
 
+@torch.no_grad()
+def test_a_gate_of_the_token_starts_as_the_learned_one() -> None:
+    torch.manual_seed(0)
+    configs = [HybridConfig(3, K, merge=merge, sinks=1) for merge in ("gate", "token")]
+    plain, token = (Alone(LLAMA, layer(LLAMA, config).double()) for config in configs)
+    token.load_state_dict(plain.state_dict(), strict=False)
+    x = text(20)
+    torch.testing.assert_close(token(x, empty(token))[0], plain(x, empty(plain))[0])
+
+
 @merges
 @models
 @pytest.mark.parametrize("target", ["portable", "fused", "npu"])
@@ -242,7 +273,7 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
     kind, options, _, fold = described.rows[1]
     assert (kind, options) == (
         "hybrid",
-        f"the last 5 tokens, 6 hedgehog features of those before, merged by {merge}",
+        f"the last 5 tokens, 6 hedgehog features of those before, merged by {HybridConfig.MERGED[merge]}",
     )
     assert fold.startswith("not folded: a key")
 
@@ -270,7 +301,7 @@ def test_gates_and_sinks_are_in_the_summary() -> None:
         (lambda: HybridConfig(0, K), "expected window to be an integer from 1 to 1048576; received 0; correct win"),
         (
             lambda: HybridConfig(4, K, merge="mean"),
-            "expected merge to be one of sum, gate; received 'mean'; choose one",
+            "expected merge to be one of sum, gate, token; received 'mean'; choose one",
         ),
         (
             lambda: HybridConfig(4, K, sinks=-1),
