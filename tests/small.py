@@ -14,6 +14,7 @@ from torch import Tensor
 import margins
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
 from t2r_export.config.mixers import (
@@ -33,6 +34,7 @@ from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.verify import verify
+from t2r_runtime.signature import SOURCE_LENGTH_STATE
 
 B, T, H, G, K, V = 2, 7, 6, 3, 5, 4
 WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
@@ -158,6 +160,46 @@ FORMS = {
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(DENSE, MEMORY)),
 }
 MODELS = CONFIGS | FORMS
+SOURCE_VOCABULARY, M = 13, 9  # of a source, and the length of the longest
+
+
+def translator(
+    cross: MixerConfig = SOFTMAX, encoder: MixerConfig = SOFTMAX, base: ModelConfig | str = "sinusoidal", **other: Any
+) -> ModelConfig:
+    """A model with an encoder in front: one whose heads are others', with a vocabulary of its own unless told."""
+    base = MODELS[base] if isinstance(base, str) else base
+    asked: dict[str, Any] = {
+        "layers": (encoder, encoder),
+        "attention": AttentionConfig(heads=2, kv_heads=2, head_size=5, qkv_bias=False),
+        "ffn_size": 12,
+        "vocab_size": other.pop("source_vocabulary", SOURCE_VOCABULARY),
+        "max_positions": None if base.max_positions is None else M + 5,
+    }
+    tokens = {"start_tokens": (3,), "banned_tokens": (5, 0)}
+    crosses = (cross,) * len(base.layers)
+    return dataclasses.replace(base, encoder=EncoderConfig(**asked), crosses=crosses, **tokens, **other)
+
+
+LINEAR_CROSS = linear(8, guard=CLAMP)
+TRANSLATORS = {
+    "softmax": translator(base="softmax"),
+    "cross_linear": translator(LINEAR_CROSS),
+    "cross_mixed": translator(linear(8, "hedgehog"), base="hybrid_sum", source_vocabulary=None),
+    "cross_normed": translator(linear(7, normalizer="rms_norm", query_scale=0.5), base="learned"),
+    "encoder_linear": translator(LINEAR_CROSS, linear(6), "gated", norm_position="post", last_norm=False),
+    "marian": translator(
+        SOFTMAX,
+        base="softmax",
+        norm_position="post",
+        last_norm=False,
+        embedding_norm=True,
+        embedding_scale=3.1,
+        head_bias=True,
+        source_vocabulary=None,
+    ),
+    "cross_lstm": translator(base=with_layers(GPT2, LSTMConfig(), LINEAR)),
+}
+MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}
 
 
 def model(config: ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
@@ -192,15 +234,25 @@ def ids(batch: int = B, length: int = T, seed: int = 0, vocabulary: int = VOCABU
     return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
+def sources(
+    batch: int = B, length: int = M, seed: int = 0, vocabulary: int = SOURCE_VOCABULARY
+) -> tuple[Tensor, Tensor]:
+    """Source tokens (B, M) and lengths (B,), the first row of them full, each other one shorter."""
+    lengths = torch.tensor([max(1, length - 3 * row) for row in range(batch)])
+    return ids(batch, length, seed + 1, SOURCE_VOCABULARY), lengths
+
+
 def states(made: Transformer, batch: int = B, seed: int = 0) -> State:
     """Random states, none of them zero; every row at its own position, caches of `CACHED` tokens."""
     generator = torch.Generator().manual_seed(seed)
     out: State = {}
     for spec in made.state_spec():
-        shape = spec.dims(batch, CACHED)
-        if spec.dtype == "int32":
+        shape = spec.dims(batch, CACHED, M)
+        if spec.name == SOURCE_LENGTH_STATE:
+            out[spec.name] = torch.arange(M, M - batch, -1, dtype=torch.int32)
+        elif spec.dtype == "int32":
             out[spec.name] = torch.arange(CACHED, CACHED + 2 * batch, 2, dtype=torch.int32)
-        elif spec.name.startswith("z"):  # a sum of what is never negative
+        elif spec.name.startswith(("z", "source_z")):  # a sum of what is never negative
             out[spec.name] = 0.5 + torch.rand(shape, generator=generator)
         else:
             out[spec.name] = torch.randn(shape, generator=generator)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from t2r_export.config.attention import AttentionConfig, check_rotated
+from t2r_export.config.encoder import EncoderConfig, check_source_mixers, mixers_from
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
-from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import CROSSES, MIXERS, MixerConfig
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, choice, fields, flag, need, number, size
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only Transformer: blocks of a token mixer and a feed-forward each.
+    """A decoder: blocks of a token mixer and a feed-forward each. With an encoder it is a translator, whose blocks look
+    at the source between the two.
 
     With recurrent mixers, no norm, no residual and no feed-forward it is a plain LSTM or GRU language model.
     """
@@ -48,6 +50,12 @@ class ModelConfig:
     embedding_scale: float = 1.0  # of the tokens' embeddings, before positions are added
     logit_scale: float = 1.0
     logit_softcap: float | None = None  # logits become softcap · tanh(logit / softcap), behind the scale
+    embedding_norm: bool = False  # a norm behind the embeddings and what their position adds
+    last_norm: bool = True  # a norm in front of the head
+    encoder: EncoderConfig | None = None
+    crosses: tuple[MixerConfig, ...] = ()  # how each layer looks at the source: one per layer where there is an encoder
+    start_tokens: tuple[int, ...] = ()  # read before the first token of a translation is chosen
+    banned_tokens: tuple[int, ...] = ()  # never chosen in a translation
 
     NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
     NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "both")
@@ -69,8 +77,9 @@ class ModelConfig:
             number(name, getattr(self, name))
         if self.logit_softcap is not None:
             number("logit_softcap", self.logit_softcap)
-        for name in ("gated_ffn", "tied_head", "head_bias", "ffn_bias", "residual", "parallel"):
+        for name in ("gated_ffn", "tied_head", "head_bias", "ffn_bias", "residual", "parallel", "embedding_norm"):
             flag(name, getattr(self, name))
+        flag("last_norm", self.last_norm)
         need(
             not self.parallel or (self.residual and self.norm_position == "pre"),
             "a residual and norm_position 'pre' where mixer and feed-forward are parallel",
@@ -95,6 +104,7 @@ class ModelConfig:
                 "add attention to the config",
             )
             mixer.check(attention)
+        self._check_encoder()
 
     def __deepcopy__(self, _: dict[int, Any]) -> ModelConfig:
         """Itself, which nothing changes: every mixer has it, and a copy of one would copy the configs of all layers."""
@@ -109,6 +119,20 @@ class ModelConfig:
         if not self.layers[layer].attends:
             return None
         return self.attentions[layer] if self.attentions else self.attention
+
+    def cross_attention(self, layer: int) -> AttentionConfig | None:
+        """The attention of a layer to the source: as its own, but that the source stands in no place of the text."""
+        attention = self.attentions[layer] if self.attentions else self.attention
+        return None if attention is None else dataclasses.replace(attention, rotary=None, qk_norm=False)
+
+    def of_encoder(self) -> ModelConfig:
+        """The encoder's stack with all that it has from the decoder."""
+        encoder = self.encoder
+        assert encoder is not None
+        changes: dict[str, Any] = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
+        changes |= dict.fromkeys(("crosses", "attentions", "feed_forwards", "eos_tokens", "start_tokens"), ())
+        changes |= {"encoder": None, "bos_token": None, "banned_tokens": ()}
+        return dataclasses.replace(self, **{**changes, "vocab_size": encoder.vocab_size or self.vocab_size})
 
     @property
     def rotates(self) -> bool:
@@ -135,14 +159,35 @@ class ModelConfig:
         if self.position == "sinusoidal":
             check_rotated("width", self.width, "sinusoidal")
 
+    def _check_encoder(self) -> None:
+        count = 0 if self.encoder is None else len(self.layers)
+        need(
+            len(self.crosses) == count,
+            f"{count} layers that look at a source, one per layer where there is an encoder",
+            len(self.crosses),
+            "correct crosses",
+        )
+        for layer, mixer in enumerate(self.crosses):
+            check_source_mixers([mixer], CROSSES, self.cross_attention(layer), "cross")
+        starts = len(self.start_tokens)
+        need(
+            (starts > 0) == (self.encoder is not None) and (self.encoder is not None or not self.banned_tokens),
+            "start_tokens where there is an encoder, and neither these nor banned_tokens where there is none",
+            f"{starts} start_tokens, {len(self.banned_tokens)} banned_tokens",
+            "correct the config",
+        )
+        if self.encoder is not None:
+            self.of_encoder()  # which checks itself
+
     def _check_tokens(self) -> None:
         special = (*self.eos_tokens, *([] if self.bos_token is None else [self.bos_token]))
+        special += (*self.start_tokens, *self.banned_tokens)
         for token in special:
             need(
                 isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.vocab_size,
                 f"special tokens from 0 to {self.vocab_size - 1}",
                 token,
-                "correct bos_token and eos_tokens",
+                "correct bos_token, eos_tokens, start_tokens and banned_tokens",
             )
 
     def describe_layers(self) -> list[dict[str, Any]]:
@@ -152,6 +197,7 @@ class ModelConfig:
                 "mixer": mixer.to_dict(),
                 "attention": None if (attention := self.attention_of(layer)) is None else attention.to_dict(),
                 "feed_forward": self.feed_forward(layer).to_dict(),
+                **({"cross": self.crosses[layer].to_dict()} if self.crosses else {}),
             }
             for layer, mixer in enumerate(self.layers)
         ]
@@ -160,7 +206,10 @@ class ModelConfig:
         """Plain data for JSON or for a checkpoint; `from_dict` gives an equal config back."""
         data = dataclasses.asdict(self)
         data["layers"] = [mixer.to_dict() for mixer in self.layers]
-        data["eos_tokens"] = list(self.eos_tokens)
+        data["crosses"] = [mixer.to_dict() for mixer in self.crosses]
+        data["encoder"] = None if self.encoder is None else self.encoder.to_dict()
+        for name in ("eos_tokens", "start_tokens", "banned_tokens"):
+            data[name] = list(data[name])
         data["feed_forwards"] = [feed_forward.to_dict() for feed_forward in self.feed_forwards]
         data["attentions"] = list(data["attentions"])
         return data
@@ -169,11 +218,9 @@ class ModelConfig:
     def from_dict(cls, data: Mapping[str, Any]) -> ModelConfig:
         """Inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
         values = fields(cls, data, "the model's config")
-        parsers = {
-            "layers": mixer_from_dict,
-            "feed_forwards": feed_forward_from_dict,
-            "attentions": AttentionConfig.from_dict,
-        }
+        values["layers"] = mixers_from(values.get("layers", ()), MIXERS, "layers")
+        values["crosses"] = mixers_from(values.get("crosses", ()), CROSSES, "crosses")
+        parsers = {"feed_forwards": feed_forward_from_dict, "attentions": AttentionConfig.from_dict}
         for name, read in parsers.items():
             items = values.get(name, ())
             need(
@@ -185,7 +232,10 @@ class ModelConfig:
             values[name] = tuple(read(item) for item in items)
         if values.get("attention") is not None:
             values["attention"] = AttentionConfig.from_dict(values["attention"])
-        eos = values.get("eos_tokens", ())
-        need(isinstance(eos, list | tuple), "eos_tokens to be a list", type(eos).__name__, "correct eos_tokens")
-        values["eos_tokens"] = tuple(eos)
+        if values.get("encoder") is not None:
+            values["encoder"] = EncoderConfig.from_dict(values["encoder"])
+        for name in ("eos_tokens", "start_tokens", "banned_tokens"):
+            tokens = values.get(name, ())
+            need(isinstance(tokens, list | tuple), f"{name} to be a list", type(tokens).__name__, f"correct {name}")
+            values[name] = tuple(tokens)
         return cls(**values)

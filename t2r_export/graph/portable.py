@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import Guard
@@ -132,6 +133,17 @@ class GraphOps(Operators):
 
     def causal_mask(self, past: Value, new: Value) -> Value:
         return self._hidden(self.concat([past, new], axis=2))
+
+    def padding_mask(self, x: Value, lengths: Value) -> Value:
+        length = x.shape[2]
+        if isinstance(length, int):
+            places = self.constant(np.arange(length), lengths.dtype, f"places_{length}")
+        else:
+            zero, one = self.constant(0, lengths.dtype), self.constant(1, lengths.dtype)
+            end = self.cast(self.emit("Shape", [x], (1,), "int64", start=2, end=3), lengths.dtype)
+            places = self.emit("Range", [zero, self.squeeze(end, 0), one], (length,), lengths.dtype)
+        hidden = self.emit("GreaterOrEqual", [places, self.unsqueeze(lengths, 1)], (lengths.shape[0], length), "bool")
+        return self.unsqueeze(self.unsqueeze(self.cast(hidden, "float32"), 1), 1)
 
     def linear_attention_chunks(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None

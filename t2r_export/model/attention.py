@@ -7,13 +7,16 @@ arguments of q | of k | v | what the mixer projects beside], which is what the e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
-from t2r_export.config.mixers import MIXERS, MixerConfig
+from t2r_export.config.mixers import ENCODERS, MIXERS, MixerConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.tagged import resolve
+from t2r_export.config.tagged import Entry, resolve
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Mixer, Packing
 from t2r_export.model.mixers.linear import HeadNorm
 from t2r_export.model.ops import State, T
@@ -29,6 +32,8 @@ class Attention(Mixer):
         config: the mixer's. attention: heads, biases, norms of q and k. rope: the number of the model's rotation, None
             where q and k do not rotate. eps: of norms. feature_rope: as `rope`, of what rotates features.
     """
+
+    insides: ClassVar[Mapping[str, Entry[MixerConfig]]] = MIXERS
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class Attention(Mixer):
             self.q = nn.Linear(width, H * d, bias=attention.qkv_bias)
             self.k = nn.Linear(width, G * d, bias=attention.qkv_bias)
             self.v = nn.Linear(width, G * d, bias=attention.qkv_bias)
-        self.inner: AttentionMixer = resolve(MIXERS[config.kind].model)(sizes, config)
+        self.inner: AttentionMixer = resolve(self.insides[config.kind].model)(sizes, config)
         self.needs_position = self.inner.needs_position
         if config.packed:
             arguments, extra = self.inner.packed_sizes()
@@ -117,31 +122,37 @@ class Attention(Mixer):
         assert self.why_not_foldable() is None
         inner, packing = self.inner.fold(self.o.weight), self.inner.packing()
         sizes = self.sizes
-        folded = Attention(self.width, inner.config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope).to(
+        made = type(self)(self.width, inner.config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope).to(
             self.o.weight
         )
-        folded.inner.load_state_dict(inner.state_dict())
-        folded.o.load_state_dict(self.o.state_dict())
+        made.inner.load_state_dict(inner.state_dict())
+        made.o.load_state_dict(self.o.state_dict())
         if packing is None:
             for name in ("q", "k", "v", *(["q_norm", "k_norm"] if self.attention.qk_norm else [])):
-                folded.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())
+                made.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())
         else:
             parts = self._packed(packing)
-            folded.qkv.weight.copy_(torch.cat([weight for weight, _ in parts]))
-            folded.qkv.bias.copy_(torch.cat([bias for _, bias in parts]))
-        return folded
+            made.qkv.weight.copy_(torch.cat([weight for weight, _ in parts]))
+            made.qkv.bias.copy_(torch.cat([bias for _, bias in parts]))
+        return made
 
     def _packed(self, packing: Packing) -> list[tuple[Tensor, Tensor]]:
         """Weights (n, D) and biases (n) of the packed projection, one below the other, float64."""
         parts = [
-            _folded(self.q, packing.q, packing.query_scale),
-            _folded(self.k, packing.k, 1.0),
+            folded(self.q, packing.q, packing.query_scale),
+            folded(self.k, packing.k, 1.0),
             (self.v.weight.double(), _bias(self.v)),
         ]
         if packing.extra is not None:
             weight, bias = packing.extra
             parts.append((weight.double(), bias.double()))
         return parts
+
+
+class EncoderAttention(Attention):
+    """The attention layer of an encoder."""
+
+    insides = ENCODERS
 
 
 def rotations(model: ModelConfig) -> list[tuple[RotaryConfig, int]]:
@@ -158,18 +169,22 @@ def rotations(model: ModelConfig) -> list[tuple[RotaryConfig, int]]:
     return list(found)
 
 
-def build_mixer(model: ModelConfig, layer: int) -> Mixer:
-    """The mixer of a layer as the config has it, with fresh weights."""
+def build_mixer(model: ModelConfig, layer: int, kind: type[Attention] = Attention) -> Mixer:
+    """The mixer of a layer as the config has it, with fresh weights.
+
+    Args:
+        kind: of an attention layer: a decoder's or an encoder's.
+    """
     config, attention = model.layers[layer], model.attention_of(layer)
     if attention is None:
         mixer: Mixer = resolve(MIXERS[config.kind].model)(model.width, config)
         return mixer
     if attention.rotary is None:
-        return Attention(model.width, config, attention, None, model.norm_eps)
+        return kind(model.width, config, attention, None, model.norm_eps)
     all_rotations, of_features = rotations(model), config.feature_rotation(attention)
     rope = all_rotations.index((attention.rotary, attention.rotary_size))
     feature_rope = None if of_features is None else all_rotations.index(of_features)
-    return Attention(model.width, config, attention, rope, model.norm_eps, feature_rope)
+    return kind(model.width, config, attention, rope, model.norm_eps, feature_rope)
 
 
 def _bias(projection: nn.Linear) -> Tensor:
@@ -179,7 +194,7 @@ def _bias(projection: nn.Linear) -> Tensor:
     return bias.double()
 
 
-def _folded(projection: nn.Linear, affine: tuple[Tensor, Tensor | None] | None, scale: float) -> tuple[Tensor, Tensor]:
+def folded(projection: nn.Linear, affine: tuple[Tensor, Tensor | None] | None, scale: float) -> tuple[Tensor, Tensor]:
     """Weight (heads·A, D) and bias (heads·A) of x -> W_φ · scale · (W x + b) + b_φ, the arguments of φ, float64."""
     weight, bias = projection.weight.double() * scale, _bias(projection) * scale
     if affine is None:

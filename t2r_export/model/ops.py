@@ -261,6 +261,11 @@ class Ops(ABC, Generic[T]):
         another, and else 0. It sees itself and those before it."""
 
     @abstractmethod
+    def padding_mask(self, x: T, lengths: T) -> T:
+        """For x (B, G, M, d), of each row the first `lengths` (B,) tokens: float32 (B, 1, 1, M), 1 behind them and else
+        0."""
+
+    @abstractmethod
     def lstm(self, x: T, h: T, c: T, weights: Sequence[Tensor]) -> tuple[T, T, T]:
         """A layer of long short-term memory over T tokens: x rows (N, D), h and c (B, D), torch's four weights ->
         y rows (N, D), h and c after."""

@@ -21,10 +21,18 @@ class Step(Generic[T]):
         start: (B,) int32, tokens that each sequence has read before; None in a model that counts none.
         ropes: the model's rotations; a layer names its own by number.
         wrap: the number that absolute positions are counted modulo; None where they are not.
+        lengths: (B,) integers, tokens of each source, where a layer asks for them.
     """
 
-    def __init__(self, ops: Ops[T], start: T | None, ropes: Sequence[Rope], wrap: int | None = None) -> None:
-        self.ops, self.ropes, self.wrap = ops, ropes, wrap
+    def __init__(
+        self,
+        ops: Ops[T],
+        start: T | None,
+        ropes: Sequence[Rope],
+        wrap: int | None = None,
+        lengths: T | None = None,
+    ) -> None:
+        self.ops, self.ropes, self.wrap, self.lengths = ops, ropes, wrap, lengths
         self._start = start
         self._shared: dict[Hashable, Any] = {}
 
@@ -57,6 +65,16 @@ class Step(Generic[T]):
     def numbers(self) -> T:
         """(B, 1, T, 1) float32, the position of each token."""
         return self.ops.reshape(self.ops.cast(self.position, "float32"), (0, 1, -1, 1))
+
+    def hidden(self, source: T) -> T:
+        """For keys of a source (B, G, M, d): 1 where a row of the batch has no token any more, else 0, (B, 1, 1, M)."""
+
+        def compute() -> T:
+            assert self.lengths is not None, "the layer has said that it asks for them"
+            return self.ops.padding_mask(source, self.lengths)
+
+        found: T = self.shared("hidden", compute)
+        return found
 
     def absolute_rotation(self, rope: int) -> Rotation[T]:
         """cos and sin (B, 1, T, F) at each token's `place`, for what meets nothing that was rotated at another."""

@@ -209,6 +209,10 @@ class TorchOps(Ops[Tensor]):
     def causal_mask(self, past: Tensor, new: Tensor) -> Tensor:
         return (~_seen(new.shape[2], past.shape[2] + new.shape[2], new.device)).float()
 
+    def padding_mask(self, x: Tensor, lengths: Tensor) -> Tensor:
+        places = torch.arange(x.shape[2], device=x.device)
+        return (places >= lengths[:, None])[:, None, None].float()
+
     def lstm(self, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         # in the weights' own precision, because a state is carried through the whole text
         with torch.autocast(x.device.type, enabled=False):

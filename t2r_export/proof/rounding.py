@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from t2r_export.model.block import Norm
 from t2r_export.model.ops import State
-from t2r_export.model.transformer import Norm, Transformer
+from t2r_export.model.transformer import Transformer
 from t2r_export.proof.side_by_side import Errors, Text, arrays, logit_error, state_error
 
 RUNS = 9

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.errors import CheckFailed
-from t2r_export.model.transformer import Block, Transformer
+from t2r_export.model.block import Block
+from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batch, window_batch, window_batches
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.evaluate import evaluate

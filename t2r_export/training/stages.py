@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from t2r_export.model.block import BlockTrace
 from t2r_export.model.ops import State
-from t2r_export.model.transformer import BlockTrace, Transformer
+from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
 from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.losses import divergence, divergence_target, next_token_loss, squared_error, variance

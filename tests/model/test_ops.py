@@ -234,6 +234,7 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "linear_attention: gated, with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[:6]),
     "normalizer": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4]), heads(1)),
     "normalizer: gated": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4], x[5]), heads(1)),
+    "padding_mask": (lambda ops, w, x: ops.padding_mask(*x), [heads(1)[4][..., None], torch.tensor([1, K])]),
     "remainder": (lambda ops, w, x: ops.remainder(x[0], 7), [PLACES]),
 }
 QKV = [floats(B, H, T, K), floats(B, G, T, K, seed=1), floats(B, G, T, V, seed=2)]
@@ -277,6 +278,8 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
         ),
         [QKV[0][..., :4], QKV[1][..., :4], QKV[2], PAST[0][..., :4], PAST[1]],
     ),
+    "padding_mask": (lambda ops, w, x: ops.padding_mask(*x), [QKV[1], torch.tensor([2, T], dtype=torch.int32)]),
+    "padding_mask: int64": (lambda ops, w, x: ops.padding_mask(*x), [QKV[1], torch.tensor([1, 3])]),
     "causal_mask": (lambda ops, w, x: ops.causal_mask(*x), [PAST[0], QKV[1]]),
     "lstm": (
         lambda ops, w, x: ops.lstm(*x, list(w.lstm.parameters())),

@@ -40,6 +40,7 @@ PRESENT = "present_"
 SOURCE = "source_"  # with which the name of a state begins that no step changes
 SOURCE_IDS = "source_ids"  # int64 (B, M), of an encoder graph
 SOURCE_LENGTHS = "source_lengths"  # int64 (B,): tokens of each row of them, at least 1
+SOURCE_LENGTH_STATE = "source_length"  # the constant state that says how long each source is, int32 (B,)
 POSITION = "position"  # the state that counts the tokens read so far, int32 (B,)
 
 BATCH = "B"  # a dimension given by the caller, constant over a run
@@ -94,8 +95,8 @@ class StateSpec:
         named = isinstance(self.name, str) and self.name.startswith(SOURCE if self.constant else "") and self.name
         if not (named and self.dtype in DTYPES and dims_ok and shape.count(free) <= 1):
             raise UserError(
-                f"a state with a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or one T (if "
-                "constant: a name that begins with source_, and one M instead of the T)",
+                f"a state of a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or one T (of "
+                "a constant state: a name that begins with source_, and one M instead of the T)",
                 str(self),
                 "export the graph again",
             )

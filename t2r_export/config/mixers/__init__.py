@@ -31,16 +31,28 @@ MIXERS: dict[str, Entry[MixerConfig]] = {
     )
 }
 
+# of layers that see a whole source: an encoder's own, and a decoder's that look at what it gave
+ENCODERS: dict[str, Entry[MixerConfig]] = {
+    "softmax": Entry(SoftmaxConfig, f"{MODEL}.bidirectional:SoftmaxEncoder"),
+    "linear": Entry(LinearConfig, f"{MODEL}.bidirectional:LinearEncoder"),
+}
+CROSSES: dict[str, Entry[MixerConfig]] = {
+    "softmax": Entry(SoftmaxConfig, f"{MODEL}.cross:SoftmaxCross"),
+    "linear": Entry(LinearConfig, f"{MODEL}.cross:LinearCross"),
+}
 
-def mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig:
+
+def mixer_from_dict(data: Mapping[str, Any], table: Mapping[str, Entry[MixerConfig]] = MIXERS) -> MixerConfig:
     """A layer's config from plain data with its `kind`. Raises UserError for a missing, unknown or impossible value."""
-    cls, values = of_kind(MIXERS, data, "mixer")
+    cls, values = of_kind(table, data, "mixer")
     if isinstance(values.get("guard"), Mapping):
         values["guard"] = Guard(**fields(Guard, values["guard"], "the guard"))
     return cls(**values)
 
 
 __all__ = [
+    "CROSSES",
+    "ENCODERS",
     "MIXERS",
     "GRUConfig",
     "Guard",

@@ -1,0 +1,63 @@
+"""What an encoder's layers do between q, k, v and their output: every token of a source sees every other.
+
+Softmax attention (Vaswani et al. 2017, section 3.2.3), and its linear form, in which all tokens read the same sums
+(t2r_export.model.mixers.cross). Neither keeps a state: a source is read once.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.mixers.banded import attend
+from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
+from t2r_export.model.mixers.cross import SourceSums
+from t2r_export.model.ops import MASKED, State, T
+from t2r_export.model.step import Step
+from t2r_runtime.signature import StateSpec
+
+
+class SoftmaxEncoder(AttentionMixer):
+    """Multi-head attention with grouped key/value heads."""
+
+    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        ops, sizes = step.ops, self.sizes
+        bias: T = step.shared("source mask", lambda: ops.mul(step.hidden(heads.k), MASKED))
+        rows = ops.group_queries(ops.mul(heads.q, sizes.scale), sizes.kv_heads)
+        o, _, _ = attend(rows, heads.k, heads.v, ops, bias, sizes.softcap)
+        return ops.ungroup_queries(o, sizes.heads), {}
+
+    def state_spec(self) -> list[StateSpec]:
+        return []
+
+
+class LinearEncoder(AttentionMixer):
+    """Linear attention in both directions, with any feature map."""
+
+    def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
+        super().__init__(sizes, config)
+        self.over = SourceSums(sizes, config)
+
+    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+        S, z = self.over.sums(heads.k, heads.v, step)
+        return self.over(heads.q, S, z, step.ops), {}
+
+    def state_spec(self) -> list[StateSpec]:
+        return []
+
+    def packed_sizes(self) -> tuple[int, int]:
+        return self.over.maps.of_queries.argument_size, 0
+
+    def why_not_foldable(self) -> str | None:
+        if self.sizes.rope is not None:
+            return "positions are rotated between the projection and φ (positions='keep')"
+        return None
+
+    def packing(self) -> Packing:
+        return self.over.packing()
+
+    def fold(self, like: Tensor) -> LinearEncoder:
+        over = self.over.fold(like)
+        made = LinearEncoder(self.sizes, over.config)
+        made.over = over
+        return made

@@ -1,0 +1,161 @@
+"""How a decoder's layer looks at a source: what it keeps of it, once, and what a query then reads.
+
+`softmax` keeps the source's keys and values (Vaswani et al. 2017, section 3.2.3). `linear` keeps their sums (Kasai et
+al. 2021, arXiv 2103.13076, section 2, for cross attention),
+
+    S = Σ_m φ(k_m) v_mᵀ      z = Σ_m φ(k_m)      o_t = φ(q_t)ᵀ S / guard(φ(q_t)·z)
+
+over the tokens m of the source, whose number is then of no consequence for a step. What fills a row up to the longest
+source of its batch adds nothing to either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import Tensor, nn
+
+from t2r_export.config.mixers import LinearConfig, MixerConfig
+from t2r_export.model.mixers.banded import attend, transposed
+from t2r_export.model.mixers.base import HeadSizes, Packing
+from t2r_export.model.mixers.feature_maps import FeatureMaps
+from t2r_export.model.mixers.linear import HeadNorm
+from t2r_export.model.ops import MASKED, Ops, State, T
+from t2r_export.model.step import Step
+from t2r_runtime.signature import BATCH, SOURCE_LENGTH, StateSpec
+
+
+class CrossMixer(nn.Module):
+    """What happens between a decoder's queries, a source's keys and values, and the output of a cross layer."""
+
+    needs_lengths = False  # whether a query asks for the lengths of the sources
+
+    def __init__(self, sizes: HeadSizes, config: MixerConfig) -> None:
+        super().__init__()
+        self.sizes, self.config = sizes, config
+
+    def state_spec(self) -> list[StateSpec]:
+        """What is kept of a source: constant states."""
+        raise NotImplementedError
+
+    def read(self, k: T, v: T, source: Step[T]) -> State[T]:
+        """k and v of a source (B, G, M, ·), and what is known of it -> the states."""
+        raise NotImplementedError
+
+    def forward(self, q: T, state: State[T], step: Step[T]) -> T:
+        """q (B, H, T, ·) and the states -> o (B, H, T, V)."""
+        raise NotImplementedError
+
+    def argument_sizes(self) -> tuple[int, int]:
+        """Of a folded layer: arguments of φ per head that its projections give, of q and of k."""
+        raise NotImplementedError
+
+    def packing(self) -> Packing | None:
+        """As an AttentionMixer's."""
+        return None
+
+    def fold(self, like: Tensor) -> CrossMixer:
+        """The folded form, in the precision and on the device of `like`."""
+        raise NotImplementedError
+
+
+class SoftmaxCross(CrossMixer):
+    """softmax(q·k / √d) v over the tokens of the source."""
+
+    needs_lengths = True
+
+    def state_spec(self) -> list[StateSpec]:
+        shape = (BATCH, self.sizes.kv_heads, SOURCE_LENGTH, self.sizes.size)
+        return [StateSpec(f"source_{name}", "float32", shape, constant=True) for name in ("k", "v")]
+
+    def read(self, k: T, v: T, source: Step[T]) -> State[T]:
+        return {"source_k": k, "source_v": v}
+
+    def forward(self, q: T, state: State[T], step: Step[T]) -> T:
+        ops, sizes, k = step.ops, self.sizes, state["source_k"]
+        bias: T = step.shared("source mask", lambda: ops.mul(step.hidden(k), MASKED))
+        # scaling q, not the scores: d numbers per head instead of M
+        rows = ops.group_queries(ops.mul(q, sizes.scale), sizes.kv_heads)
+        o, _, _ = attend(rows, k, state["source_v"], ops, bias, sizes.softcap)
+        return ops.ungroup_queries(o, sizes.heads)
+
+
+class SourceSums(nn.Module):
+    """The sums of linear attention over a source, and what a query reads of them: of any feature map and normalizer."""
+
+    def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
+        super().__init__()
+        self.sizes, self.config = sizes, config
+        self.maps = FeatureMaps(sizes.heads, sizes.kv_heads, sizes.size, config)
+        if config.normalizer in ("group_norm", "rms_norm"):
+            self.norm = HeadNorm(sizes.size, sizes.eps, config.normalizer)
+
+    def sums(self, k: T, v: T, source: Step[T]) -> tuple[T, T | None]:
+        """k and v of a source (B, G, M, ·) -> S (B, G, K, V), and z (B, G, K) where it divides."""
+        ops, phi = source.ops, self.maps.of_keys
+        shown = transposed(ops.add(ops.mul(source.hidden(k), -1.0), 1.0), ops)  # (B, 1, M, 1)
+        features = transposed(ops.mul(phi(phi.arguments(k, ops), False, ops), shown), ops)  # (B, G, K, M)
+        z = ops.squeeze(ops.matmul(features, shown), -1) if self.config.normalizer == "z" else None
+        return ops.matmul(features, v), z
+
+    def forward(self, q: T, S: T, z: T | None, ops: Ops[T]) -> T:
+        """q (B, H, T, ·) and the sums -> o (B, H, T, V)."""
+        config, phi = self.config, self.maps.of_queries
+        if not config.folded and config.query_scale != 1.0:
+            q = ops.mul(q, config.query_scale)
+        q = phi(phi.arguments(q, ops), True, ops)
+        if z is not None:
+            q = ops.damp(q)
+        rows = ops.group_queries(q, self.sizes.kv_heads)
+        o = ops.matmul(rows, S)
+        if z is not None:
+            o = ops.divide(o, ops.matmul(rows, ops.unsqueeze(z, -1)), config.guard)
+        o = ops.ungroup_queries(o, self.sizes.heads)
+        return self.norm(o, ops) if config.normalizer in ("group_norm", "rms_norm") else o
+
+    def packing(self) -> Packing:
+        """What a fold moves into the projections."""
+        of_q, of_k = self.maps.of_queries.affine(), self.maps.of_keys.affine()
+        return Packing(of_q, of_k, self.config.query_scale, None)
+
+    def fold(self, like: Tensor) -> SourceSums:
+        """The folded form, in the precision and on the device of `like`."""
+        made = SourceSums(self.sizes, dataclasses.replace(self.config, folded=True)).to(like)
+        made.maps.load_folded(self.maps)
+        if self.config.normalizer in ("group_norm", "rms_norm"):
+            made.norm.load_state_dict(self.norm.state_dict())
+        return made
+
+
+class LinearCross(CrossMixer):
+    """Linear attention to the sums over the source."""
+
+    def __init__(self, sizes: HeadSizes, config: LinearConfig) -> None:
+        super().__init__(sizes, config)
+        self.over = SourceSums(sizes, config)
+
+    def state_spec(self) -> list[StateSpec]:
+        config, G = self.over.config, self.sizes.kv_heads
+        S = StateSpec("source_S", "float32", (BATCH, G, config.feature_size, self.sizes.size), constant=True)
+        z = StateSpec("source_z", "float32", (BATCH, G, config.feature_size), constant=True)
+        return [S, z] if config.normalizer == "z" else [S]
+
+    def read(self, k: T, v: T, source: Step[T]) -> State[T]:
+        S, z = self.over.sums(k, v, source)
+        return {"source_S": S} if z is None else {"source_S": S, "source_z": z}
+
+    def forward(self, q: T, state: State[T], step: Step[T]) -> T:
+        o: T = self.over(q, state["source_S"], state.get("source_z"), step.ops)
+        return o
+
+    def argument_sizes(self) -> tuple[int, int]:
+        return self.over.maps.of_queries.argument_size, self.over.maps.of_keys.argument_size
+
+    def packing(self) -> Packing:
+        return self.over.packing()
+
+    def fold(self, like: Tensor) -> LinearCross:
+        over = self.over.fold(like)
+        made = LinearCross(self.sizes, over.config)
+        made.over = over
+        return made
