@@ -187,7 +187,7 @@ class ModelConfig:
                 isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.vocab_size,
                 f"special tokens from 0 to {self.vocab_size - 1}",
                 token,
-                "correct bos_token, eos_tokens, start_tokens and banned_tokens",
+                "correct the special tokens",
             )
 
     def describe_layers(self) -> list[dict[str, Any]]:

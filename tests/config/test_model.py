@@ -125,7 +125,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
         {"position": "sinusoidal", "max_positions": None, "width": 9},
         "an even width of at most 16384 for sinusoidal positions; received 9; correct width",
     ),
-    ({"bos_token": 17}, "special tokens from 0 to 16; received 17; correct bos_token and eos_tokens"),
+    ({"bos_token": 17}, "special tokens from 0 to 16; received 17; correct the special tokens"),
     ({"eos_tokens": (2, -1)}, "special tokens from 0 to 16; received -1"),
     ({"eos_tokens": (True,)}, "special tokens from 0 to 16; received True"),
     (
