@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from t2r_export.config.mixers import MixerConfig, mixer_from_dict
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
+
+if TYPE_CHECKING:
+    from t2r_export.training.layer_choice import Option
 
 TRIED = tuple(f"linear:feature_size={count}" for count in (8, 16, 32, 64))
 
@@ -47,7 +50,13 @@ def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--trial-steps",
             type=click.IntRange(0),
-            help="With --auto: training steps of the transfer stage per mixer tried.  [default: 300]",
+            help="With --auto: training steps of the transfer stage per mixer tried, and of the gates.  [default: 300]",
+        ),
+        click.option(
+            "--jointly",
+            is_flag=True,
+            help="With --auto: choose by gates between the mixers of each layer that are trained all together, in "
+            "place of measuring one layer at a time.",
         ),
     ]
     for option in reversed(options):
@@ -78,6 +87,7 @@ def convert_automatically(
     length: int | None,
     tried: tuple[str, ...],
     trial_steps: int | None,
+    jointly: bool,
     seed: int,
     force: bool,
     as_json: bool,
@@ -95,15 +105,13 @@ def convert_automatically(
     from t2r_export.training.data import read_corpus
     from t2r_export.training.layer_choice import Trial, choose
 
-    trial = Trial(seed=seed) if trial_steps is None else Trial(trial_steps, seed=seed)
+    trial = Trial(Trial.steps if trial_steps is None else trial_steps, jointly, seed=seed)
     loaded = checkpoint.load(source)
     note_each(loaded.notes)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config)
     candidates = (convert(loaded.model, mixer, seed=seed) for mixer in mixers)
     found = choose(loaded.model, candidates, corpus, room, length, trial, note)
-    layers = [
-        {"layer": o.layer, "mixer": o.mixer.to_dict(), "increase": o.increase, "bytes": o.bytes} for o in found.options
-    ]
+    layers = [{"layer": o.layer, "mixer": o.mixer.to_dict(), **_measured(o), "bytes": o.bytes} for o in found.options]
     report = {
         "budget": room,
         "length": length,
@@ -114,21 +122,29 @@ def convert_automatically(
         "options": layers,
         "chosen": [found.options.index(option) for option in found.chosen],
     }
-    auto = {**report, "trial_steps": trial.steps}
+    auto = {**report, "trial_steps": trial.steps, "jointly": jointly}
     done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, seed=seed, auto=auto)
     checkpoint.save(out, found.model, loaded.tokenizer, done)
     # the layers that suffer most first
-    worst = {layer: max(o.increase for o in found.options if o.layer == layer) for layer in range(len(found.chosen))}
+    worst = {layer: max(o.cost for o in found.options if o.layer == layer) for layer in range(len(found.chosen))}
     names = {found.options[0].mixer: found.options[0].mixer.kind, **dict(zip(mixers, tried or TRIED, strict=True))}
     rows = [
-        [layer, *(f"{o.increase:+.4f}" for o in found.options if o.layer == layer), names[found.chosen[layer].mixer]]
+        [layer, *(_cell(o) for o in found.options if o.layer == layer), names[found.chosen[layer].mixer]]
         for layer in sorted(worst, key=lambda layer: -worst[layer])
     ]
-    expected = sum(option.increase for option in found.chosen)
+    expected = "" if jointly else f" ({sum(option.cost for option in found.chosen):+.4f} were expected)"
     show(
         as_json,
         {"out": out, "config": found.model.config.to_dict(), **report},
         f"{table(rows, ['layer', *names.values(), 'chosen'])}\n"
         f"{out}: {size(found.bytes)} of {size(room)} per sequence at {length} tokens; {found.nats:.4f} nats/token "
-        f"before finetuning, {found.nats - found.teacher_nats:+.4f} above the teacher ({expected:+.4f} were expected)",
+        f"before finetuning, {found.nats - found.teacher_nats:+.4f} above the teacher{expected}",
     )
+
+
+def _measured(option: Option) -> dict[str, float]:
+    return {"increase": option.cost} if option.gate is None else {"gate": option.gate}
+
+
+def _cell(option: Option) -> str:
+    return f"{option.cost:+.4f}" if option.gate is None else f"{option.gate:.2f}"

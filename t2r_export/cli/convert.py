@@ -115,6 +115,7 @@ def command(
     length: int | None,
     tried: tuple[str, ...],
     trial_steps: int | None,
+    jointly: bool,
     seed: int,
     force: bool,
     as_json: bool,
@@ -130,10 +131,10 @@ def command(
     if auto:
         if given or guard or guard_eps or layers != "all":
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
-        convert_automatically(source, out, budget, text, length, tried, trial_steps, seed, force, as_json)
+        convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
         return
-    if budget or text or length or tried or trial_steps:
-        raise click.UsageError("--budget, --text, --length, --try and --trial-steps are for --auto.")
+    if budget or text or length or tried or trial_steps or jointly:
+        raise click.UsageError("--budget, --text, --length, --try, --trial-steps and --jointly are for --auto.")
     if layers == "none" and not given and guard is None and guard_eps is None:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
     config = _config(mixer, given, guard, guard_eps)

@@ -1,9 +1,10 @@
-"""Which layers to convert, and to what, under a budget of state: measured one layer at a time.
+"""Which layers to convert, and to what, under a budget of state: measured one layer at a time, or all of them jointly.
 
 Each candidate mixer replaces softmax attention in every layer at once and is trained by attention transfer, whose
 losses are per layer, so that one short run trains them all. Then the teacher is evaluated on the valid part with a
-single block replaced. The increase in nats per token is assumed to be additive over blocks, which is an approximation;
-the chosen model is also measured as a whole.
+single block replaced: the increase in nats per token is assumed to be additive over blocks, which is an approximation.
+Or gates between the mixers of every layer are trained (t2r_export.training.joint_choice), which assumes that what a
+gate wants partly it wants wholly. The chosen model is also measured as a whole.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batch, window_batch, window_batches
 from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
 from t2r_export.training.evaluate import evaluate
+from t2r_export.training.joint_choice import train_gates
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import learning_rate
@@ -38,15 +40,17 @@ class Option:
 
     layer: int
     mixer: MixerConfig
-    increase: float  # nats per token above the teacher, with only this block replaced
+    cost: float  # nats per token above the teacher with only this block replaced; of gates, -log of what is wanted
     bytes: int  # of its state, per sequence
+    gate: float | None = None  # its share of the layer's output, where gates were trained
 
 
 @dataclass(frozen=True)
 class Trial:
     """How candidates are measured."""
 
-    steps: int = 300  # of transfer, for each mixer
+    steps: int = 300  # of transfer, for each mixer, and of gates
+    jointly: bool = False  # by gates, in one run
     batch: int = 4  # windows per step
     window: int = 256  # tokens of a window, in transfer and validation; fewer where positions end
     valid: int = 32  # windows of the valid part at most, evenly spread
@@ -63,7 +67,7 @@ class Choice:
     bytes: int  # of the model's state, per sequence
     teacher_nats: float  # per token, on those windows
     nats: float  # the model's, measured
-    tokens: int  # that transfer was trained on, all mixers together
+    tokens: int  # that was trained on, all mixers together
 
 
 def choose(
@@ -75,7 +79,7 @@ def choose(
     trial: Trial = Trial(),
     on_progress: Callable[[str], object] = lambda line: None,
 ) -> Choice:
-    """The mixer of each layer that costs the fewest nats per token, in sum, with a state of at most `budget`.
+    """The mixer of each layer that costs least, in sum, with a state of at most `budget`.
 
     Args:
         teacher: a softmax model.
@@ -88,28 +92,33 @@ def choose(
 
     Raises:
         UserError: a budget below the smallest state that is possible, no candidates, too little text.
-        CheckFailed: the loss of transfer is not finite.
+        CheckFailed: the loss of transfer, or a gate, is not finite.
     """
     window = min(trial.window, teacher.config.max_positions or trial.window)
     batches = window_batches(spread(held_out_windows(corpus.valid, window), trial.valid))
     base = evaluate(teacher, batches).nats
+    windows = Windows(corpus.train, window, trial.batch, trial.seed)
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     options = [[option] for option in kept]
     students: dict[MixerConfig, Transformer] = {}
     for student in candidates:
         mixer = student.config.layers[0]
         students[mixer] = student
-        loss = transfer(student, teacher, Windows(corpus.train, window, trial.batch, trial.seed), trial.steps)
+        loss = transfer(student, teacher, windows, trial.steps)
         for layer, block in enumerate(student.blocks):
-            nats = _with_block(teacher, layer, block, batches)
-            options[layer].append(Option(layer, mixer, nats - base, state_bytes(block, length)))
+            cost = 0.0 if trial.jointly else _with_block(teacher, layer, block, batches) - base
+            options[layer].append(Option(layer, mixer, cost, state_bytes(block, length)))
         on_progress(f"{mixer.kind} {mixer.summary()}: transfer loss {loss:.4f}")
     if not students:
         raise UserError("at least one mixer to try", "none", "name one")
     fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
-    chosen = cheapest(options, budget - fixed, budget)
+    room = budget - fixed
+    if trial.jointly:
+        cheapest(options, room, budget)  # raises where nothing fits
+        options = _with_gates(options, teacher, list(students.values()), room, windows, trial.steps)
+    chosen = cheapest(options, room, budget)
     model = _assemble(teacher, chosen, students)
-    trained = sum(Transfer.trains(student, teacher) for student in students.values())
+    trained = sum(Transfer.trains(student, teacher) for student in students.values()) + trial.jointly
     return Choice(
         model,
         [option for layer in options for option in layer],
@@ -127,7 +136,7 @@ def state_bytes(block: Block, length: int) -> int:
 
 
 def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> list[Option]:
-    """One option of each layer with the smallest sum of increases whose bytes fit into `room`.
+    """One option of each layer with the smallest sum of costs whose bytes fit into `room`.
 
     Exact: dynamic programming over the layers keeps every sum of bytes for which no smaller one is as good.
 
@@ -144,7 +153,7 @@ def cheapest(options: Sequence[Sequence[Option]], room: int, budget: int) -> lis
     after = [sum(least[layer + 1 :]) for layer in range(len(options))]  # the least that the layers after it need
     best: list[tuple[int, float, tuple[Option, ...]]] = [(0, 0.0, ())]
     for layer, choices in enumerate(options):
-        sums = [(b + o.bytes, i + o.increase, (*picks, o)) for b, i, picks in best for o in choices]
+        sums = [(b + o.bytes, i + o.cost, (*picks, o)) for b, i, picks in best for o in choices]
         best = []
         for entry in sorted(sums, key=lambda entry: entry[:2]):
             if entry[0] + after[layer] <= room and (not best or entry[1] < best[-1][1]):
@@ -178,6 +187,26 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
     if steps and not math.isfinite(last):
         raise CheckFailed(f"the loss of transfer is {last} for a {student.config.layers[0].kind} mixer; leave it out")
     return last
+
+
+def _with_gates(
+    options: Sequence[Sequence[Option]],
+    teacher: Transformer,
+    students: Sequence[Transformer],
+    room: int,
+    windows: Windows,
+    steps: int,
+) -> list[list[Option]]:
+    """The options with what their gates learned from the windows behind those of transfer."""
+    sizes = torch.tensor([[o.bytes for o in layer] for layer in options], dtype=torch.float64)
+    learned, shares = train_gates(teacher, students, sizes, room, windows, range(steps, 2 * steps))
+    if not learned.isfinite().all():
+        raise CheckFailed("gates between the layers' mixers are not finite; try fewer mixers")
+    wanted = torch.log_softmax(learned, 1)
+    return [
+        [dataclasses.replace(o, cost=-float(wanted[n, i]), gate=float(shares[n, i])) for i, o in enumerate(layer)]
+        for n, layer in enumerate(options)
+    ]
 
 
 def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Batch]) -> float:

@@ -61,7 +61,7 @@ def left_out(student: Transformer, rows: Tensor) -> Iterator[None]:
 def windows_left_out(
     student: Transformer, config: FinetuneConfig, plan: StagePlan, step: int, before: int, batch: int, mine: slice
 ) -> AbstractContextManager[None]:
-    """`left_out` for a step of a stage, with so many steps before it: of a batch's rows, a process's."""
+    """`left_out` for a step of a stage, with so many steps before it: a process's rows of a batch."""
     if not config.window_dropout:
         return nullcontext()
     share = share_left_out(config.window_dropout, step, plan.steps)

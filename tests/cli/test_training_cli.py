@@ -116,6 +116,18 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
     assert "nats/token before finetuning" in out
     assert err.count("transfer loss") == 2
     run(capsys, "finetune", tmp_path / "auto.pt", tmp_path / "tuned.pt", "--data", text, *SMALL)  # as any conversion
+    jointly = json.loads(run(capsys, *auto, "--budget", "1k", *options, "--jointly", "--json")[0])
+    for layer in range(2):
+        gates = [option["gate"] for option in jointly["options"] if option["layer"] == layer]
+        assert sum(gates) == pytest.approx(1)
+    assert jointly["state_bytes"] <= 1000
+    made = checkpoint.load(tmp_path / "auto.pt")
+    assert made.config.to_dict() == jointly["config"]
+    assert made.provenance["convert"]["auto"]["jointly"] is True
+    assert made.provenance["convert"]["auto"]["options"] == jointly["options"]
+    out, _ = run(capsys, *auto, "--budget", "1k", *options, "--jointly")
+    assert out.splitlines()[0].split()[-1] == "chosen"
+    assert "were expected" not in out
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,10 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
     [
         (["--auto"], "t2r: --auto needs --budget and --text; see `t2r convert --help`"),
         (["--auto", "--feature-size", "3"], "t2r: --auto chooses mixers and layers by itself; name mixers to try"),
-        (["--feature-size", "3", "--budget", "9"], "t2r: --budget, --text, --length, --try and --trial-steps are for"),
+        (
+            ["--feature-size", "3", "--budget", "9"],
+            "t2r: --budget, --text, --length, --try, --trial-steps and --jointly",
+        ),
         (["--auto", "--budget", "1kk", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--auto", "--budget", "nan", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--auto", "--budget", "9", "--text", "x", "--try", "linear:8"], "t2r: expected a mixer as KIND:NAME=VALUE"),

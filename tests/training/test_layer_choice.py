@@ -54,9 +54,9 @@ def test_each_layer_is_measured_alone() -> None:
     for option in found.options:
         if option.mixer == NARROW:
             alone = convert(teacher, NARROW, str(option.layer))
-            assert option.increase == pytest.approx(nats(alone, rows) - found.teacher_nats, abs=1e-9)
+            assert option.cost == pytest.approx(nats(alone, rows) - found.teacher_nats, abs=1e-9)
         if option.mixer == SoftmaxConfig():
-            assert (option.increase, option.bytes) == (0.0, ROW * LENGTH)
+            assert (option.cost, option.bytes) == (0.0, ROW * LENGTH)
     assert found.tokens == 3 * 2 * 8  # the windows learn nothing
 
 
@@ -76,7 +76,7 @@ def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
 
 def test_with_room_for_everything_what_helps_is_chosen_and_no_harm_is_done() -> None:
     _, found = chosen(1 << 20)
-    assert all(option.increase <= 0 for option in found.chosen)
+    assert all(option.cost <= 0 for option in found.chosen)
     linear = [option for option in found.options if option.mixer == LINEAR]
     smallest = sum(option.bytes for option in linear)
     teacher, tight = chosen(smallest + 4, LINEAR)  # 4: the position
@@ -102,7 +102,7 @@ def test_no_other_choice_is_cheaper(sizes: list[list[tuple[int, int]]], data: An
     assert [option.layer for option in found] == list(range(len(options)))
     assert sum(option.bytes for option in found) <= room
     fitting = [c for c in itertools.product(*options) if sum(o.bytes for o in c) <= room]
-    assert sum(o.increase for o in found) == min(sum(o.increase for o in c) for c in fitting)
+    assert sum(o.cost for o in found) == min(sum(o.cost for o in c) for c in fitting)
 
 
 def test_windows_end_where_positions_do() -> None:
