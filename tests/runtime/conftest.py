@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from runtime import graphs
-from t2r_runtime import Decoder
+from runtime import graphs, translators
+from t2r_runtime import Decoder, Translator
 
 Open = Callable[..., Decoder]
+OpenTranslator = Callable[..., Translator]
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,18 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Open:
         return Decoder(made[key], threads=1)
 
     return open_kind
+
+
+@pytest.fixture(scope="session")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> OpenTranslator:
+    """translator(seed, cache, **fields of the signature) → a Translator."""
+    root = tmp_path_factory.mktemp("translators")
+    made: dict[str, Translator] = {}
+
+    def opened(seed: int = 0, cache: bool = False, **changes: Any) -> Translator:
+        key = f"{seed} {cache} {changes}"
+        if key not in made:
+            made[key] = Translator(translators.save(root / str(len(made)), seed, cache, **changes), threads=1)
+        return made[key]
+
+    return opened

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_runtime.sampling import Sampling
-from t2r_runtime.signature import INPUT_IDS, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
+from t2r_runtime.signature import INPUT_IDS, LOG_SUM, LOGITS, TOP_LOGITS, TOP_TOKENS, Signature, StateSpec
 from t2r_runtime.source import Source
 
 G, K, V, D, VOCABULARY = 3, 5, 4, 7, 11
@@ -149,6 +149,8 @@ def model(kind: str = "constant", seed: int = 0, **changes: Any) -> onnx.ModelPr
     if sig.top_k is not None:
         constants["top_k"] = np.array([sig.top_k], np.int64)
         nodes.append(helper.make_node("TopK", [LOGITS, "top_k"], [TOP_LOGITS, TOP_TOKENS]))
+    if sig.has_log_sum:
+        op("ReduceLogSumExp", f"{LOGITS} axis_last", LOG_SUM, keepdims=0)
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(
         nodes,
@@ -157,6 +159,7 @@ def model(kind: str = "constant", seed: int = 0, **changes: Any) -> onnx.ModelPr
         [
             _value(LOGITS, "float32", ("B", VOCABULARY), sig),
             *(_value(name, dtype, ("B", sig.top_k), sig) for name, dtype in TOP if sig.top_k is not None),
+            *(_value(name, "float32", ("B",), sig) for name in (LOG_SUM,) if sig.has_log_sum),
             *(_value(s.present, s.dtype, ["grown" if d == "T" else d for d in s.shape], sig) for s in sig.chained),
         ],
         [numpy_helper.from_array(array, name) for name, array in constants.items() if name in used],

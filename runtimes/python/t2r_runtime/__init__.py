@@ -10,6 +10,7 @@ the contract's names (the exporter, `--help`) does not pay for them.
 """
 
 from t2r_runtime.batch import Batch
+from t2r_runtime.beam import Beam, Translation
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import T2RError, UserError
 from t2r_runtime.providers import PROVIDERS
@@ -17,6 +18,7 @@ from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
 from t2r_runtime.stepper import Stepper
 from t2r_runtime.tokenizer import StreamingDetokenizer, Tokenizer
+from t2r_runtime.translator import Translator
 
 __version__ = "0.1.0"
 
@@ -24,6 +26,7 @@ __all__ = [
     "CONTRACT_VERSION",
     "PROVIDERS",
     "Batch",
+    "Beam",
     "Decoder",
     "Sampler",
     "Sampling",
@@ -33,5 +36,7 @@ __all__ = [
     "StreamingDetokenizer",
     "T2RError",
     "Tokenizer",
+    "Translation",
+    "Translator",
     "UserError",
 ]

@@ -14,6 +14,7 @@ its length, so a text that comes or goes is a row more or less. A step reads the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +75,18 @@ class Batch:
         return tuple(self._sequences)
 
     @alone
-    def add(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> int:
+    def add(
+        self,
+        ids: ArrayLike,
+        max_tokens: int,
+        sampling: Sampling = Sampling(),
+        states: Mapping[str, ArrayLike] | None = None,
+    ) -> int:
         """Begin a text: read its prompt but for the last token, which the next step reads.
 
         Args:
             ids, max_tokens, sampling: as for Decoder.generate.
+            states: what the text goes on from, as Decoder.set_state takes it (of a translator, what `encode` gives).
 
         Returns:
             The text's handle: 0, 1, 2, … in order of addition.
@@ -87,6 +95,8 @@ class Batch:
             UserError: as for Decoder.generate. The batch is as before then.
         """
         reader = self._all.fork()
+        if states is not None:
+            reader.set_state(states)
         request = generate.checked(reader, ids, max_tokens, sampling)
         if request.all_but_last is not None:
             reader.prefill(request.all_but_last)
@@ -107,7 +117,7 @@ class Batch:
             return {}
         self._settle()
         chosen = [self._sequences[handle] for handle in self._rows]
-        limits = [sequence.request.sampler.sampling.limit for sequence in chosen]
+        limits = [sequence.request.limit for sequence in chosen]
         ids = TokenIds(np.array([[sequence.token] for sequence in chosen]))
         logits, tokens = generate.next_logits(self._all, ids, min(limits) and max(limits))
         written = {}
@@ -142,7 +152,7 @@ class Batch:
         request = sequence.request
         finite = bool(np.isfinite(logits.max()))  # NaN, if there is one
         occurred = self._all.history(row) if request.sampler.sampling.looks_back else ()
-        sequence.token = request.sampler.pick(logits, tokens, occurred) if finite else NOT_FINITE
+        sequence.token = request.choose(logits, tokens, occurred) if finite else NOT_FINITE
         sequence.left -= 1
         if not finite or sequence.left == 0 or sequence.token in request.stop:
             del self._sequences[handle]

@@ -257,7 +257,8 @@ class Decoder:
             position: tokens read so far, for a model none of whose states says it.
 
         Raises:
-            UserError: missing or unexpected names, or other dtypes or shapes. The states are as before then.
+            UserError: missing or unexpected names, other dtypes or shapes, or sources so long that the states exceed
+                what one graph may ask for. The states are as before then.
         """
         require_kind(states, Mapping, "a mapping of arrays as states")
         if type(position) is not int or not 0 <= position < 1 << 62:
@@ -266,9 +267,9 @@ class Decoder:
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
         positions = tokens_read(arrays, batch, length, position)
-        if batch != self.batch:
-            self._states = States(self._graph, batch)
-        self._states.write(arrays)
+        written = self._states if batch == self.batch else States(self._graph, batch)
+        written.write(arrays)
+        self._states = written
         self._positions, self._history = positions, History(batch)
 
     @alone
@@ -329,7 +330,8 @@ class Decoder:
         request = generate.checked(self, ids, max_tokens, sampling)
         if callback is not None and not callable(callback):
             raise UserError("a callback that can be called", repr(callback), "give a function of one token")
-        if callback is None and self.has_generation_graph:
+        # which knows nothing of tokens that are banned
+        if callback is None and self.has_generation_graph and not request.banned.size:
             if request.all_but_last is not None:
                 self.prefill(request.all_but_last)
             return self._generate_in_graph(request.last, request.sampler, max_tokens, request.stop)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.penalties import Logits
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.stepper import Stepper, TokenIds, token_ids
 
@@ -22,11 +23,26 @@ class Request:
     max_tokens: int
     stop: frozenset[int]
     sampler: Sampler
+    banned: NDArray[np.int64]  # tokens that a translator never chooses
 
     @property
     def all_but_last(self) -> TokenIds | None:
         """The prompt (1, T - 1) without its last token, whose successor is the first choice; None if T is 1."""
         return TokenIds(self.prompt.array[:, :-1]) if self.prompt.array.shape[1] > 1 else None
+
+    @property
+    def limit(self) -> int:
+        """How many of the largest logits are enough to choose from; 0 is all of them."""
+        limit = self.sampler.sampling.limit
+        return limit and limit + self.banned.size
+
+    def choose(self, logits: Logits, tokens: NDArray[np.int64] | None, occurred: ArrayLike) -> int:
+        """The next token; see Sampler.pick."""
+        if self.banned.size:
+            banned = self.banned if tokens is None else np.isin(tokens, self.banned)
+            logits = logits.copy()
+            logits[banned] = -np.inf
+        return self.sampler.pick(logits, tokens, occurred)
 
     @property
     def last(self) -> int:
@@ -66,7 +82,8 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
             f"{max_tokens} after {read} tokens",
             "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N",
         )
-    return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling))
+    banned = np.array(signature.source.banned_tokens if signature.source else (), np.int64)
+    return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling), banned)
 
 
 def tokens(stepper: Stepper, request: Request) -> Iterator[int]:
@@ -75,11 +92,11 @@ def tokens(stepper: Stepper, request: Request) -> Iterator[int]:
     The last one is handed out and not read: it has no successor to compute, and a model whose positions end could not
     read it. So max_tokens tokens cost max_tokens - 1 steps.
     """
-    ids, sampler = request.prompt, request.sampler
+    ids = request.prompt
     for left in reversed(range(request.max_tokens)):
-        logits, places = next_logits(stepper, ids, sampler.sampling.limit)
-        occurred = stepper.history() if sampler.sampling.looks_back else ()
-        token = sampler.pick(logits[0], None if places is None else places[0], occurred)
+        logits, places = next_logits(stepper, ids, request.limit)
+        occurred = stepper.history() if request.sampler.sampling.looks_back else ()
+        token = request.choose(logits[0], None if places is None else places[0], occurred)
         yield token
         if token in request.stop or left == 0:
             return

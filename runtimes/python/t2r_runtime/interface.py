@@ -16,6 +16,7 @@ from t2r_runtime.signature import (
     GENERATE,
     GROWING,
     INPUT_IDS,
+    LOG_SUM,
     LOGITS,
     POSITION,
     PREFILL,
@@ -145,7 +146,7 @@ def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int,
         ]
     if problems:
         raise UserError(
-            "the states of this graph, one batch size and one cache length in all of them",
+            "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
             printable("; ".join(problems)),
             "take them from the same model",
         )
@@ -172,6 +173,8 @@ def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     if signature.top_k is not None:
         few = (BATCH, signature.top_k)
         wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
+    if signature.has_log_sum:
+        wanted_out |= {LOG_SUM: ("float32", (BATCH,))}
     wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.chained}
     return wanted_in, wanted_out
 
@@ -216,7 +219,7 @@ def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str
     if dtype != spec.dtype or len(shape) != len(spec.shape):
         return False
     for want, have in zip(spec.shape, shape, strict=True):
-        if isinstance(want, str) and have < (1 if want == BATCH else 0):
+        if isinstance(want, str) and have < (0 if want == GROWING else 1):
             return False
         if have != (letters.setdefault(want, have) if isinstance(want, str) else want):
             return False

@@ -35,6 +35,7 @@ INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefi
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens
+LOG_SUM = "log_sum"  # float32 (B,): the logarithm of the sum of exp(logits), of a translator beside those two
 PAST = "past_"
 PRESENT = "present_"
 SOURCE = "source_"  # with which the name of a state begins that no step changes
@@ -122,6 +123,10 @@ class StateSpec:
         letters = {BATCH: batch, GROWING: length, SOURCE_LENGTH: source}
         return tuple(letters[d] if isinstance(d, str) else d for d in self.shape)
 
+    def source_length(self, shape: tuple[int, ...]) -> int:
+        """M of a state of that shape; 1 where it has none."""
+        return shape[self.shape.index(SOURCE_LENGTH)] if SOURCE_LENGTH in self.shape else 1
+
     def bytes(self, batch: int = 1, length: int = 0, source: int = 1) -> int:
         """Memory of its numbers, for a cache of `length` tokens and a source of `source`."""
         size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
@@ -179,6 +184,11 @@ class Signature:
         return tuple(spec for spec in self.states if not spec.constant)
 
     @property
+    def has_log_sum(self) -> bool:
+        """Whether the logarithm of Σ exp(logits) stands beside the largest logits: it makes them log-probabilities."""
+        return self.source is not None and self.top_k is not None
+
+    @property
     def reach(self) -> int | None:
         """The most tokens that a text can have; None where there is no end."""
         return self.max_positions if self.past_end == "refuse" else None
@@ -207,15 +217,19 @@ class Signature:
                 "choose another" if any_size else "export the model without a fixed batch",
             )
 
-    def require_memory(self, batch: int, most: int = MAX_STATE_BYTES) -> None:
+    def require_memory(self, batch: int, most: int = MAX_STATE_BYTES, source: int = 1) -> None:
         """Refuse a number of sequences whose states and logits together take more than BATCH_STATES times `most` bytes.
+
+        Args:
+            source: the length of the longest source.
 
         Raises:
             UserError: they do.
         """
-        size = batch * 4 * self.vocab_size + sum(spec.bytes(batch) for spec in self.states)
+        size = batch * 4 * self.vocab_size + sum(spec.bytes(batch, source=source) for spec in self.states)
         if size > BATCH_STATES * most:
-            raise UserError(f"states of at most {BATCH_STATES * most} bytes", f"{size} bytes", "choose a smaller batch")
+            do = "choose a smaller batch" + (" or shorter sources" if source > 1 else "")
+            raise UserError(f"states of at most {BATCH_STATES * most} bytes", f"{size} bytes", do)
 
     def require_constant(self, purpose: str) -> None:
         """Refuse states that grow.

@@ -4,6 +4,9 @@ A state of constant shape gets two buffers and two bindings made once: one reads
 other the reverse. One buffer as both input and output gives the right numbers on the CPU today, but the graph's
 operators are free to write before they have read; WebGPU forbids it. With the bindings ready, a step rebinds nothing.
 
+A state that no step changes, what an encoder has made of a source, has one buffer in the place of both, and another one
+where its length is another: the bindings are then made again.
+
 A state that grows (the cache of a softmax layer) is another size at each step: the output gets a buffer of its own,
 which is the next step's input. (Left to ONNX Runtime's allocation, an output of a version before 1.30 is lost when its
 binding is used again.)
@@ -31,10 +34,12 @@ from t2r_runtime.signature import (
     GENERATE,
     GROWING,
     INPUT_IDS,
+    LOG_SUM,
     LOGITS,
     PREFILL,
     TOP_LOGITS,
     TOP_TOKENS,
+    StateSpec,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 LOGITS_ALONE: tuple[str, ...] = (LOGITS,)
 TOP_ALONE: tuple[str, ...] = (TOP_LOGITS, TOP_TOKENS)
+TOP_LOG: tuple[str, ...] = (TOP_LOGITS, TOP_TOKENS, LOG_SUM)
 _captures = itertools.count(1)  # numbers of CUDA graphs; a session knows its graphs by them
 
 
@@ -55,9 +61,9 @@ class States:
 
     def __init__(self, graph: Graph, batch: int) -> None:
         specs = graph.signature.states
-        graph.signature.require_memory(batch, graph.max_state_bytes)
         self.batch = batch
         self._graph, self._session, self._device = graph, graph.session, graph.device
+        self._require_memory(source=1)
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._captured = graph.captured
         self._graph_ids: defaultdict[tuple[int, tuple[str, ...]], int] = defaultdict(_captures.__next__)
@@ -68,6 +74,8 @@ class States:
         if graph.signature.top_k is not None:
             few = (batch, graph.signature.top_k)
             self._results |= {TOP_LOGITS: self._empty(few, "float32"), TOP_TOKENS: self._empty(few, "int64")}
+        if graph.signature.has_log_sum:
+            self._results[LOG_SUM] = self._empty((batch,), "float32")
         first = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._fixed}
         second = {
             spec.name: first[spec.name] if spec.constant else self._empty(spec.dims(batch), spec.dtype)
@@ -81,11 +89,10 @@ class States:
         self.reset()
 
     def reset(self) -> None:
-        """Every state to its initial value."""
+        """Every state to its initial value, of a source of length 1."""
         self._turn = 0
         for spec in self._fixed:
-            initial = np.full(spec.dims(self.batch), spec.initial, spec.dtype)
-            self._buffers[0][spec.name].update_inplace(initial)
+            self._place(spec, np.full(spec.dims(self.batch), spec.initial, spec.dtype))
         self._caches = dict(self._nothing)
 
     def read(self) -> dict[str, Array]:
@@ -93,34 +100,68 @@ class States:
         return {name: np.array(value.numpy()) for name, value in self._values().items()}
 
     def write(self, states: Mapping[str, Array]) -> None:
-        """Copy in states that `check_states` has accepted for this batch."""
+        """Copy in states that `check_states` has accepted for this batch; sources may have another length than before.
+
+        Raises:
+            UserError: with sources so long, the states exceed what one graph may ask for. All is as before then.
+        """
+        self._require_memory(max((spec.source_length(states[spec.name].shape) for spec in self._fixed), default=1))
         for spec in self._fixed:
-            self._buffers[self._turn][spec.name].update_inplace(np.ascontiguousarray(states[spec.name]))
+            self._place(spec, states[spec.name])
         for spec in self._growing:
             cache = self._empty(states[spec.name].shape, spec.dtype)
             cache.update_inplace(np.ascontiguousarray(states[spec.name]))
             self._caches[spec.name] = cache
 
-    def take(self, parts: Sequence[tuple[States, Rows]]) -> None:
+    def take(self, parts: Sequence[tuple[States, Rows]], source: int | None = None) -> None:
         """Become rows of states of the same graph, one below the other: as many as `batch`.
 
-        Caches have one length in all parts. Self may be one of them: what is written is never what is read.
+        Caches have one length in all parts. Self may be one of them: what is written is never what is read. Sources may
+        have several lengths: they are filled up with zeros, which no step looks at.
+
+        Args:
+            source: the length that the sources are cut to; None is that of the longest.
+
+        Raises:
+            UserError: with sources so long, the states exceed what one graph may ask for. All is as before then.
         """
-        past, there = self._turn, 1 - self._turn
         values = [(states._values(), rows) for states, rows in parts]
-        for spec in (*self._fixed, *self._growing):
-            found = [(value[spec.name], rows) for value, rows in values]
-            if spec.constant or spec.grows:
-                out = self._empty((self.batch, *found[0][0].shape()[1:]), spec.dtype)
-            else:
-                out = self._buffers[there][spec.name]
+        self._take_sources(values, source)
+        self._take_chained(values)
+
+    def reorder(self, rows: Rows) -> None:
+        """Become rows of these states, each in the place of one with the same source: `batch` of them.
+
+        What no step changes is not copied.
+        """
+        self._take_chained([(self._values(), rows)])
+
+    def _take_chained(self, parts: Sequence[tuple[Mapping[str, ort.OrtValue], Rows]]) -> None:
+        there = 1 - self._turn
+        for spec in self._fixed:
+            if not spec.constant:
+                found = [(value[spec.name], rows) for value, rows in parts]
+                gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
+        for spec in self._growing:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            out = self._empty((self.batch, *found[0][0].shape()[1:]), spec.dtype)
             gather_rows(found, out, spec.dtype, self._device)
-            if spec.grows:
-                self._caches[spec.name] = out
-            elif spec.constant:
-                self._buffers[past][spec.name] = self._buffers[there][spec.name] = out
-                self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)  # those of another tensor
+            self._caches[spec.name] = out
         self._turn = there
+
+    def _take_sources(self, parts: Sequence[tuple[Mapping[str, ort.OrtValue], Rows]], source: int | None) -> None:
+        constant = [spec for spec in self._fixed if spec.constant]
+        lengths = [spec.source_length(tuple(value[spec.name].shape())) for spec in constant for value, _ in parts]
+        longest = max(lengths, default=1) if source is None else source
+        self._require_memory(longest)
+        for spec in constant:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            out = self._empty(spec.dims(self.batch, source=longest), spec.dtype)
+            if all(value.shape()[1:] == out.shape()[1:] for value, _ in found):
+                gather_rows(found, out, spec.dtype, self._device)
+            else:
+                out.update_inplace(_side_by_side([(value.numpy(), rows) for value, rows in found], tuple(out.shape())))
+            self._bind_source(spec, out)
 
     def step(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """Read one token of each sequence, ids (B,) → the outputs `wanted`, as views that the next step overwrites.
@@ -159,6 +200,23 @@ class States:
         self._call(session, binding)
         self._turn = 1 - self._turn
         return np.array(binding.get_outputs()[0].numpy())
+
+    def _place(self, spec: StateSpec, array: Array) -> None:
+        """Copy a state of fixed shape to where the next step reads it."""
+        buffer = self._buffers[self._turn][spec.name]
+        if tuple(buffer.shape()) != array.shape:  # a source of another length
+            buffer = self._empty(array.shape, spec.dtype)
+            self._bind_source(spec, buffer)
+        buffer.update_inplace(np.ascontiguousarray(array))
+
+    def _bind_source(self, spec: StateSpec, buffer: ort.OrtValue) -> None:
+        """Another tensor in the place of one that no step changes."""
+        for buffers in self._buffers:
+            buffers[spec.name] = buffer
+        self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)  # those of another tensor
+
+    def _require_memory(self, source: int) -> None:
+        self._graph.signature.require_memory(self.batch, self._graph.max_state_bytes, source)
 
     def _values(self) -> dict[str, ort.OrtValue]:
         return self._buffers[self._turn] | self._caches
@@ -240,3 +298,13 @@ class States:
         if self._device == "webgpu":  # its memory belongs to a session
             return self._session.create_ortvalue_from_shape_and_type(shape, kind, self._device)
         return ort.OrtValue.ortvalue_from_shape_and_type(shape, kind, self._device, 0)
+
+
+def _side_by_side(parts: Sequence[tuple[Array, Rows]], shape: tuple[int, ...]) -> Array:
+    """Rows of arrays that differ in one dimension, cut or filled up with zeros to `shape`."""
+    whole, first = np.zeros(shape, parts[0][0].dtype), 0
+    for array, rows in parts:
+        here = tuple(slice(min(sizes)) for sizes in zip(shape[1:], array.shape[1:], strict=True))
+        whole[first : first + len(rows)][:, *here] = array[rows][:, *here]
+        first += len(rows)
+    return whole
