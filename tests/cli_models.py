@@ -22,8 +22,8 @@ CONFIG = ModelConfig(
 )
 
 
-def letter_tokenizer() -> str:
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(LETTERS)}, []))
+def letter_tokenizer(letters: str = LETTERS) -> str:
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     return str(tokenizer.to_str())

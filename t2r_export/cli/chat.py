@@ -45,7 +45,7 @@ def command(
     """Talk with GRAPH, an exported .onnx file of a chat model: a line a turn; Ctrl-D ends."""
     from t2r_runtime import Tokenizer
 
-    decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
+    decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), rules, max_tokens)
     if system is not None:
         talk.messages.append({"role": "system", "content": system})

@@ -65,7 +65,7 @@ def command(
     if ids is not None:
         _numbers(ids, goes_on=load_state is not None)
     providers.check(provider, provider_options)
-    decoder = providers.opened(graph, provider, threads, provider_options, allow_fallback)
+    decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)
     tokenizer = None if ids is not None else Tokenizer.of(decoder.signature)

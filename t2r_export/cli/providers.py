@@ -17,7 +17,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.providers import named
 
 if TYPE_CHECKING:
-    from t2r_runtime import Decoder
+    from t2r_runtime import Decoder, Translator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +84,29 @@ def opened(
 
     with own_stdout():
         return Decoder(graph, provider, threads, parsed(provider_options), allow_fallback)
+
+
+def decoder_alone(
+    graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+) -> Decoder:
+    """`opened`, of a model without an encoder."""
+    decoder = opened(graph, provider, threads, provider_options, allow_fallback)
+    if decoder.signature.source is not None:
+        raise UserError("the graph of a decoder alone", "a translator's", "use t2r translate")
+    return decoder
+
+
+def translator(
+    graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+) -> Translator:
+    """The translator as the options say."""
+    check(provider, provider_options)
+    existing_graph(graph)
+
+    from t2r_runtime import Translator
+
+    with own_stdout():
+        return Translator(graph, provider, threads, parsed(provider_options), allow_fallback)
 
 
 def note_split(provider: str, placement: Mapping[str, int]) -> None:

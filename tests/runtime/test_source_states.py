@@ -14,6 +14,7 @@ from onnx import helper
 
 from runtime import graphs, translators
 from runtime.conftest import OpenTranslator as Open
+from runtime.test_tokenizer import pieces
 from runtime.translators import BANNED, START, Eager
 from t2r_runtime import Batch, Beam, Decoder, Sampling, Translator, UserError
 
@@ -219,7 +220,7 @@ def test_positions_that_end(translator: Open) -> None:
 
 def test_a_graph_that_is_no_translator(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
-    message = "expected a translator; received the graph of a decoder alone; use t2r_runtime.Decoder, or t2r generate"
+    message = "expected a translator; received the graph of a decoder alone; use Decoder, or t2r generate"
     refused(lambda: Translator(path), message)
     path = graphs.save(tmp_path / "g.onnx", "source")
     message = "expected a translator's step graph, which names its encoder; received none; export the model again"
@@ -261,3 +262,13 @@ def test_graphs_of_a_fixed_batch(translator: Open) -> None:
         "expected a graph of any batch for a beam of 4; received one of 1; export it without --batch, or translate"
     )
     refused(lambda: opened.translate(SOURCES), message)
+
+
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "translation.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    translators.save(tmp_path, tokenizer=pieces(), source_vocab_size=300, max_source=99).rename(tmp_path / "de-en.onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Translator, "checked", lambda self, source: np.array(source) % translators.SOURCE)
+    exec(program, {})
+    assert len(capsys.readouterr().out.splitlines()) >= 2

@@ -52,6 +52,19 @@ class Tokenizer:
             )
         return cls(signature.tokenizer, signature.bos_token, signature.chat_template)
 
+    @classmethod
+    def of_source(cls, signature: Signature) -> Tokenizer:
+        """The tokenizer of a translator's source, which is the target's where it has none of its own.
+
+        Raises:
+            UserError: as for `of`, and for the graph of a decoder alone.
+        """
+        require_kind(signature, Signature, "a graph's signature")
+        if signature.source is None:
+            raise UserError("a translator", "the graph of a decoder alone", "use Tokenizer.of")
+        own = signature.source.source_tokenizer
+        return cls.of(signature) if own is None else cls(own)
+
     def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """The text that a chat model goes on with after `messages`, by its own template.
 

@@ -59,7 +59,7 @@ class Translator:
         self._decoder = Decoder(path, provider, threads, provider_options, allow_fallback, COMPANIONS, max_state_bytes)
         self._graph = self._decoder._graph
         if self.signature.source is None:
-            raise UserError("a translator", "the graph of a decoder alone", "use t2r_runtime.Decoder, or t2r generate")
+            raise UserError("a translator", "the graph of a decoder alone", "use Decoder, or t2r generate")
         if ENCODER not in self._graph.companions:
             raise UserError("a translator's step graph, which names its encoder", "none", "export the model again")
 

@@ -1,0 +1,136 @@
+"""`t2r translate`: a line in, a line out."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_models import LETTERS, Output, letter_tokenizer, run
+from runtime import graphs, translators
+from runtime.test_tokenizer import pieces
+from t2r_runtime import Beam, Tokenizer, Translator
+
+LINES = ["bad", "", "a", "  ", "", "lid fed", "cab", ""]
+READ = [line for line in LINES if line.strip()]
+Type = Callable[[str | bytes], None]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Type:
+    """What stdin holds from now on."""
+
+    def put(text: str | bytes) -> None:
+        raw = text if isinstance(text, bytes) else text.encode()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+
+    return put
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A translator from the letters a … m to all of them."""
+    texts = {"tokenizer": letter_tokenizer(), "source_tokenizer": letter_tokenizer(LETTERS[: translators.SOURCE])}
+    return translators.save(tmp_path_factory.mktemp("translate") / "t", 1, **texts)
+
+
+def best(graph: Path, beam: Beam) -> list[Any]:
+    translator = Translator(graph, threads=1)
+    tokenizer = Tokenizer.of_source(translator.signature)
+    return list(translator.translate(map(tokenizer.encode, READ), beam))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_in_is_a_line_out(graph: Path, batch: int, end: str, typed: Type, capsys: Output) -> None:
+    beam = Beam(4, 0.6, max_tokens=9)
+    texts = iter("".join(LETTERS[token] for token in one.tokens) for (one,) in best(graph, beam))
+    expected = [next(texts) if line in READ else "" for line in LINES]
+    typed(end.join([*LINES, ""]))
+    out, err = run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9, "--batch-size", batch)
+    assert (out.split("\n"), err) == ([*expected, ""], "")
+    typed("\n".join(LINES[:-1]))  # the last one has no end
+    assert run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9)[0].split("\n") == expected
+
+
+def test_the_n_best(graph: Path, typed: Type, capsys: Output) -> None:
+    found = best(graph, Beam(4, n_best=3, max_tokens=9))
+    typed("\n".join(LINES))
+    out, _ = run(capsys, "translate", graph, "--n-best", 3, "--max-tokens", 9)
+    expected = [[f"{one.score:.4f}\t{''.join(LETTERS[t] for t in one.tokens)}" for one in each] for each in found]
+    filled = iter(expected)
+    assert out.splitlines() == [text for line in LINES[:-1] for text in (next(filled) if line in READ else [""])]
+
+
+def test_json_is_an_object_a_line(graph: Path, typed: Type, capsys: Output) -> None:
+    found = iter(best(graph, Beam(1, max_tokens=9)))
+    typed("\n".join(LINES))
+    out, _ = run(capsys, "translate", graph, "--beam", 1, "--max-tokens", 9, "--json")
+    told = [json.loads(line) for line in out.splitlines()]
+    assert [one["source"] for one in told] == LINES[:-1]
+    for one in told:
+        translations = next(found) if one["source"] in READ else []
+        assert [each["tokens"] for each in one["translations"]] == [each.tokens for each in translations]
+        assert [each["score"] for each in one["translations"]] == pytest.approx([each.score for each in translations])
+        for each in one["translations"]:
+            assert each["text"] == "".join(LETTERS[token] for token in each["tokens"])
+
+
+def test_empty_lines_wait_for_nobody(graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    """A program that writes a line and waits for its answer is answered, whatever the line."""
+
+    class Typing:
+        def __init__(self) -> None:
+            self.count = 0
+
+        @property
+        def buffer(self) -> Any:
+            for line in LINES:
+                assert capsys.readouterr().out.count("\n") == min(self.count, 1)
+                self.count += 1
+                yield f"{line}\n".encode()
+
+    monkeypatch.setattr("sys.stdin", Typing())
+    run(capsys, "translate", graph, "--max-tokens", 5)
+
+
+REFUSED: list[tuple[str | bytes, list[object], str]] = [
+    (
+        "bad\nabcdefghijklm\n",
+        [],
+        "expected a source of at most 12 tokens; received 13 in line 2; cut it into sentences",
+    ),
+    (
+        "bad\nxyz\n",
+        [],
+        "expected a text; received an empty one in line 2; give some: this model has no BOS token to st",
+    ),
+    (b"bad\n\xff\n", [], "expected lines of text in UTF-8; received others in line 2; convert it"),
+    ("bad\n", ["--beam", 30], "expected a beam of at most the vocabulary, 29; received 30; choose a smaller one"),
+]
+
+
+@pytest.mark.parametrize("text, options, message", REFUSED, ids=lambda value: str(value)[:20])
+def test_what_is_refused(
+    text: str | bytes, options: list[object], message: str, graph: Path, typed: Type, capsys: Output
+) -> None:
+    typed(text)
+    _, err = run(capsys, "translate", graph, "--max-tokens", 5, *options, code=2)
+    assert err.startswith(f"t2r: {message}")
+    assert err.count("\n") == 1
+
+
+def test_each_verb_names_the_other(graph: Path, typed: Type, tmp_path: Path, capsys: Output) -> None:
+    typed("bad\n")
+    message = "t2r: expected the graph of a decoder alone; received a translator's; use t2r translate\n"
+    assert run(capsys, "generate", graph, "--prompt", "bad", code=2) == ("", message)
+    assert run(capsys, "chat", graph, code=2) == ("", message)
+    alone = graphs.save(tmp_path / "g.onnx", tokenizer=pieces())
+    message = "t2r: expected a translator; received the graph of a decoder alone; use Decoder, or t2r generate\n"
+    assert run(capsys, "translate", alone, code=2) == ("", message)
+    message = "t2r: expected a graph with a tokenizer in it; received one without; give token numbers, or export with a"
+    assert run(capsys, "translate", translators.save(tmp_path / "t"), code=2)[1].startswith(message)
