@@ -71,7 +71,8 @@ class Model:
     def save(self, path: str | Path) -> Path:
         """Write a model.pt, whatever model stands there. Raises UserError where that cannot be."""
         check_outputs([("checkpoint", Path(path))], force=True)
-        checkpoint.save(path, self.checkpoint.model, self.checkpoint.tokenizer, self.checkpoint.provenance)
+        made = self.checkpoint
+        checkpoint.save(path, made.model, made.tokenizer, made.provenance, made.source_tokenizer)
         return Path(path)
 
     def convert(self, mixer: str = "linear", layers: str = "all", seed: int = 0, **options: Any) -> Model:
@@ -90,7 +91,7 @@ class Model:
         config = mixer_from_dict({"kind": mixer, **suited(mixer, options, old.config), **options})
         model = convert(old.model, config, layers, seed)
         done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)
-        return Model(checkpoint.made(model, old.tokenizer, done))
+        return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
 
     def finetune(
         self,

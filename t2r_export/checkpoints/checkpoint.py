@@ -34,6 +34,7 @@ FORMAT = "t2r-checkpoint"
 VERSION = 1
 GRAPHS = (".onnx", ".ort")
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
+SOURCE_TOKENIZER = "source_tokenizer"  # a key where a translator's sources have a tokenizer of their own
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Checkpoint:
     tokenizer: str | None  # the text of a tokenizer.json
     provenance: dict[str, Any]  # plain JSON data: origin, conversion, training stages
     sha256: str  # of the file, or of the folder's files (see importers.files)
+    source_tokenizer: str | None = None  # of a translator's sources; None: one for both sides
     notes: tuple[str, ...] = ()  # what a person should know of an import, a line each
 
     @property
@@ -55,7 +57,13 @@ class Checkpoint:
         return found if isinstance(found, dict) and is_chat_template(found) else None
 
 
-def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> None:
+def save(
+    path: str | Path,
+    model: Transformer,
+    tokenizer: str | None,
+    provenance: Mapping[str, Any],
+    source_tokenizer: str | None = None,
+) -> None:
     """Write a model.pt, whole or not at all. A tied head is stored once.
 
     The bytes are a function of the arguments' values: the same model, tokenizer and provenance give the same file.
@@ -65,21 +73,24 @@ def save(path: str | Path, model: Transformer, tokenizer: str | None, provenance
         model: any device and precision; stored as float32.
         tokenizer: the text of a tokenizer.json, or None.
         provenance: plain JSON data.
+        source_tokenizer: that of a translator's sources; None: `tokenizer` is for both sides.
 
     Raises:
         UserError: the file cannot be written, a weight is not finite, or `provenance` is not JSON data.
     """
-    write_archive(path, _data(model, tokenizer, provenance))
+    write_archive(path, _data(model, tokenizer, provenance, source_tokenizer))
 
 
-def made(model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> Checkpoint:
+def made(
+    model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any], source_tokenizer: str | None = None
+) -> Checkpoint:
     """A checkpoint of no file: its SHA-256 is that of the file which `save` makes of the same arguments.
 
     Raises:
         UserError: a weight is not finite, or `provenance` is not JSON data.
     """
-    data = _data(model, tokenizer, provenance)
-    return Checkpoint(model.config, model, tokenizer, data["provenance"], archive_sha256(data))
+    data = _data(model, tokenizer, provenance, source_tokenizer)
+    return Checkpoint(model.config, model, tokenizer, data["provenance"], archive_sha256(data), source_tokenizer)
 
 
 def load(path: str | Path, digest: Callable[[], str] | None = None) -> Checkpoint:
@@ -102,7 +113,8 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     if os.path.isdir(path):
         found = read_folder(path)
         model = assemble(found.config, found.weights)
-        return Checkpoint(found.config, model, found.tokenizer, found.provenance, found.sha256, found.notes)
+        known = found.provenance, found.sha256, found.source_tokenizer, found.notes
+        return Checkpoint(found.config, model, found.tokenizer, *known)
     data = _read(path)
     digest = digest or sha256_beside(path)
     try:
@@ -114,10 +126,12 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     weights = data["weights"]
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
-    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest())
+    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest(), data.get(SOURCE_TOKENIZER))
 
 
-def _data(model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def _data(
+    model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any], source_tokenizer: str | None
+) -> dict[str, Any]:
     """What a file holds."""
     weights = {name: as_float32(name, tensor.detach().cpu()) for name, tensor in sorted(model.state_dict().items())}
     if model.config.tied_head:
@@ -129,6 +143,7 @@ def _data(model: Transformer, tokenizer: str | None, provenance: Mapping[str, An
         "weights": _unshared(weights),
         "tokenizer": tokenizer,
         "provenance": _plain(dict(provenance), "provenance"),
+        **({} if source_tokenizer is None else {SOURCE_TOKENIZER: source_tokenizer}),
     }
 
 
@@ -208,17 +223,18 @@ def _another(path: Path) -> UserError:
 
 
 def _check_types(data: dict[str, Any], path: Path) -> None:
-    if set(data) != set(KEYS):
+    if set(data) - {SOURCE_TOKENIZER} != set(KEYS):
         raise UserError(f"the keys {', '.join(KEYS)} in {path}", listed(sorted(map(str, data))), OPEN)
-    weights, tokenizer = data["weights"], data["tokenizer"]
+    weights = data["weights"]
     if not isinstance(weights, dict) or not all(isinstance(k, str) and _stored(v) for k, v in weights.items()):
         raise UserError(f"tensors by name as the weights in {path}", "something else", OPEN)
     # the same storage under many names could claim far more memory than the file would lead one to expect
     claimed, size = sum(tensor.nbytes for tensor in weights.values()), path.stat().st_size
     if claimed > size:
         raise UserError(f"weights of at most the {size} bytes of {path}", f"{claimed} bytes", OPEN)
-    if tokenizer is not None and not isinstance(tokenizer, str):
-        raise UserError(f"a text as the tokenizer in {path}", type(tokenizer).__name__, OPEN)
+    for tokenizer in (data["tokenizer"], data.get(SOURCE_TOKENIZER)):
+        if tokenizer is not None and not isinstance(tokenizer, str):
+            raise UserError(f"a text as the tokenizer in {path}", type(tokenizer).__name__, OPEN)
     if not isinstance(data["provenance"], dict):
         raise UserError(f"an object as the provenance in {path}", type(data["provenance"]).__name__, OPEN)
 

@@ -124,7 +124,7 @@ def convert_automatically(
     }
     auto = {**report, "trial_steps": trial.steps, "jointly": jointly}
     done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, seed=seed, auto=auto)
-    checkpoint.save(out, found.model, loaded.tokenizer, done)
+    checkpoint.save(out, found.model, loaded.tokenizer, done, loaded.source_tokenizer)
     # the layers that suffer most first
     worst = {layer: max(o.cost for o in found.options if o.layer == layer) for layer in range(len(found.chosen))}
     names = {found.options[0].mixer: found.options[0].mixer.kind, **dict(zip(mixers, tried or TRIED, strict=True))}

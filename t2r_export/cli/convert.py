@@ -159,7 +159,7 @@ def command(
         )
     model = convert(loaded.model, config, layers, seed)
     done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed)
-    checkpoint.save(out, model, loaded.tokenizer, done)
+    checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
     kinds = [layer.kind for layer in model.config.layers]
     written = out.stat().st_size
     new = dict(model.named_parameters()).keys() - dict(loaded.model.named_parameters()).keys()

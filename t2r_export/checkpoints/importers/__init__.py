@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.llama import LLAMA
+from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.mistral import MISTRAL
+from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
 
 IMPORTERS: dict[str, Importer] = {
+    "bart": BART,
     "gpt2": GPT2,
     "llama": LLAMA,
+    "marian": MARIAN,
     "mistral": MISTRAL,
+    "pegasus": PEGASUS,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
 }

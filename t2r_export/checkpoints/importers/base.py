@@ -32,12 +32,18 @@ ACTIVATIONS = {
 }
 
 
+HEAD = "lm_head.weight"  # of the output projection, in every family so far
+
+
 @dataclass(frozen=True)
 class Source:
-    """One tensor of a checkpoint: our weights that it holds, one below the other, and whether it is transposed."""
+    """One tensor of a checkpoint: our weights that it holds, one below the other, and how it is stored."""
 
     parts: tuple[str, ...]
     transposed: bool = False
+    skipped: int = 0  # rows before the first of ours, which no token has
+    row: bool = False  # a vector (N,) as (1, N)
+    optional: bool = False  # zeros where it is absent
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,9 @@ class Importer:
         config: config.json -> our config. Raises UserError for what is missing, wrong, or a feature that we lack.
         sources: our config -> every tensor that a checkpoint with this config has, by its full name.
         prefix: what full names begin with; a checkpoint of the bare backbone leaves it out.
-        head: the full name of the output projection's weight, which has no prefix and is absent where it is tied.
+        outside: full names that have no prefix.
+        copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
+            source that it is equal to.
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
     """
 
@@ -57,8 +65,14 @@ class Importer:
     config: Callable[[Fields], ModelConfig]
     sources: Callable[[ModelConfig], dict[str, Source]]
     prefix: str
-    head: str
     buffers: re.Pattern[str]
+    copies: Callable[[ModelConfig], dict[str, str]]
+    outside: frozenset[str] = frozenset({HEAD})
+
+
+def tied_head(embedding: str) -> Callable[[ModelConfig], dict[str, str]]:
+    """`Importer.copies` of a family that stores the embedding by that name, and may store a tied head too."""
+    return lambda config: {HEAD: embedding} if config.tied_head else {}
 
 
 class Fields:

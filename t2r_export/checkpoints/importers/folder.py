@@ -19,7 +19,8 @@ from torch import Tensor
 from t2r_export.checkpoints.importers.base import Fields, Importer, Source
 from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
-from t2r_export.checkpoints.weights import EMBEDDING, as_float32, compare, listed, weight_shapes
+from t2r_export.checkpoints.importers.generation import special_tokens
+from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
@@ -40,6 +41,7 @@ class Imported:
     tokenizer: str | None
     provenance: dict[str, Any]
     sha256: str  # of all files that were read, see Folder.sha256
+    source_tokenizer: str | None  # of a translator's sources; None: one for both sides
     notes: tuple[str, ...]  # what a person should know of this import, a line each
 
 
@@ -61,7 +63,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     if fields.get("quantization_config"):
         raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
     config = importer.config(fields)
-    special, notes = _special_tokens(config, fields, files)
+    special, notes = special_tokens(config, _generation(fields, files))
     config = dataclasses.replace(config, **special)
     tensors = _tensors(files, importer)
     weights = _weights(config, importer, tensors, folder)
@@ -81,28 +83,14 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         origin["chat_template"] = chat
     if fields.unread():
         notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
-    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), tuple(notes))
+    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), None, tuple(notes))
 
 
-def _special_tokens(config: ModelConfig, fields: Fields, files: Folder) -> tuple[dict[str, Any], list[str]]:
-    """bos_token and eos_tokens: of generation_config.json, which is what generation goes by, or of config.json.
-
-    Those that the vocabulary does not have are passed over, with a note: transformers writes GPT-2's into the config of
-    any small model, and some write -1 for none.
-    """
-    sources = [fields]
-    if files.has(GENERATION):
-        sources.insert(0, Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION))
-    found: dict[str, tuple[int, ...]] = {}
-    notes = []
-    for key in ("bos_token_id", "eos_token_id"):
-        for source in sources:
-            tokens = source.tokens(key)
-            known = tuple(token for token in tokens if 0 <= token < config.vocab_size)
-            if len(known) < len(tokens) and key in source.data:
-                notes.append(f"{key} in {source.where} is not among the {config.vocab_size} tokens and is passed over")
-            found[key] = found.get(key) or known
-    return {"bos_token": next(iter(found["bos_token_id"]), None), "eos_tokens": found["eos_token_id"]}, notes
+def _generation(fields: Fields, files: Folder) -> list[Fields]:
+    """Where settings of generation stand, the one first that transformers goes by."""
+    if not files.has(GENERATION):
+        return [fields]
+    return [Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION), fields]
 
 
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
@@ -145,7 +133,8 @@ def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
                 DOWNLOAD,
             )
         for name, tensor in stored.items():
-            full = name if name == importer.head or name.startswith(importer.prefix) else importer.prefix + name
+            whole = name in importer.outside or name.startswith(importer.prefix)
+            full = name if whole else importer.prefix + name
             if importer.buffers.fullmatch(full):
                 continue
             if full in tensors:
@@ -191,36 +180,42 @@ def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored
     """Our weights, cut out of the stored tensors once names and shapes are known to fit."""
     ours = weight_shapes(config)
     sources = importer.sources(config)
-    expected = {name: _source_shape(source, ours) for name, source in sources.items()}
-    copied_head = importer.head if config.tied_head and importer.head in tensors else None
-    if copied_head:  # a tied head may be stored all the same; it is compared below
-        expected[copied_head] = ours[EMBEDDING]
+    shapes = {name: _source_shape(source, ours) for name, source in sources.items()}
+    copies = {name: of for name, of in importer.copies(config).items() if name in tensors}  # they are compared below
+    expected = {name: shape for name, shape in shapes.items() if name in tensors or not sources[name].optional}
+    expected |= {name: shapes[of] for name, of in copies.items()}
     compare(expected, {name: tensor.shape for name, tensor in tensors.items()}, str(folder))
-    weights: dict[str, Tensor] = {}
+    absent = [part for name in shapes.keys() - expected.keys() for part in sources[name].parts]
+    weights = {part: torch.zeros(ours[part]) for part in absent}
+    copied: dict[str, Tensor] = {}
     for name, tensor in _values(tensors):
-        if name == copied_head:
-            weights[name] = tensor
-            continue
-        source = sources[name]
-        sizes = [ours[part][0] for part in source.parts]
-        parts = (tensor.T if source.transposed else tensor).split(sizes)
-        # a copy, where it is cut or turned, so that each weight has its own memory in the order it is used in
-        if source.transposed or len(parts) > 1:
-            parts = tuple(part.clone(memory_format=torch.contiguous_format) for part in parts)
-        weights.update(zip(source.parts, parts, strict=True))
-    if copied_head and not torch.equal(weights.pop(copied_head), weights[EMBEDDING]):
-        raise UserError(
-            f"{copied_head} equal to the embedding, since tie_word_embeddings is true or left out",
-            "another tensor",
-            f"set tie_word_embeddings to false in {CONFIG} if the head is its own",
-        )
+        if name in copies:
+            copied[name] = tensor
+        else:
+            weights.update(zip(sources[name].parts, _cut(tensor, sources[name], ours), strict=True))
+    for name, tensor in copied.items():
+        if not torch.equal(tensor, weights[sources[copies[name]].parts[0]]):
+            raise UserError(
+                f"{name} equal to {copies[name]}, since tie_word_embeddings is true or left out",
+                "another tensor",
+                f"set tie_word_embeddings to false in {CONFIG} if it is its own",
+            )
     return weights
+
+
+def _cut(tensor: Tensor, source: Source, ours: Mapping[str, tuple[int, ...]]) -> list[Tensor]:
+    """Our weights out of a stored tensor: each has its own memory, in the order it is used in."""
+    tensor = tensor.squeeze(0) if source.row else tensor.T if source.transposed else tensor
+    parts = tensor[source.skipped :].split([ours[part][0] for part in source.parts])
+    if source.transposed or source.skipped or len(parts) > 1:
+        return [part.clone(memory_format=torch.contiguous_format) for part in parts]
+    return list(parts)
 
 
 def _source_shape(source: Source, ours: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     rest = ours[source.parts[0]][1:]
-    shape = (sum(ours[part][0] for part in source.parts), *rest)
-    return shape[::-1] if source.transposed else shape
+    shape = (source.skipped + sum(ours[part][0] for part in source.parts), *rest)
+    return shape[::-1] if source.transposed else (1, *shape) if source.row else shape
 
 
 def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers import SoftmaxConfig
@@ -83,7 +83,7 @@ def _sources(config: ModelConfig) -> dict[str, Source]:
             sources[f"{theirs}.mlp.c_fc.{kind}"] = Source((f"{ours}.ffn.up.{kind}",), turned)
             sources[f"{theirs}.mlp.c_proj.{kind}"] = Source((f"{ours}.ffn.down.{kind}",), turned)
     if not config.tied_head:
-        sources["lm_head.weight"] = Source(("head.weight",))
+        sources[HEAD] = Source(("head.weight",))
     return sources
 
 
@@ -92,6 +92,6 @@ GPT2 = Importer(
     config=_config,
     sources=_sources,
     prefix="transformer.",
-    head="lm_head.weight",
     buffers=re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"),
+    copies=tied_head("transformer.wte.weight"),
 )

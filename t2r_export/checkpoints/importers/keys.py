@@ -130,6 +130,6 @@ def keys(
     return Keys(
         read=read,
         refused={key: neutral for key, neutral in others.items() if key not in read},
-        harmless=HARMLESS | GENERATION | _words(harmless),
+        harmless=(HARMLESS | GENERATION | _words(harmless)) - read.keys(),
         aliases=aliases or {},
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, Source
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
@@ -174,7 +174,7 @@ def sources(config: ModelConfig) -> dict[str, Source]:
             for kind in ("weight", "bias") if config.ffn_bias else ("weight",):
                 found[f"{theirs}.mlp.{part}_proj.{kind}"] = Source((f"{ours}.ffn.{part}.{kind}",))
     if not config.tied_head:
-        found["lm_head.weight"] = Source(("head.weight",))
+        found[HEAD] = Source(("head.weight",))
     return found
 
 
@@ -185,8 +185,8 @@ def importer(keys: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
         config=config,
         sources=sources,
         prefix="model.",
-        head="lm_head.weight",
         buffers=re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+        copies=tied_head("model.embed_tokens.weight"),
     )
 
 

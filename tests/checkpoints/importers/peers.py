@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from t2r_export.model.transformer import Transformer
 
@@ -13,8 +14,25 @@ TOLERANCE = 1e-5  # of logits; measured: 2e-6
 
 @torch.no_grad()
 def logit_error(ours: Transformer, theirs: Any, length: int) -> float:
-    """The largest difference of any logit over two texts of that length."""
-    ids = torch.randint(0, ours.config.vocab_size, (2, length), generator=torch.Generator().manual_seed(1))
+    """The largest difference of any logit over two texts of that length; a translator's encoder counts too."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, ours.config.vocab_size, (2, length), generator=generator)
+    if ours.encoder is not None:
+        return translation_error(ours, theirs, ids, generator)
     expected = theirs(ids, return_dict=True).logits
     assert expected.std() > 0.1
     return float((ours(ids) - expected).abs().max())
+
+
+def translation_error(ours: Transformer, theirs: Any, ids: Tensor, generator: torch.Generator) -> float:
+    """The largest difference of any output of the encoder, whose two sources have other lengths, and of any logit."""
+    assert ours.encoder is not None
+    source = torch.randint(0, ours.encoder.config.vocab_size, (2, 7), generator=generator)
+    lengths = torch.tensor([7, 4])
+    read = torch.arange(7) < lengths[:, None]
+    expected = theirs(input_ids=source, attention_mask=read.long(), decoder_input_ids=ids, return_dict=True)
+    encoded, _ = ours.encoder.run(source, lengths.int(), ours.embedding, ours.ops(7))
+    logits, _ = ours.prefill(ids, ours.start(source, lengths))
+    pairs = ((encoded.view(2, 7, -1)[read], expected.encoder_last_hidden_state[read]), (logits, expected.logits))
+    assert all(peer.std() > 0.1 for _, peer in pairs)
+    return max(float((mine - peer).abs().max()) for mine, peer in pairs)

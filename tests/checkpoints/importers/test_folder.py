@@ -22,6 +22,9 @@ def llama(tmp_path: Path) -> Path:
     return folders.write_llama(tmp_path / "llama")
 
 
+FAMILIES = "bart, gpt2, llama, marian, mistral, pegasus, qwen2, qwen3"
+
+
 def refused(folder: Path, message: str) -> None:
     """Loading fails with one line that has `message` in it."""
     with pytest.raises(UserError, match=message) as caught:
@@ -95,14 +98,14 @@ def test_a_tied_head_that_is_stored_all_the_same_is_accepted_if_equal(tmp_path: 
     folders.change_tensors(folder, lm_head__weight=table.clone())
     checkpoint.load(folder)
     folders.change_tensors(folder, lm_head__weight=table + 1)
-    refused(folder, "lm_head.weight equal to the embedding, since tie_word_embeddings is true")
+    refused(folder, "lm_head.weight equal to .*wte.weight, since tie_word_embeddings is true")
 
 
 def test_an_unknown_family_lists_the_known_ones(llama: Path) -> None:
     folders.change_config(llama, model_type="mamba")
-    refused(llama, 'model_type in config.json to be one of gpt2, llama, mistral, qwen2, qwen3; received "mamba"')
+    refused(llama, f'model_type in config.json to be one of {FAMILIES}; received "mamba"')
     folders.change_config(llama, model_type=None)
-    refused(llama, "model_type in config.json to be one of gpt2, llama, mistral, qwen2, qwen3; received no value")
+    refused(llama, f"model_type in config.json to be one of {FAMILIES}; received no value")
 
 
 def test_quantized_weights_are_refused(llama: Path) -> None:
@@ -306,7 +309,4 @@ def test_a_trained_length_that_is_no_length_is_refused(llama: Path) -> None:
 def test_a_value_nested_deep_does_not_break_its_own_message(llama: Path) -> None:
     deep = b"[" * 900 + b"]" * 900
     (llama / "config.json").write_bytes(b'{"model_type": ' + deep + b"}")
-    refused(
-        llama,
-        r"model_type in config.json to be one of gpt2, llama, mistral, qwen2, qwen3; received (\[\[|a value nested)",
-    )
+    refused(llama, rf"model_type in config.json to be one of {FAMILIES}; received (\[\[|a value nested)")

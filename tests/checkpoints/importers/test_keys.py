@@ -16,6 +16,7 @@ from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
+from t2r_export.checkpoints.importers.generation import TRANSLATION
 from t2r_export.checkpoints.importers.keys import Keys
 from t2r_runtime.errors import UserError
 
@@ -31,7 +32,21 @@ LLAMA = {
     "head_dim": 10,
     "max_position_embeddings": 24,
 }
-SIZES = {name: GPT2 if name == "gpt2" else LLAMA for name in IMPORTERS}
+BART = {
+    "vocab_size": 29,
+    "d_model": 12,
+    "encoder_layers": 2,
+    "encoder_ffn_dim": 17,
+    "encoder_attention_heads": 3,
+    "decoder_layers": 3,
+    "decoder_ffn_dim": 11,
+    "decoder_attention_heads": 2,
+    "max_position_embeddings": 23,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 3,
+}
+TRANSLATORS = ("bart", "marian", "pegasus")
+SIZES = {name: GPT2 if name == "gpt2" else BART if name in TRANSLATORS else LLAMA for name in IMPORTERS}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 3.0}
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -43,6 +58,7 @@ VALUES: dict[str, list[Any]] = {
     "vocab_size": [19],
     "hidden_size": [18, 36],
     "n_embd": [6, 24],
+    "d_model": [18, 24],
     "n_head": [2, 6],
     "n_positions": [21, 40],
     "num_attention_heads": [3, 12],
@@ -122,6 +138,8 @@ def test_a_key_that_is_called_read_is_read(family: str) -> None:
     fields = Fields(SIZES[family], "config.json", keys)
     IMPORTERS[family].config(fields)
     elsewhere = {"model_type", "quantization_config", "bos_token_id", "eos_token_id"}
+    if family in TRANSLATORS:
+        elsewhere |= TRANSLATION.keys()
     conditional = {"sliding_window"} if "use_sliding_window" in keys.read else set()
     assert fields.read | elsewhere | conditional == keys.read.keys()
 
@@ -142,18 +160,21 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
 
     Raises whatever transformers does where it cannot make such a model.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     data = {"model_type": family, **SIZES[family], **changes}
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config_class(family).from_dict(json.loads(json.dumps(data))))
-    for parameter in model.parameters():
+    kind = AutoModelForSeq2SeqLM if family in TRANSLATORS else AutoModelForCausalLM
+    model = kind.from_config(config_class(family).from_dict(json.loads(json.dumps(data))))
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]  # sines are frozen
+    for parameter in (*learned, *(buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")):
         torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
     model.tie_weights()
+    ids = torch.zeros(1, LENGTH, dtype=torch.int64)
     with torch.no_grad():
-        model(torch.zeros(1, LENGTH, dtype=torch.int64))  # not every model that can be made can be run
+        model(**dict.fromkeys(("input_ids", "decoder_input_ids")[: 1 + (family in TRANSLATORS)], ids))  # or raises
     head = "lm_head.weight" if model.config.tie_word_embeddings else None
-    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != head}
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != head}
     folder.mkdir(exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(data))

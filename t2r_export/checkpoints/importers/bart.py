@@ -1,0 +1,184 @@
+"""BART (Lewis et al. 2020, arXiv 1910.13461): an encoder and a decoder with a norm behind each sum and the embeddings.
+
+Marian and Pegasus are of its shape with a few options, and read their files with what stands here. A learned table of
+positions has two rows in front that no token has. A bias of the head is stored beside it as one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source
+from t2r_export.checkpoints.importers.generation import TRANSLATION
+from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.encoder import EncoderConfig
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+
+READ: dict[str, Any] = {
+    **TRANSLATION,
+    "vocab_size": 50265,
+    "d_model": 1024,
+    "encoder_layers": 12,
+    "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
+    "decoder_ffn_dim": 4096,
+    "decoder_attention_heads": 16,
+    "activation_function": "gelu",
+    "max_position_embeddings": 1024,
+    "scale_embedding": False,
+    "tie_word_embeddings": True,
+}
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
+HARMLESS = """
+    activation_dropout decoder_layerdrop dropout encoder_layerdrop extra_pos_embeddings
+    force_bos_token_to_be_generated gradient_checkpointing init_std save_step
+"""
+SHARED, BIAS, OFFSET = "model.shared.weight", "final_logits_bias", 2
+
+
+def refused(pre_norm: bool, embedding_norm: bool, fixed_positions: bool) -> dict[str, tuple[Any, ...]]:
+    """What older versions wrote of a family's shape, and the values that say what transformers makes of it."""
+    shape = {
+        "normalize_before": pre_norm,
+        "add_final_layer_norm": pre_norm,
+        "normalize_embedding": embedding_norm,
+        "static_position_embeddings": fixed_positions,
+        "add_bias_logits": False,
+        "do_blenderbot_90_layernorm": False,
+        "is_encoder_decoder": True,
+    }
+    return {key: (value,) for key, value in shape.items()}
+
+
+KEYS = keys(
+    read={**READ, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
+    refused=refused(pre_norm=False, embedding_norm=True, fixed_positions=False),
+    harmless=HARMLESS,
+    aliases=ALIASES,
+)
+
+
+def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> ModelConfig:
+    """What the families of this shape have in common, from their config.json.
+
+    Args:
+        own_source: sources have a vocabulary of their own, vocab_size, and targets decoder_vocab_size.
+        shape: of the family: fields of ModelConfig.
+    """
+    width, vocabulary, tied = fields.size("d_model"), fields.size("vocab_size"), fields.flag("tie_word_embeddings")
+    if not tied and not own_source:
+        raise fields.wrong("tie_word_embeddings", "true, since each stack has a table of its own otherwise", tied)
+    encoder, decoder = (_attention(fields, f"{side}_attention_heads", width) for side in ("encoder", "decoder"))
+    layers = fields.layers("decoder_layers")
+    learned = fields.size("max_position_embeddings") if shape["position"] == "learned" else None
+    if learned is None:
+        fields.get("max_position_embeddings")  # how far its training went
+    return ModelConfig(
+        vocab_size=fields.size("decoder_vocab_size", vocabulary) if own_source else vocabulary,
+        width=width,
+        ffn_size=fields.size("decoder_ffn_dim"),
+        layers=(SoftmaxConfig(),) * layers,
+        crosses=(SoftmaxConfig(),) * layers,
+        attention=decoder,
+        encoder=EncoderConfig(
+            layers=(SoftmaxConfig(),) * fields.layers("encoder_layers"),
+            attention=encoder,
+            ffn_size=fields.size("encoder_ffn_dim"),
+            vocab_size=vocabulary if own_source else None,
+            max_positions=learned,
+        ),
+        max_positions=learned,
+        activation=fields.choice("activation_function", ACTIVATIONS),
+        embedding_scale=width**0.5 if fields.flag("scale_embedding") else 1.0,
+        tied_head=tied,
+        head_bias=True,
+        start_tokens=(fields.size("decoder_start_token_id", least=0),),
+        **shape,
+    )
+
+
+def _attention(fields: Fields, key: str, width: int) -> AttentionConfig:
+    heads = fields.size(key)
+    if width % heads:
+        raise fields.wrong(key, f"a divisor of d_model={width}", heads)
+    return AttentionConfig(heads=heads, kv_heads=heads, head_size=width // heads)
+
+
+def sources(config: ModelConfig) -> dict[str, Source]:
+    assert config.encoder is not None
+    own = config.encoder.vocab_size is not None
+    found = {
+        ("model.decoder.embed_tokens.weight" if own else SHARED): Source(("embedding.weight",)),
+        BIAS: Source(("head.bias",), row=True, optional=True),
+    }
+    if own:
+        found["model.encoder.embed_tokens.weight"] = Source(("encoder.embedding.weight",))
+    if not config.tied_head:
+        found[HEAD] = Source(("head.weight",))
+    for side, ours, count in (
+        ("encoder", "encoder.", len(config.encoder.layers)),
+        ("decoder", "", len(config.layers)),
+    ):
+        theirs = f"model.{side}"
+        if config.position == "learned":
+            table = Source((f"{ours}positions.table.weight",), skipped=OFFSET)
+            found[f"{theirs}.embed_positions.weight"] = table
+        for kind in ("weight", "bias"):
+            if config.embedding_norm:
+                found[f"{theirs}.layernorm_embedding.{kind}"] = Source((f"{ours}embedding_norm.{kind}",))
+            if config.last_norm:
+                found[f"{theirs}.layer_norm.{kind}"] = Source((f"{ours}norm.{kind}",))
+            for layer in range(count):
+                names = _layer(side == "decoder")
+                found |= {
+                    f"{theirs}.layers.{layer}.{name}.{kind}": Source((f"{ours}blocks.{layer}.{part}.{kind}",))
+                    for name, part in names.items()
+                }
+    return found
+
+
+def _layer(crosses: bool) -> dict[str, str]:
+    """Their parts of a layer, and ours."""
+    attentions = ["self_attn", "encoder_attn"][: 1 + crosses]
+    found = {"fc1": "ffn.up", "fc2": "ffn.down", "final_layer_norm": "ffn_norm"}
+    for number, name in enumerate(attentions):
+        found[f"{name}_layer_norm"] = f"norms.{number}"
+        for part, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
+            found[f"{name}.{theirs}_proj"] = f"mixers.{number}.{part}"
+    return found
+
+
+def copies(config: ModelConfig) -> dict[str, str]:
+    assert config.encoder is not None
+    if config.encoder.vocab_size is not None:
+        return {HEAD: "model.decoder.embed_tokens.weight"} if config.tied_head else {}
+    return dict.fromkeys((HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED)
+
+
+def importer(keys: Keys, config: Callable[[Fields], ModelConfig], buffers: str = r"(?!)") -> Importer:
+    """An importer of tensors that are named and shaped as BART's."""
+    return Importer(
+        keys=keys,
+        config=config,
+        sources=sources,
+        prefix="model.",
+        buffers=re.compile(buffers),
+        copies=copies,
+        outside=frozenset({HEAD, BIAS}),
+    )
+
+
+def _config(fields: Fields) -> ModelConfig:
+    return translator(fields, position="learned", norm_position="post", last_norm=False, embedding_norm=True)
+
+
+BART = importer(KEYS, _config)

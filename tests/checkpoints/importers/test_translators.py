@@ -1,0 +1,144 @@
+"""BART, Marian and Pegasus folders: encoder outputs and logits of transformers, and what its generation goes by."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import folders
+from checkpoints.importers.peers import TOLERANCE, logit_error
+from t2r_export.checkpoints import checkpoint
+from t2r_runtime.errors import UserError
+
+SIZES = {
+    "vocab_size": 29,
+    "d_model": 12,
+    "encoder_layers": 2,
+    "encoder_ffn_dim": 17,
+    "encoder_attention_heads": 3,
+    "decoder_layers": 3,
+    "decoder_ffn_dim": 11,
+    "decoder_attention_heads": 2,
+    "max_position_embeddings": 23,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 3,
+}
+OWN = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bart": ("Bart", {}),
+    "bart, scaled": ("Bart", {"scale_embedding": True, "activation_function": "relu"}),
+    "marian": ("Marian", {"scale_embedding": True, "activation_function": "swish"}),
+    "marian, two vocabularies": ("Marian", OWN),
+    "marian, three tables": ("Marian", {**OWN, "tie_word_embeddings": False}),
+    "pegasus": ("Pegasus", {"scale_embedding": True}),
+}
+MODELS = {
+    "Bart": "BartForConditionalGeneration",
+    "Marian": "MarianMTModel",
+    "Pegasus": "PegasusForConditionalGeneration",
+}
+
+
+def reference(name: str, **changes: Any) -> Any:
+    """A model of transformers with weights large enough that each of them matters."""
+    import transformers
+
+    family, options = CONFIGS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **options, **changes})
+    model = getattr(transformers, MODELS[family])(config).eval()
+    for parameter in model.parameters():
+        if parameter.requires_grad:  # sines are frozen
+            torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+    model.final_logits_bias.normal_()
+    model.tie_weights()
+    return model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_random_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
+    theirs = reference(name)
+    theirs.save_pretrained(tmp_path)
+    found = checkpoint.load(tmp_path)
+    assert logit_error(found.model, theirs, 19) < TOLERANCE
+    assert found.notes == ()
+    assert (found.config.start_tokens, found.config.eos_tokens) == ((3,), (1,))
+
+
+def test_the_comparison_sees_a_wrong_scale(tmp_path: Path) -> None:
+    theirs = reference("marian")
+    theirs.save_pretrained(tmp_path)
+    folders.change_config(tmp_path, scale_embedding=False)
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, 19) > 1e-3
+
+
+def test_a_model_without_a_bias_of_the_head_has_zeros(tmp_path: Path) -> None:
+    theirs = reference("marian")
+    theirs.save_pretrained(tmp_path)
+    folders.change_tensors(tmp_path, final_logits_bias=None)
+    theirs.final_logits_bias.zero_()
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, 19) < TOLERANCE
+
+
+def test_a_bare_backbone_and_stored_sines_are_read(tmp_path: Path) -> None:
+    theirs = reference("pegasus")
+    theirs.final_logits_bias.zero_()
+    theirs.model.save_pretrained(tmp_path)
+    table: Tensor = theirs.model.encoder.embed_positions.weight.clone()
+    folders.change_tensors(tmp_path, encoder__embed_positions__weight=table)
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, 19) < TOLERANCE
+
+
+def test_copies_of_the_shared_table_are_accepted_if_equal(tmp_path: Path) -> None:
+    theirs = reference("bart")
+    theirs.save_pretrained(tmp_path)
+    shared: Tensor = theirs.model.shared.weight.detach().clone()
+    folders.change_tensors(tmp_path, model__encoder__embed_tokens__weight=shared, lm_head__weight=shared.clone())
+    assert logit_error(checkpoint.load(tmp_path).model, theirs, 19) < TOLERANCE
+    folders.change_tensors(tmp_path, model__encoder__embed_tokens__weight=shared + 1)
+    with pytest.raises(UserError, match="model.encoder.embed_tokens.weight equal to model.shared.weight"):
+        checkpoint.load(tmp_path)
+
+
+def generation(folder: Path, **settings: Any) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+
+
+def test_generation_goes_by_its_own_config(tmp_path: Path) -> None:
+    reference("marian").save_pretrained(tmp_path)
+    generation(tmp_path, decoder_start_token_id=7, forced_bos_token_id=9, bad_words_ids=[[5], [4]], eos_token_id=[1, 2])
+    found = checkpoint.load(tmp_path).config
+    assert (found.start_tokens, found.banned_tokens, found.eos_tokens) == ((7, 9), (4, 5), (1, 2))
+    generation(tmp_path)
+    folders.change_config(tmp_path, bad_words_ids=[[28], [3, 4], [99]], suppress_tokens=[2])
+    loaded = checkpoint.load(tmp_path)
+    assert (loaded.config.start_tokens, loaded.config.banned_tokens) == ((3,), (2, 28))
+    assert loaded.notes == ("2 of bad_words_ids in config.json are not one token of the model and are passed over",)
+    folders.change_config(tmp_path, bad_words_ids=[3])
+    with pytest.raises(UserError, match="bad_words_ids in config.json to be a list of lists of tokens"):
+        checkpoint.load(tmp_path)
+
+
+REFUSED = [
+    ("bart", "tie_word_embeddings", False, "tie_word_embeddings in config.json to be true"),
+    ("marian", "decoder_vocab_size", 31, "decoder_vocab_size in config.json to be vocab_size"),
+    ("marian", "normalize_before", True, "normalize_before in config.json to be absent or false"),
+    ("pegasus", "normalize_before", False, "normalize_before in config.json to be absent or true"),
+    ("marian", "is_encoder_decoder", False, "is_encoder_decoder in config.json to be absent or true"),
+    ("bart", "decoder_attention_heads", 5, "decoder_attention_heads in config.json to be a divisor of d_model=12"),
+    ("bart", "decoder_start_token_id", 99, "special tokens from 0 to 28; received 99"),
+]
+
+
+@pytest.mark.parametrize("name, key, value, message", REFUSED)
+def test_what_we_lack_is_refused_by_name(name: str, key: str, value: Any, message: str, tmp_path: Path) -> None:
+    reference(name).save_pretrained(tmp_path)
+    folders.change_config(tmp_path, **{key: value})
+    with pytest.raises(UserError, match=message):
+        checkpoint.load(tmp_path)
