@@ -99,7 +99,8 @@ def _student(
             on_progress(f"note: {line}")
         start = initialize(loaded.model.config, plan.seed) if plan.random else loaded.model
         model = convert(start, plan.mixer, plan.layers, plan.seed)
-        checkpoint.save(swapped, model, loaded.tokenizer, provenance(loaded, **plan.convert))
+        history = provenance(loaded, **plan.convert)
+        checkpoint.save(swapped, model, loaded.tokenizer, history, loaded.source_tokenizer)
     on_progress(f"training the student {name}: {path}")
     report = _finetune(swapped, path, shared, plan.training, teacher)
     assert report.teacher is not None

@@ -29,8 +29,16 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(
-    "--data", type=FILE, multiple=True, required=True, help="Text, or token ids as .npy, to train on; repeat for more."
+    "--data", type=FILE, multiple=True, help="Text, or token ids as .npy, to train a decoder on; repeat for more."
 )
+@click.option(
+    "--pairs",
+    type=FILE,
+    multiple=True,
+    help="Lines with a source, a tab and its translation, to train a translator on; repeat for more.",
+)
+@click.option("--valid", type=FILE, help="Pairs that validations choose by.  [default: a share of --pairs]")
+@click.option("--test", type=FILE, help="Pairs that are measured before and after.  [default: a share of --pairs]")
 @click.option(
     "--teacher",
     type=FILE,
@@ -49,11 +57,12 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     help="Peak learning rate per stage, or one for all. Default: the stage's own, for the model's width.",
 )
 @setting("batch", "Windows per step, over all processes.")
+@setting("pair_tokens", "Tokens of pairs per step at most, both sides with their padding.")
 @click.option(
     "--length",
     type=int,
-    help=f"Window length in tokens.  [default: {LENGTH}, or the model's context if that is shorter, or the rows' of "
-    "a .npy]",
+    help="Window length in tokens, or the longest side of a pair; longer pairs are left out.  "
+    f"[default: {LENGTH}, or the model's context if that is shorter, or the rows' of a .npy]",
 )
 @click.option(
     "--start-positions",
@@ -86,8 +95,11 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting("lora_alpha", "Scale of the adapters' output, before it is divided by the rank.")
 @setting("optimizer", "Optimizer: adamw, or muon for the matrices of the blocks.")
 @setting("weight_decay", "Weight decay of all trained weights.")
-@setting("valid_share", "Share of the text, before its test part, that validations choose by.")
-@setting("test_share", "Share of the text, at its end, that is measured before and after and read by nothing else.")
+@setting("valid_share", "Share of the text, before its test part, or of groups of pairs, that validations choose by.")
+@setting(
+    "test_share",
+    "Share of the text, at its end, or of groups of pairs, that is measured before and after and read by nothing else.",
+)
 @setting("separator", "Line that ends a document in a text.")
 @setting("seed", "Seed of the order of the windows.")
 @setting("device", "Device to train on: auto, cpu or cuda.")
@@ -117,6 +129,8 @@ def command(
     if scheme is None and any(blocks.values()):
         raise click.UsageError("--block-size, --asymmetric, --head-bits and --embedding-bits are for --for.")
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
+    if not options["data"] and not options["pairs"]:
+        raise click.UsageError("Missing option '--data', or '--pairs' for a translator.")
     config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **options)
     config.check_files()
 

@@ -126,14 +126,18 @@ class FinetuneConfig:
 
     model: Path
     output: Path
-    data: tuple[Path, ...]
+    data: tuple[Path, ...] = ()  # texts or token ids, of a decoder
+    pairs: tuple[Path, ...] = ()  # sources and translations, of a translator
+    valid: Path | None = None  # pairs that validations choose by; None: cut from `pairs`
+    test: Path | None = None  # pairs that are measured before and after; None: cut from `pairs`
     plan: tuple[StagePlan, ...] = field(default_factory=parse_plan)
     teacher: Path | None = None  # default: the model that `model` was converted from, rebuilt from its weights
     separator: str = SEPARATOR  # a line of the text that ends a document
-    valid_share: float = Shares.valid  # of the text, see `Shares`
+    valid_share: float = Shares.valid  # of the text, see `Shares`, or of the groups of pairs
     test_share: float = Shares.test
     length: int | None = None  # tokens that a window predicts; None: the rows' of a .npy, or `usual_length`
     batch: int = 16  # windows per step, over all processes
+    pair_tokens: int = 4096  # per step at most: tokens of pairs, both sides with their padding
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
     kl_top: int = 0  # KL over so many of the teacher's most likely tokens and a bucket of the rest; 0: over all tokens
@@ -163,7 +167,7 @@ class FinetuneConfig:
             raise UserError("at least one step of one stage", "none", "give the number of steps")
         if self.length is not None:
             size("length", self.length, MAX_STEPS)
-        for name in ("batch", "checkpoint_every", "validate_every", "lora_rank"):
+        for name in ("batch", "pair_tokens", "checkpoint_every", "validate_every", "lora_rank"):
             size(name, getattr(self, name), MAX_STEPS)
         if self.start_positions is not None:
             size("start_positions", self.start_positions, MAX_START, least=0)
@@ -186,6 +190,7 @@ class FinetuneConfig:
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             choice(name, getattr(self, name), known)
         self._check_rounding()
+        self._check_pairs()
         if self.carried_states and not any(STAGES[plan.stage].carries for plan in self.plan):
             stages = ", ".join(plan.stage for plan in self.plan)
             raise UserError("the stage distill, for carried states", stages, "add it, or leave carried states out")
@@ -200,6 +205,13 @@ class FinetuneConfig:
             )
         if self.rounding is not None and not scheme(self.rounding.scheme).block_wise:
             raise UserError("a scheme of blocks to train for: w8 or w4", self.rounding.scheme, "choose one of those")
+
+    def _check_pairs(self) -> None:
+        windows = [name for name in ("data", "start_positions", "carried_states") if getattr(self, name)]
+        if self.pairs and windows:
+            raise UserError("pairs, or options of a text", f"both: pairs and {', '.join(windows)}", "leave one out")
+        if not self.pairs and (self.valid or self.test):
+            raise UserError("pairs to train on, beside those for valid and test", "none", "give --pairs")
 
     @property
     def shares(self) -> Shares:
@@ -221,8 +233,11 @@ class FinetuneConfig:
                 existing_model(path)
         for path in self.data:
             existing_file(path, "a text or a .npy to train on")
+        files = [path for path in (*self.pairs, self.valid, self.test) if path is not None]
+        for path in files:
+            existing_file(path, "a file of pairs")
         outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
-        check_outputs(outputs, [self.model, self.teacher, *self.data], self.force)
+        check_outputs(outputs, [self.model, self.teacher, *self.data, *files], self.force)
 
     def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:
         """The config with every learning rate and the length known, for a model of this width and context, and a corpus
@@ -272,9 +287,17 @@ class FinetuneConfig:
             if stage.steps
         ]
         adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
+        pairs = {"pair_tokens": self.pair_tokens} if self.pairs else {}
         smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
         rounding = {} if self.rounding is None else {"for": self.rounding.described()}
-        return {"stages": plan, **{name: getattr(self, name) for name in names}, **smoothing, **adapters, **rounding}
+        return {
+            "stages": plan,
+            **{name: getattr(self, name) for name in names},
+            **pairs,
+            **smoothing,
+            **adapters,
+            **rounding,
+        }
 
 
 def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[Any]:

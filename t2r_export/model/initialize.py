@@ -29,8 +29,9 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
                 continue
             writes = name.endswith((".o.weight", ".down.weight"))
             nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(config.layers)) if writes else 0.02)
-            if parameter is model.embedding.weight and config.position == "sinusoidal":
-                nn.init.normal_(parameter, std=math.sqrt(0.5))
-            elif parameter is model.embedding.weight and config.norm == "none":
+            is_table = name.endswith("embedding.weight")
+            if is_table and config.position == "sinusoidal":
+                nn.init.normal_(parameter, std=math.sqrt(0.5) / config.embedding_scale)
+            elif is_table and config.norm == "none":
                 nn.init.normal_(parameter)
     return model

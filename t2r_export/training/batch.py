@@ -24,6 +24,8 @@ class Batch:
     targets: Tensor  # (B, T) int64, the token behind each of them
     start: Tensor | None = None  # (B,) int32, the student's position at their beginning; None: 0
     before: int = 0  # tokens of each that are only read
+    source: Tensor | None = None  # (B, M) int64, padded
+    source_lengths: Tensor | None = None  # (B,) int64
     places: Tensor | None = None  # (N,) int64 in rows (B·T), of what is predicted; None: everything
 
     def __len__(self) -> int:
@@ -49,15 +51,15 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The batch on a device."""
-        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return dataclasses.replace(self, **{k: v.to(device, non_blocking=True) for k, v in tensors.items()})
+        moved: dict[str, Any] = {k: v.to(device, non_blocking=True) for k, v in self._tensors().items()}
+        return dataclasses.replace(self, **moved)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def rows(self, chosen: slice) -> Batch:
         """Some of its sequences, as wide as all of them."""
-        names = ("ids", "targets", "start")
-        parts: dict[str, Any] = {
-            name: None if (value := getattr(self, name)) is None else value[chosen] for name in names
-        }
+        parts: dict[str, Any] = {name: value[chosen] for name, value in self._tensors().items()}
         if self.places is not None:
             mask = torch.zeros(self.ids.numel(), dtype=torch.bool, device=self.ids.device)
             mask[self.places] = True
@@ -88,8 +90,10 @@ class Batches(Protocol):
 
 
 def initial_states(model: Transformer, batch: Batch) -> State[Tensor]:
-    """What a model reads a batch from: its initial states."""
-    return model.init_state(len(batch))
+    """What a model reads a batch from: its initial states, with what it takes from the sources where there are any."""
+    if batch.source is None or batch.source_lengths is None:
+        return model.init_state(len(batch))
+    return model.start(batch.source, batch.source_lengths)
 
 
 def window_batch(windows: Tensor, start: Tensor | None = None, before: int = 0) -> Batch:

@@ -106,8 +106,11 @@ class Tokenizer:
             raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")
         return ids or [int(self._bos or 0)]
 
-    def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_documents(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
         """Token numbers of each text, without special tokens around it: to train on, where a model sees no others.
+
+        Args:
+            special_tokens: put those around each that the tokenizer puts around a text: to translate from.
 
         Raises:
             UserError: text that cannot be UTF-8.
@@ -115,7 +118,7 @@ class Tokenizer:
         for text in texts:
             _require_text(text)
         with no_panic("texts that this tokenizer takes"):
-            return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+            return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""

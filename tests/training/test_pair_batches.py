@@ -1,0 +1,231 @@
+"""Training on pairs: what a batch of them is, that padding counts for nothing, and runs that go on to the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import small
+import texts
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
+from t2r_export.config.model import ModelConfig
+from t2r_export.finetune import finetune
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.batch import Batch
+from t2r_export.training.evaluate import evaluate
+from t2r_export.training.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
+from t2r_export.training.pairs import Pair, write_pairs
+from t2r_export.training.ragged import Ragged
+from t2r_export.training.stages import Distill, LossWeights, Task
+from t2r_runtime.errors import UserError
+
+TRANSLATOR = dataclasses.replace(
+    small.translator(base="softmax", source_vocabulary=None),
+    vocab_size=len(texts.LETTERS) + 2,
+    bos_token=None,
+    eos_tokens=(texts.EOS,),
+    start_tokens=(texts.BOS, texts.EOS),
+)
+TOKENIZERS = Tokenizers(texts.tokenizer())
+SOURCES = [[3, 1], [4, 4, 4, 2], [5], [6, 1, 2]]
+TARGETS = [[7, 1, 2], [1], [2, 3, 3, 3], [4, 5]]
+
+
+def token_pairs(model: ModelConfig = TRANSLATOR) -> TokenPairs:
+    targets = [[*model.start_tokens, *target, *model.eos_tokens] for target in TARGETS]
+    return TokenPairs(Ragged.of(SOURCES), Ragged.of(targets), len(model.start_tokens))
+
+
+def pairs(count: int = 60) -> list[Pair]:
+    """Words and the same words backwards."""
+    words = {document[:3] + document[-4:-1] * (n % 4) for n, document in enumerate(texts.documents(count))}
+    return [(word, word[::-1]) for word in sorted(words)]
+
+
+def alone(model: Transformer, pair: int) -> Tensor:
+    """The cross-entropy of each token of one target, (T): read step by step, without any padding."""
+    source = torch.tensor([SOURCES[pair]])
+    states = model.start(source, torch.tensor([source.shape[1]]))
+    row = [*model.config.start_tokens, *TARGETS[pair], *model.config.eos_tokens]
+    losses = []
+    for place, token in enumerate(row[:-1]):
+        logits, states = model.step(torch.tensor([token]), states)
+        if place >= len(model.config.start_tokens) - 1:
+            losses.append(F.cross_entropy(logits, torch.tensor([row[place + 1]])))
+    return torch.stack(losses)
+
+
+def test_a_batch_has_the_pairs_between_what_begins_and_ends_them() -> None:
+    batch = token_pairs().batch(torch.tensor([2, 0]))
+    bos, eos = texts.BOS, texts.EOS
+    assert batch.ids.tolist() == [[bos, eos, 2, 3, 3, 3], [bos, eos, 7, 1, 2, eos]]
+    assert batch.source is not None and batch.source_lengths is not None
+    assert (batch.source.tolist(), batch.source_lengths.tolist()) == ([[5, 0], [3, 1]], [1, 2])
+    assert batch.labels.tolist() == [2, 3, 3, 3, eos, 7, 1, 2, eos]
+    assert batch.count == 9
+    assert [part.labels.tolist() for part in batch.split(1)] == [[2, 3, 3, 3, eos], [7, 1, 2, eos]]
+
+
+@torch.no_grad()
+def test_a_loss_is_the_mean_over_the_targets_tokens() -> None:
+    model, everything = small.model(TRANSLATOR), token_pairs()
+    losses = torch.cat([alone(model, pair) for pair in range(4)])
+    batch = everything.batch(torch.arange(4))
+    assert float(Task(model, None)(batch)) == pytest.approx(float(losses.mean()), rel=1e-5)
+    for batches in ([batch], batch.split(1), everything.batches(12)):
+        found = evaluate(model, batches)
+        assert (found.nats, found.tokens) == (pytest.approx(float(losses.mean()), rel=1e-5), len(losses))
+
+
+def test_padding_counts_for_nothing() -> None:
+    model, batch = small.model(TRANSLATOR), token_pairs().batch(torch.arange(4))
+    expected = Task(model, None)(batch)
+    assert batch.source is not None and batch.source_lengths is not None
+    inside = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
+    lengths = torch.tensor([len(target) + 2 for target in TARGETS])
+    read = torch.arange(batch.ids.shape[1]) < lengths[:, None]
+    assert not inside.all() and not read.all()
+    other = dataclasses.replace(
+        batch,
+        source=batch.source.where(inside, 8),
+        ids=batch.ids.where(read, 8),
+        targets=batch.targets.where(read, 8),
+    )
+    torch.testing.assert_close(Task(model, None)(other), expected)
+    expected.backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def test_smoothing_spreads_a_share_of_each_label() -> None:
+    model, batch = small.model(TRANSLATOR), token_pairs().batch(torch.arange(4))
+    rows = model.logits_of(batch.predicted(model.traces(batch.ids, started(model, batch))[-1].output))
+    logs = rows.log_softmax(-1)
+    plain = -logs.gather(1, batch.labels[:, None]).mean()
+    found = Task(model, None, LossWeights(label_smoothing=0.25))(batch)
+    torch.testing.assert_close(found, 0.75 * plain - 0.25 * logs.mean())
+
+
+def started(model: Transformer, batch: Batch) -> Any:
+    assert batch.source is not None and batch.source_lengths is not None
+    return model.start(batch.source, batch.source_lengths)
+
+
+@torch.no_grad()
+def test_distilling_compares_what_is_predicted_of_each_pair() -> None:
+    student, teacher = small.model(TRANSLATOR), small.model(TRANSLATOR, seed=5)
+    batch = token_pairs().batch(torch.arange(4))
+    stage = Distill(student, teacher, LossWeights(hidden=2.0))
+    stage.measure(batch)
+    outputs, logits = [], []
+    for model in (student, teacher):
+        traces = [part for one in batch.split(1) for part in [model.traces(one.ids, started(model, one))]]
+        chosen = [[one.predicted(t.output) for t in trace] for one, trace in zip(batch.split(1), traces, strict=True)]
+        outputs.append([torch.cat(layer) for layer in zip(*chosen, strict=True)])
+        logits.append(model.logits_of(outputs[-1][-1]).log_softmax(-1))
+    expected = F.kl_div(logits[0], logits[1], log_target=True, reduction="batchmean")
+    shares = [F.mse_loss(a, b) / v for a, b, v in zip(*outputs, stage.variance, strict=True)]
+    torch.testing.assert_close(stage(batch), expected + 2.0 * torch.stack(shares).mean())
+    same = small.model(TRANSLATOR)
+    assert float(Distill(student, same)(batch)) == pytest.approx(0, abs=1e-6)
+
+
+def test_what_is_too_long_is_left_out() -> None:
+    given = [("abc", "cba"), ("ab", "ba" * 9), ("ab" * 9, "ba"), ("a", "b")]
+    made, left_out = tokenize_pairs(given, TOKENIZERS, TRANSLATOR, 9)
+    assert (len(made), left_out) == (2, 2)
+    assert made.targets.padded(torch.tensor([1]))[0].tolist() == [[texts.BOS, texts.EOS, 1, texts.EOS]]
+    with pytest.raises(UserError, match="pairs of at most 9 tokens on the source's side .*; received 2 longer ones"):
+        tokenize_pairs(given[1:3], TOKENIZERS, TRANSLATOR, 9)
+    narrow = dataclasses.replace(TRANSLATOR, vocab_size=6, eos_tokens=(1,), start_tokens=(1,))
+    with pytest.raises(UserError, match="tokens from 0 to 5, the model's vocabulary; received token"):
+        tokenize_pairs([("abh", "a")], TOKENIZERS, narrow, 9)
+    with pytest.raises(UserError, match="a tokenizer in the checkpoint"):
+        tokenize_pairs(given, Tokenizers(None), TRANSLATOR, 9)
+
+
+def test_parts_are_files_or_groups_of_the_rest(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.tsv" for name in ("train", "valid", "test")}
+    write_pairs(files["train"], pairs())
+    write_pairs(files["valid"], [("ab", "ba")] * 3)
+    write_pairs(files["test"], [("cd", "dc")] * 2)
+
+    def sizes(valid: str | None, test: str | None) -> tuple[int, int, int]:
+        chosen = (files[name] if name else None for name in (valid, test))
+        corpus = read_pair_corpus([files["train"]], *chosen, TOKENIZERS, TRANSLATOR, Shares(0.1, 0.2), 30)
+        return len(corpus.train), len(corpus.valid), len(corpus.test)
+
+    count = len(pairs())
+    valid, test = round(0.1 * count), round(0.2 * count)
+    assert sizes(None, None) == (count - valid - test, valid, test)
+    assert sizes("valid", "test") == (count, 3, 2)
+    assert sizes("valid", None) == (count - test, 3, test)
+    assert sizes(None, "test") == (count - valid, valid, 2)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> FinetuneConfig:
+    checkpoint.save(tmp_path / "model.pt", small.model(TRANSLATOR), texts.tokenizer(), {"origin": "random"})
+    write_pairs(tmp_path / "pairs.tsv", pairs())
+    return FinetuneConfig(
+        model=tmp_path / "model.pt",
+        output=tmp_path / "tuned.pt",
+        pairs=(tmp_path / "pairs.tsv",),
+        plan=parse_plan("task", "12", "0.02"),
+        pair_tokens=120,
+        valid_share=0.1,
+        test_share=0.1,
+        label_smoothing=0.1,
+        device="cpu",
+        checkpoint_every=5,
+        validate_every=4,
+    )
+
+
+def test_a_translator_learns_from_pairs(config: FinetuneConfig) -> None:
+    report = finetune(config)
+    assert report.after.nats < 0.9 * report.before.nats
+    done = checkpoint.load(config.output)
+    assert done.provenance["finetune"][0]["pair_tokens"] == 120
+    assert done.provenance["finetune"][0]["files"] == ["pairs.tsv"]
+
+
+def test_a_run_on_pairs_goes_on_to_the_same_bits(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    batch_of = PairBatches.__call__
+
+    def batch(self: PairBatches, step: int, carried: bool = False) -> Batch:
+        if step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch_of(self, step, carried)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PairBatches, "__call__", batch)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(config)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+def test_a_text_is_for_decoders_and_pairs_are_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:
+    text = texts.write_text(tmp_path / "text")
+    with pytest.raises(UserError, match="expected pairs, to train a translator on; received a text; give --pairs"):
+        finetune(dataclasses.replace(config, pairs=(), data=(text,)))
+    texts.write_teacher(config.model)
+    with pytest.raises(UserError, match="expected a translator, to train on pairs; received a decoder alone"):
+        finetune(config)
+    with pytest.raises(UserError, match="received both: pairs and data"):
+        dataclasses.replace(config, data=(text,))
+    with pytest.raises(UserError, match="pairs to train on, beside those for valid and test"):
+        dataclasses.replace(config, pairs=(), valid=text)
