@@ -8,13 +8,11 @@ carries; a cache that grows is refused. Beside it goes the text so far, where pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx
 from onnx import TensorProto, helper
 
 from t2r_export.graph import choice
-from t2r_export.graph.nodes import needed
+from t2r_export.graph.nodes import check, needed, renamed
 from t2r_runtime.errors import UserError
 from t2r_runtime.interface import GENERATED, MAX_TOKENS, OCCURRED, REAL_NUMBERS, STOP_TOKENS, WHOLE_NUMBERS
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature
@@ -66,7 +64,7 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
     )
     made = helper.make_model(outer, opset_imports=step.opset_import, ir_version=step.ir_version)
     made.producer_name, made.producer_version = step.producer_name, step.producer_version
-    _check(made)
+    check(made)
     return made
 
 
@@ -87,7 +85,7 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
     """One iteration: the step, whose states and token are the loop's, and the choice of the next token."""
     shared = [INPUT_IDS, *(spec.past for spec in signature.states), *(spec.present for spec in signature.states)]
     names = {name: INSIDE + name for name in shared}
-    nodes = [*_renamed(needed(graph.node, [LOGITS, *(s.present for s in signature.states)]), names), *choose.node]
+    nodes = [*renamed(needed(graph.node, [LOGITS, *(s.present for s in signature.states)]), names), *choose.node]
     made = {name for node in nodes for name in node.output}
     inside = [v for v in graph.value_info if v.name in made]
     inputs = {v.name: v for v in graph.input}
@@ -108,17 +106,6 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
     )
 
 
-def _renamed(nodes: Sequence[onnx.NodeProto], names: dict[str, str]) -> list[onnx.NodeProto]:
-    copies = []
-    for node in nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        for field in (copy.input, copy.output):
-            field[:] = [names.get(name, name) for name in field]
-        copies.append(copy)
-    return copies
-
-
 def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto:
     """The declaration for a batch of 1."""
     copy = onnx.ValueInfoProto()
@@ -128,15 +115,3 @@ def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto
         if dim.dim_param == BATCH:
             dim.dim_value = 1
     return copy
-
-
-def _check(model: onnx.ModelProto) -> None:
-    """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.graph.recording."""
-    checked = onnx.ModelProto()
-    checked.CopyFrom(model)
-    there = checked.graph.initializer
-    for i in reversed(range(len(there))):
-        if there[i].data_location == TensorProto.EXTERNAL:  # named, or in a file
-            checked.graph.input.append(helper.make_tensor_value_info(there[i].name, there[i].data_type, there[i].dims))
-            del there[i]
-    onnx.checker.check_model(checked, full_check=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
+from onnx import TensorProto, helper
 
 
 def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
@@ -22,3 +23,27 @@ def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
     kept = list(nodes)
     del graph.node[:]
     graph.node.extend(kept)
+
+
+def renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str]) -> list[onnx.NodeProto]:
+    """Copies of nodes whose tensors have other names where `names` says so; nodes inside of them stay as they are."""
+    copies = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for field in (copy.input, copy.output):
+            field[:] = [names.get(name, name) for name in field]
+        copies.append(copy)
+    return copies
+
+
+def check(model: onnx.ModelProto) -> None:
+    """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.graph.recording."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(model)
+    there = checked.graph.initializer
+    for i in reversed(range(len(there))):
+        if there[i].data_location == TensorProto.EXTERNAL:  # named, or in a file
+            checked.graph.input.append(helper.make_tensor_value_info(there[i].name, there[i].data_type, there[i].dims))
+            del there[i]
+    onnx.checker.check_model(checked, full_check=True)

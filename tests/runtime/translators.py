@@ -152,8 +152,18 @@ def step_model(seed: int = 0, cache: bool = False, **changes: Any) -> onnx.Model
     return _made(STEP % {**fields, "top_k": sig.top_k or 1}, sig, seed)
 
 
+def encoder_model(seed: int = 0, cache: bool = False, **changes: Any) -> onnx.ModelProto:
+    return _made(ENCODER, signature(cache, **changes).companion("encoder"), seed)
+
+
 def _made(text: str, sig: Signature, seed: int) -> onnx.ModelProto:
     graph = parser.parse_graph(text.replace("[B", f"[{sig.batch or 'B'}"))
+    known = {value.name for value in (*graph.input, *graph.output)} | weights(seed).keys()
+    for node in graph.node:  # names that are apart from those of a graph around it
+        for names in (node.input, node.output):
+            names[:] = [name if name in known else f"t.{name}" for name in names]
+    for tensor in graph.initializer:
+        tensor.name = f"t.{tensor.name}"
     used = {name for node in graph.node for name in node.input}
     graph.initializer.extend(numpy_helper.from_array(w, name) for name, w in weights(seed).items() if name in used)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -164,7 +174,7 @@ def _made(text: str, sig: Signature, seed: int) -> onnx.ModelProto:
 def save(folder: Path, seed: int = 0, cache: bool = False, edit: Edit | None = None, **changes: Any) -> Path:
     """Write both graphs into a folder → the step graph's path. `edit` may change the encoder's."""
     step = step_model(seed, cache, **changes)
-    encoder = _made(ENCODER, signature(cache, **changes).companion("encoder"), seed)
+    encoder = encoder_model(seed, cache, **changes)
     if edit is not None:
         edit(encoder)
     folder.mkdir(exist_ok=True)

@@ -1,29 +1,15 @@
-"""Beam search: the best hypotheses of a sentence go on side by side. runtimes/CONTRACT.md, "The search", defines it.
-
-Numbers alone: what a step gave goes in, and the rows of the step that go on come out, so that whoever has the states
-moves them. Several sentences are searched side by side, each at a length of its own.
-"""
+"""What a beam search is asked for, and what it gives; t2r_runtime.search does it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from t2r_runtime.checks import require_kind
 from t2r_runtime.errors import UserError
-from t2r_runtime.penalties import LARGEST_PENALTY, LONGEST_NGRAM, penalized
-from t2r_runtime.signature import Signature
-from t2r_runtime.states import LOGITS_ALONE, TOP_LOG
+from t2r_runtime.penalties import LARGEST_PENALTY, LONGEST_NGRAM
 
-MAX_TOKENS = 256  # of a translation, where nobody says more and the model has no fewer positions
 STEEPEST = 10.0  # the largest exponent of a length
-
-Array = NDArray[Any]
 
 
 class Translation(NamedTuple):
@@ -88,231 +74,10 @@ class Beam:
             ngram,
         )
 
-
-class Rules:
-    """A Beam for one model: what may be chosen, and how many of the largest logits are enough to choose from.
-
-    Raises:
-        UserError: a width above the vocabulary, more tokens than the model has positions, or none that may be chosen.
-    """
-
-    def __init__(self, beam: Beam, signature: Signature) -> None:
-        require_kind(beam, Beam, "a Beam")
-        assert signature.source is not None
-        self.beam = beam
-        self.start = np.array(signature.source.start_tokens, np.int64)
-        self.ends = np.array(signature.eos_tokens, np.int64)
-        self.banned = np.array(signature.source.banned_tokens, np.int64)
-        self.max_tokens = _longest(beam, signature, len(self.start))
-        vocabulary = signature.vocab_size
-        if beam.width > vocabulary:
-            raise UserError(f"a beam of at most the vocabulary, {vocabulary}", str(beam.width), "choose a smaller one")
-        if len({*self.ends.tolist(), *self.banned.tolist()}) == vocabulary:
-            raise UserError("a token that is neither an end nor banned", "none", "export the model again")
-        self.candidates = 1 if beam.width == 1 else max(2, 1 + len(self.ends)) * beam.width
-        enough = self.candidates + len(self.banned) + (len(self.ends) if beam.min_tokens else 0)
-        self.enough = min(enough, vocabulary)
-        self.looks_back = beam.repetition_penalty != 1 or beam.no_repeat_ngram > 0
-        few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not self.looks_back
-        self.wanted = TOP_LOG if few else LOGITS_ALONE  # the outputs of a step that the search reads
-
-    def choices(self, outputs: Sequence[Array], texts: Array, lengths: Array) -> tuple[Array, Array]:
-        """What may come next, with what it adds to a score.
-
-        Args:
-            outputs: those `wanted` of a step, of R rows.
-            texts: what each row has written (R, length or more). lengths: of each row (R,).
-
-        Returns:
-            What is added, float64 (R, C), largest first, and the tokens, int64 (R, C). -inf is never chosen.
-
-        Raises:
-            UserError: logits that are not finite.
-        """
-        if self.wanted is TOP_LOG:
-            logits, tokens, log_sums = outputs
-            _require_finite(log_sums)
-            added = logits.astype(np.float64) - log_sums[:, None]
-            if self.banned.size:
-                added[np.isin(tokens, self.banned)] = -np.inf
-            if (early := lengths < self.beam.min_tokens).any():
-                added[np.isin(tokens, self.ends) & early[:, None]] = -np.inf
-        else:
-            added, tokens = self._of_all(outputs[0], texts, lengths)
-        if self.beam.forced_end and self.ends.size and (last := lengths == self.max_tokens - 1).any():
-            added, tokens = added.copy(), tokens.copy()
-            added[last], tokens[last] = -np.inf, self.ends[0]
-            added[last, 0] = 0
-        return added, tokens
-
-    def _of_all(self, logits: Array, texts: Array, lengths: Array) -> tuple[Array, Array]:
-        """`choices` from logits (R, vocabulary): the `enough` largest of each row, of equals the lowest token first."""
-        greedy = self.beam.width == 1  # the penalties are then those of t2r_runtime.Sampling, on logits
-        log_sums = _log_sums(logits)
-        values = logits.astype(np.float64) - (0 if greedy else log_sums)
-        values[:, self.banned] = -np.inf
-        values[np.ix_(lengths < self.beam.min_tokens, self.ends)] = -np.inf
-        added, tokens = np.empty((len(values), self.enough)), np.empty((len(values), self.enough), np.int64)
-        for row, value in enumerate(values):
-            if self.looks_back:
-                text = np.concatenate([self.start, texts[row, : lengths[row]]])
-                value = penalized(value, text, self.beam.repetition_penalty, self.beam.no_repeat_ngram)
-            tokens[row] = _largest(value, self.enough)
-            added[row] = value[tokens[row]]
-        return (added - log_sums if greedy else added), tokens
-
-    def normalized(self, sum_of_logs: float, tokens: int) -> float:
-        """The score of so many tokens."""
-        return sum_of_logs / math.pow(tokens, self.beam.length_penalty)
-
-    def ended(self, finished: Sequence[Translation], best: float, tokens: int) -> bool:
-        """Whether a sentence is done, whose best hypothesis that goes on has that sum and so many tokens."""
-        if tokens == self.max_tokens or best == -np.inf:
-            return True
-        if len(finished) < self.beam.width:
-            return False
-        if self.beam.width == 1 or self.beam.early_stopping is True:
-            return True
-        never = self.beam.early_stopping == "never" and self.beam.length_penalty > 0
-        return self.normalized(best, self.max_tokens if never else tokens) <= finished[-1].score
-
-
-@dataclass
-class Sentence:
-    """A source that is being translated, and what is finished of it, best first."""
-
-    handle: int
-    source_length: int
-    finished: list[Translation] = field(default_factory=list)
-
-
-class Search:
-    """Sentences side by side, S of them with R hypotheses each: rows of a step, those of one sentence together.
-
-    A search starts with one empty hypothesis a sentence.
-    """
-
-    def __init__(self, rules: Rules, sentences: Sequence[Sentence]) -> None:
-        self.rules, self.sentences = rules, list(sentences)
-        self.sums = np.zeros((len(self.sentences), 1))  # of log-probabilities (S, R)
-        self.texts = np.zeros((len(self.sentences), 1, 16), np.int64)  # with room behind the first `lengths`
-        self.lengths = np.zeros(len(self.sentences), np.int64)  # tokens of each sentence's hypotheses
-
     @property
-    def newest(self) -> NDArray[np.int64]:
-        """The last token of each row, which no step has read (S · R,)."""
-        return np.asarray(self.texts[np.arange(len(self.sentences)), :, self.lengths - 1]).reshape(-1)
-
-    def advance(self, outputs: Sequence[Array]) -> tuple[NDArray[np.int64], list[bool]]:
-        """One more token for every hypothesis; of each sentence, the best `width` go on.
-
-        Args:
-            outputs: those that `rules.wanted` names, of a step that has read `newest`.
-
-        Returns:
-            The rows of that step from which hypotheses go on (S, width), and which sentences are done.
-        """
-        rules, width = self.rules, self.rules.beam.width
-        count, rows = self.sums.shape
-        texts = self.texts.reshape(count * rows, -1)
-        added, tokens = rules.choices(outputs, texts, self.lengths.repeat(rows))
-        sums = (self.sums.reshape(-1, 1) + added).reshape(count, -1)
-        best = _first(sums, rules.candidates)
-        sums, parents = _taken(sums, best), np.maximum(best, 0) // added.shape[1]
-        tokens = _taken(tokens.reshape(count, -1), best)
-        length = self.lengths + 1
-        ends = np.isin(tokens, rules.ends) | (length == rules.max_tokens)[:, None]
-        for sentence, place in np.argwhere(ends[:, :width] & (sums[:, :width] > -np.inf)).tolist():
-            before = self.texts[sentence, parents[sentence, place], : length[sentence] - 1].tolist()
-            self._finish(sentence, [*before, int(tokens[sentence, place])], float(sums[sentence, place]))
-        sums = np.where(ends, -np.inf, sums)
-        going = _first(sums, width)
-        self.sums, parents, tokens = _taken(sums, going), _taken(parents, going), _taken(tokens, going)
-        each = np.arange(count)
-        self.texts = _with_room(self.texts[each[:, None], parents], int(length.max()))
-        self.texts[each, :, self.lengths] = tokens
-        self.lengths = length
-        done = [
-            rules.ended(sentence.finished, float(self.sums[place, 0]), int(length[place]))
-            for place, sentence in enumerate(self.sentences)
-        ]
-        return each[:, None] * rows + parents, done
-
-    def keep(self, places: Sequence[int]) -> None:
-        """Go on with these sentences alone."""
-        self.sentences = [self.sentences[place] for place in places]
-        self.sums, self.texts, self.lengths = self.sums[places], self.texts[places], self.lengths[places]
-
-    def join(self, other: Search) -> None:
-        """Go on with another's sentences too, below these; all have `width` hypotheses."""
-        room = max(self.texts.shape[2], other.texts.shape[2])
-        self.texts = np.concatenate([_with_room(search.texts, room) for search in (self, other)])
-        self.sums = np.concatenate([self.sums, other.sums])
-        self.lengths = np.concatenate([self.lengths, other.lengths])
-        self.sentences += other.sentences
-
-    def _finish(self, place: int, tokens: list[int], sum_of_logs: float) -> None:
-        finished = self.sentences[place].finished
-        finished.append(Translation(tokens, self.rules.normalized(sum_of_logs, len(tokens))))
-        finished.sort(key=lambda one: -one.score)
-        del finished[self.rules.beam.width :]
-
-
-def _longest(beam: Beam, signature: Signature, start: int) -> int:
-    """`max_tokens`; the last of them is not read, so that a model with P positions has one more than it reads."""
-    most = None if signature.reach is None else signature.reach - start + 1
-    if most is not None and most < (beam.max_tokens or 1):
-        raise UserError(
-            f"max_tokens of at most {max(most, 0)}: this model's positions end at {signature.reach}",
-            str(beam.max_tokens or 1),
-            "ask for fewer, or export with --past-end clamp or wrap:N",
-        )
-    return beam.max_tokens or min(MAX_TOKENS, MAX_TOKENS if most is None else most)
-
-
-def _first(values: Array, count: int) -> Array:
-    """Places of the `count` largest in each row, largest first, of equals the first; all if there are no more.
-
-    Where there are fewer, places of the first are repeated, and `_taken` says that nothing is there.
-    """
-    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    return np.pad(order, ((0, 0), (0, count - order.shape[1])), constant_values=-1)
-
-
-def _taken(values: Array, places: Array) -> Array:
-    """Values at `places` of each row; where there is none, -inf or 0."""
-    found = np.take_along_axis(values, np.maximum(places, 0), axis=1)
-    if (places < 0).any():
-        found[places < 0] = -np.inf if values.dtype.kind == "f" else 0
-    return found
-
-
-def _largest(values: Array, count: int) -> Array:
-    """Places of the `count` largest of (N,), largest first, of equals the first."""
-    if count == 1:
-        return np.array([np.argmax(values)])
-    edge = np.partition(values, values.size - count)[values.size - count]
-    places = np.flatnonzero(values >= edge)
-    return np.asarray(places[np.argsort(-values[places], kind="stable")[:count]])
-
-
-def _with_room(texts: Array, length: int) -> Array:
-    """Texts with room for `length` tokens, or for twice as many."""
-    room = texts.shape[2]
-    return texts if length <= room else np.pad(texts, ((0, 0), (0, 0), (0, max(length, 2 * room) - room)))
-
-
-def _log_sums(logits: Array) -> Array:
-    """log Σ exp of each row, float64 (R, 1)."""
-    largest = logits.max(axis=1, keepdims=True)
-    _require_finite(largest)
-    sums = np.exp(logits - largest).sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.asarray(largest + np.log(sums))
-
-
-def _require_finite(values: Array) -> None:
-    if not np.isfinite(values).all():
-        raise UserError("finite logits", "others", "check the graph with t2r verify")
+    def looks_back(self) -> bool:
+        """Whether a choice depends on what has occurred before."""
+        return self.repetition_penalty != 1 or self.no_repeat_ngram > 0
 
 
 def _is_number(value: object) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.beam import Rules, Search, Sentence, Translation
+from t2r_runtime.beam import Translation
+from t2r_runtime.search import Rules, Search, Sentence
 from t2r_runtime.session import Graph
 from t2r_runtime.states import States
 

@@ -24,12 +24,14 @@ STEP = "step"  # the role of a graph that reads one token of each sequence
 PREFILL = "prefill"  # of one that reads many at once
 GENERATE = "generate"  # of one that chooses tokens and reads them by itself
 ENCODER = "encoder"  # of one that reads a source, and gives what a translation of it needs
-COMPANIONS = (PREFILL, GENERATE, ENCODER)
+BEAM = "beam"  # of one that reads a source, and searches its translation by itself
+COMPANIONS = (PREFILL, GENERATE, ENCODER, BEAM)
 ROLES = {  # as messages call them
     STEP: "step graph",
     PREFILL: "prefill graph",
     GENERATE: "generation graph",
     ENCODER: "encoder graph",
+    BEAM: "beam graph",
 }
 INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefill graph
 LOGITS = "logits"  # float32 (B, vocabulary)
@@ -197,9 +199,9 @@ class Signature:
         """The signature of the step graph's companion of that role.
 
         The same but for the role; it names no graphs, and holds no tokenizer and no chat template, which the step graph
-        does. A generation graph has no `top_k` outputs, and its states have a batch of 1.
+        does. A generation graph and a beam graph have no `top_k` outputs; the states of the former have a batch of 1.
         """
-        top_k = None if role == GENERATE else self.top_k
+        top_k = None if role in (GENERATE, BEAM) else self.top_k
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
         return replace(self, role=role, graphs={}, tokenizer=None, chat_template=None, top_k=top_k, source=source)
 
@@ -367,7 +369,7 @@ def _malformed(signature: Signature) -> list[str]:
     if not problems and signature.source is not None:
         chained = [spec.name for spec in signature.chained]
         problems = signature.source.problems(signature.vocab_size, chained, MAX_VOCABULARY)
-    elif not problems and (signature.constant or signature.role == ENCODER):
+    elif not problems and (signature.constant or signature.role in (ENCODER, BEAM)):
         problems = ["a translator's states or role, without its keys"]
     return problems
 

@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
-from t2r_runtime.beam import Beam, Rules, Translation
+from t2r_runtime.beam import Beam, Translation
 from t2r_runtime.checks import array_of, listed
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.interface import check_states
+from t2r_runtime.interface import GENERATED, SCORES, beam_feeds, check_states
 from t2r_runtime.sampling import Sampling
+from t2r_runtime.search import Rules
 from t2r_runtime.sentences import Sentences
 from t2r_runtime.signature import (
+    BEAM,
     COMPANIONS,
     ENCODER,
     MAX_STATE_BYTES,
@@ -170,6 +172,34 @@ class Translator:
         if isinstance(sources, str | bytes) or not isinstance(sources, Iterable):
             raise UserError("sources that can be iterated", printable(repr(sources), 100), "give a list")
         return self._translations(iter(sources), Sentences(self._graph, rules), batch)
+
+    @property
+    def has_beam_graph(self) -> bool:
+        """Whether `search` is one run of a graph."""
+        return BEAM in self._graph.companions
+
+    def search(self, source: ArrayLike, beam: Beam = Beam()) -> list[Translation]:
+        """The n best translations of one source, in one run of the beam graph: those that `translate` gives.
+
+        Raises:
+            UserError: as for `translate`; no beam graph, or a penalty, which it does not have.
+        """
+        rules, ids = Rules(beam, self.signature), self.checked(source)
+        if not self.has_beam_graph:
+            raise UserError("a translator with a beam graph", "one without", "export with --beam, or use translate")
+        if beam.looks_back:
+            raise UserError("a beam without penalties for a beam graph", repr(beam), "use translate")
+        self.signature.require_memory(beam.width, self._graph.max_state_bytes, ids.size)
+        session = self._graph.companions[BEAM]()
+        try:
+            feeds = {SOURCE_IDS: ids[None], **beam_feeds(beam, rules.max_tokens)}
+            tokens, scores = map(np.asarray, session.run([GENERATED, SCORES], feeds))
+        except Exception as error:  # ONNX Runtime's errors have no common base below Exception
+            raise UserError("the beam graph to run", printable(error), "export the model again") from error
+        if not scores.size:
+            raise UserError("finite logits", "others", "check the graph with t2r verify")
+        found = zip(tokens.tolist(), scores.tolist(), strict=True)
+        return [Translation([token for token in row if token >= 0], score) for row, score in found][: beam.n_best]
 
     def checked(self, source: ArrayLike) -> NDArray[np.int64]:
         """A source's tokens (M,).
