@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from t2r_export.cli.output import json_option, note_each, shorter, show, table
 from t2r_export.cli.past_end import option as past_end_option
+from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, LENGTH, PARTS, SEPARATOR, Shares, usual_length
-from t2r_export.paths import existing_model
+from t2r_export.paths import existing_graph, existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
+GRAPHS = (".onnx", ".ort")
 
 
 @click.command("evaluate")
@@ -44,6 +47,14 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Largest number of windows per length; 0 is all.",
 )
+@click.option("--bleu", is_flag=True, help="Translate the sources of TEXT, and compare with its translations.")
+@click.option(
+    "--beam",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Width of the beam for --bleu, of an exported graph; 1 is greedy.",
+)
 @past_end_option
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
 @json_option
@@ -56,6 +67,8 @@ def command(
     test_share: float,
     separator: str,
     windows: int,
+    bleu: bool,
+    beam: int,
     past_end: str,
     device: str,
     as_json: bool,
@@ -64,7 +77,14 @@ def command(
 
     The last quarter of the windows is shown beside the whole: a model that was trained on short windows may be lost
     there.
+
+    A translator is measured on all of TEXT, a .tsv of pairs, per token of their translations; for --bleu, MODEL may be
+    its exported graph.
     """
+    if text.suffix == ".tsv":
+        return show_pairs(model, text, as_json, bleu=bleu, beam=beam, device=device)
+    if bleu or beam > 1:
+        raise UserError("pairs for --bleu and --beam", str(text), "give a .tsv of sources and translations")
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
         if min(sizes, default=1) < 1:
@@ -92,3 +112,22 @@ def command(
         {"model": model, "part": part, "lengths": found},
         table(rows, ["length", "nats/token", "perplexity", "its last quarter", "tokens"]),
     )
+
+
+def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
+    """What `command` does with a translator."""
+    (existing_graph if model.suffix in GRAPHS else existing_model)(model)
+    existing_file(pairs, "a file of pairs to measure on")
+
+    from t2r_export.evaluate_pairs import evaluate_pairs
+    from t2r_export.training.pairs import read_pairs
+
+    with progress("sentences translated", len(read_pairs(pairs)) if options["bleu"] else 0) as on_progress:
+        found = evaluate_pairs(model, pairs, on_progress=on_progress, **options)
+    note_each(found.notes)
+    lines = []
+    if (nats := found.text) is not None:
+        lines.append(f"{nats.nats:.4f} nats/token, perplexity {nats.perplexity:.2f}, {nats.tokens:,} tokens")
+    if (score := found.bleu) is not None:
+        lines.append(f"BLEU {score.score:.2f}, beam {score.beam}, {score.sentences:,} sentences  {score.signature}")
+    show(as_json, {"model": model, "pairs": pairs, "text": found.text, "bleu": found.bleu}, "\n".join(lines))

@@ -28,22 +28,26 @@ class Tokenizers:
     target: str | None
     source: str | None = None  # None: one for both
 
-    def encode(self, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[list[int]]]:
-        """Sources with the special tokens that their tokenizer puts around a text, targets without any.
+    def sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers, with the special tokens that the sources' tokenizer puts around a text.
 
         Raises:
             UserError: there is no tokenizer.
         """
-        if self.target is None:
+        return self._open(self.source or self.target).encode_documents(texts, special_tokens=True)
+
+    def targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token numbers without any special tokens. Raises as `sources`."""
+        return self._open(self.target).encode_documents(texts)
+
+    def _open(self, tokenizer: str | None) -> Tokenizer:
+        if tokenizer is None:
             raise UserError(
                 "a tokenizer in the checkpoint, to read pairs with",
                 "a checkpoint without one",
                 "import the model from a folder with a tokenizer",
             )
-        target = Tokenizer(self.target)
-        source = target if self.source is None else Tokenizer(self.source)
-        sources, targets = zip(*pairs, strict=True)
-        return source.encode_documents(sources, special_tokens=True), target.encode_documents(targets)
+        return Tokenizer(tokenizer)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ def tokenize_pairs(
         UserError: there is no tokenizer, a token outside the model's vocabulary, or nothing is left.
     """
     assert model.encoder is not None
-    sources, targets = tokenizers.encode(pairs)
+    texts = zip(*pairs, strict=True)
+    sources, targets = tokenizers.sources(next(texts)), tokenizers.targets(next(texts))
     targets = [[*model.start_tokens, *target, *model.eos_tokens[:1]] for target in targets]
     most_source = min(longest, model.encoder.max_positions or longest)
     most_target = min(longest, model.max_positions or longest)

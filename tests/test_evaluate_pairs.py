@@ -1,0 +1,120 @@
+"""Measuring a translator on pairs: translations are those of single steps, BLEU is sacrebleu's, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import small
+import texts
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import main
+from t2r_export.config.model import ModelConfig
+from t2r_export.evaluate_pairs import corpus_bleu, evaluate_pairs
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.greedy import translate
+from t2r_export.training.pairs import write_pairs
+from t2r_runtime.errors import UserError
+
+SOURCES = [[3, 1, 4], [4], [2, 2, 6, 1, 5, 3], [6, 1], [1, 4]]
+PAIRS = [("ab", "ba"), ("abc", "cba"), ("h", "h"), ("a b", "b a")]
+
+
+def config(**changes: object) -> ModelConfig:
+    base = small.translator(base="softmax", source_vocabulary=None)
+    changed = {
+        "vocab_size": len(texts.LETTERS) + 2,
+        "bos_token": None,
+        "eos_tokens": (texts.EOS, 7),
+        "start_tokens": (texts.BOS, 2),
+        "banned_tokens": (4,),
+        **changes,
+    }
+    return dataclasses.replace(base, **changed)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def alone(model: Transformer, source: list[int], longest: int) -> list[int]:
+    """One source's translation, token by token, in plain words."""
+    states = model.start(torch.tensor([source]), torch.tensor([len(source)]))
+    for token in model.config.start_tokens:
+        logits, states = model.step(torch.tensor([token]), states)
+    found: list[int] = []
+    while len(found) < longest:
+        allowed = [n for n in range(model.config.vocab_size) if n not in model.config.banned_tokens]
+        best = max(allowed, key=lambda n: float(logits[0, n]))
+        if best in model.config.eos_tokens:
+            break
+        found.append(best)
+        logits, states = model.step(torch.tensor([best]), states)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_translations_are_those_of_each_source_alone(seed: int) -> None:
+    model, done = small.model(config(), seed=seed), list[int]()
+    with torch.no_grad():
+        model.head.weight.mul_(4)  # so that other tokens than one are the likeliest
+    found = translate(model, SOURCES, 9, done.append)
+    assert found == [alone(model, source, 9) for source in SOURCES]
+    assert done == [5]
+
+
+def test_ends_bans_and_lengths_are_kept() -> None:
+    found = [row for seed in range(8) for row in translate(small.model(config(), seed=seed), SOURCES, 5)]
+    assert max(map(len, found)) == 5
+    assert not {4, 7, texts.EOS} & {token for row in found for token in row}
+    positions = small.model(config(max_positions=6, eos_tokens=(texts.EOS,), banned_tokens=(texts.EOS,)))
+    assert {len(row) for row in translate(positions, SOURCES)} == {5}  # the last of them is not read any more
+
+
+def test_bleu_is_sacrebleus() -> None:
+    texts_ = ["the hen ran to the hill", "a small red hen", "it was far away from here"]
+    same = corpus_bleu(texts_, texts_)
+    assert same.score == pytest.approx(100)
+    assert same.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    one = corpus_bleu(["the hen ran to a hill"], ["the hen ran to the hill"], beam=4)
+    # n-grams of 1 to 4: 5 of 6, 3 of 5, 2 of 4, 1 of 3, in equal lengths
+    assert one.score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert (one.sentences, one.beam) == (1, 4)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    checkpoint.save(tmp_path / "model.pt", small.model(config()), texts.tokenizer(), {"origin": "random"})
+    write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    return tmp_path / "model.pt"
+
+
+def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = model.with_name("pairs.tsv")
+    found = evaluate_pairs(model, pairs, bleu=True)
+    assert found.text is not None and found.bleu is not None
+    assert (found.text.tokens, found.bleu.sentences) == (sum(len(target) + 1 for _, target in PAIRS), 4)
+    assert main(["evaluate", str(model), str(pairs), "--bleu", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["text"]["nats"] == pytest.approx(found.text.nats)
+    assert shown["bleu"] == dataclasses.asdict(found.bleu)
+    assert main(["evaluate", str(model), str(pairs)]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"{found.text.nats:.4f} nats/token, perplexity {found.text.perplexity:.2f}, 13 tokens\n"
+    )
+
+
+def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    with pytest.raises(UserError, match="expected an exported graph and BLEU, for a beam; received .*model.pt"):
+        evaluate_pairs(model, pairs, bleu=True, beam=4)
+    with pytest.raises(UserError, match="a model.pt or a folder, for nats per token"):
+        evaluate_pairs(tmp_path / "graph.onnx", pairs)
+    texts.write_teacher(tmp_path / "decoder.pt")
+    with pytest.raises(UserError, match="a translator, to measure on pairs; received a decoder alone"):
+        evaluate_pairs(tmp_path / "decoder.pt", pairs)
+    text = texts.write_text(tmp_path / "text")
+    assert main(["evaluate", str(model), str(text), "--bleu"]) == 2
+    assert "expected pairs for --bleu and --beam" in capsys.readouterr().err
