@@ -1,7 +1,8 @@
 """The students of one or more builds as a table of Markdown: the figures in docs/quality.md.
 
-    python benchmarks/builds.py build/mixers build/hybrids [--sort] [--lengths 256,512,2048] [--untrained NAME,…]
-        [--plot students.svg] [--save benchmarks/results/NAME.json] [--page docs/quality.md]
+    python benchmarks/builds.py build/mixers build/hybrids [--sort nats|bytes] [--lengths 256,512,2048]
+        [--untrained NAME,…] [--windows 8,60+4,…] [--plot students.svg] [--save benchmarks/results/NAME.json]
+        [--page docs/quality.md]
 
 A build is a folder that `t2r build` has written. A line a student: how far above its teacher it is in nats per token
 (in windows as it was trained on, from the build's results.json), the bytes of a sequence's state, the tokens and
@@ -9,14 +10,17 @@ seconds of its training. A name with the ending -s1, -s2, … is another seed of
 the mean and, in brackets, the lowest and highest.
 
 `--lengths` reads the recipe's text in windows of each length and gives nats per token there (the teacher's first), and
-of the windows' last quarter in brackets. `--untrained` adds students as they were before any training. `--plot` draws
-nats against bytes of state; one that grows is drawn at its size after 256 tokens. `--save` keeps the table's cells, and
-`--page` puts it where a page says `<!-- table NAME.json students -->`; a test holds the two together.
+of the windows' last quarter in brackets; with 256 among them, what is above the teacher is measured there and now.
+`--untrained` adds students as they were before any training, `--windows` the teacher with a window and sinks of so many
+tokens in all layers, untrained. `--plot` draws nats against bytes of state; one that grows is drawn at its size after
+256 tokens. `--save` keeps the table's cells, and `--page` puts it where a page says
+`<!-- table NAME.json students -->`; a test holds the two together.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import statistics
@@ -28,7 +32,9 @@ from comparison.page import PLACE
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.recipe import data_folder
+from t2r_export.convert import convert
 from t2r_export.training.data import read_corpus
 from t2r_export.training.drawing import drawing
 from t2r_export.training.evaluate import evaluate_lengths
@@ -61,32 +67,65 @@ class Line:
         return [self.name, f"{self.gap:+.3f}{spread}", size, *trained, *map(_nats, self.lengths)]
 
 
-def add_lines(found: dict[str, Line], work: Path, untrained: list[str], lengths: list[int], text: Path) -> None:
-    """A line for each student of a build; a seed of one that is there joins it."""
+@dataclass(frozen=True)
+class Reading:
+    """What students are read on, and what their teacher has there."""
+
+    text: Path
+    lengths: list[int]
+    teacher: Checkpoint
+    own: list[tuple[float, float]]  # the teacher's nats at each length, as a line has them
+
+    def gap(self, at: list[tuple[float, float]]) -> float | None:
+        """Nats above the teacher in windows as trained on, where those are among the lengths."""
+        if TRAINED not in self.lengths:
+            return None
+        place = self.lengths.index(TRAINED)
+        return at[place][0] - self.own[place][0]
+
+
+def add_lines(found: dict[str, Line], work: Path, untrained: list[str], reading: Reading) -> dict[str, Line]:
+    """`found` with a line for each student of a build; a seed of one that is there joins it."""
     results: list[dict[str, Any]] = json.loads((work / "results.json").read_text(encoding="utf-8"))
     for row in results:
-        gap, path = row["student_nats"] - row["teacher_nats"], work / row["path"]
-        name = SEED.sub("", row["name"])
-        if name in found:
-            found[name].gaps.append(gap)
+        gap, loaded = row["student_nats"] - row["teacher_nats"], checkpoint.load(work / row["path"])
+        line = _line(SEED.sub("", row["name"]), loaded, reading, gap, row["tokens"], row["seconds"])
+        if line.name in found:
+            found[line.name].gaps += line.gaps
         else:
-            found[name] = _line(name, path, lengths, text, [gap], row["tokens"], row["seconds"])
+            found[line.name] = line
     for name in untrained:
         start = work / f"{name}.converted.pt"
         if start.exists():
-            line = _line(f"{name}{UNTRAINED}", start, lengths, text, [], 0, 0)
-            line.gaps = [_nats_at(checkpoint.load(start), [TRAINED], text)[0][0] - results[0]["teacher_nats"]]
-            found[line.name] = line
+            loaded = checkpoint.load(start)
+            gap = _nats_at(loaded, [TRAINED], reading.text)[0][0] - results[0]["teacher_nats"]
+            found[f"{name}{UNTRAINED}"] = _line(f"{name}{UNTRAINED}", loaded, reading, gap)
+    return found
+
+
+def windows_untrained(sizes: list[str], reading: Reading) -> list[Line]:
+    """A line for each window `W` or `W+sinks` in all layers of the teacher."""
+    lines = []
+    for size in sizes:
+        window, _, sinks = size.partition("+")
+        model = convert(reading.teacher.model, WindowConfig(int(window), int(sinks or 0)))
+        name = f"window of {window}{f' and {sinks} sinks' if sinks else ''}{UNTRAINED}"
+        lines.append(_line(name, dataclasses.replace(reading.teacher, model=model), reading, None))
+    return lines
 
 
 def _line(
-    name: str, path: Path, lengths: list[int], text: Path, gaps: list[float], tokens: int, seconds: float
+    name: str, loaded: Checkpoint, reading: Reading, gap: float | None, tokens: int = 0, seconds: float = 0
 ) -> Line:
-    loaded = checkpoint.load(path)
     states = loaded.model.state_spec()
     size = sum(spec.bytes(length=TRAINED) for spec in states)
     grows = any(spec.grows for spec in states)
-    return Line(name, gaps, size, grows, tokens, seconds, _nats_at(loaded, lengths, text))
+    at = _nats_at(loaded, reading.lengths, reading.text)
+    measured = reading.gap(at)
+    gap = gap if measured is None else measured
+    if gap is None:
+        raise SystemExit(f"--windows needs {TRAINED} among --lengths")
+    return Line(name, [gap], size, grows, tokens, seconds, at)
 
 
 def _nats_at(loaded: Checkpoint, lengths: list[int], text: Path) -> list[tuple[float, float]]:
@@ -143,9 +182,10 @@ def draw(lines: list[Line], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("builds", type=Path, nargs="+")
-    parser.add_argument("--sort", action="store_true", help="the nearest to the teacher first")
+    parser.add_argument("--sort", choices=["nats", "bytes"], help="the nearest to the teacher, or the smallest, first")
     parser.add_argument("--lengths", default="")
     parser.add_argument("--untrained", default="")
+    parser.add_argument("--windows", default="", help="untrained windows to add: W or W+SINKS")
     parser.add_argument("--only", default="", help="names of students; default: all")
     parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
@@ -154,15 +194,19 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     lengths = [int(part) for part in filter(None, options.lengths.split(","))]
-    untrained, only = (list(filter(None, part.split(","))) for part in (options.untrained, options.only))
+    untrained, only, windows = (
+        list(filter(None, part.split(","))) for part in (options.untrained, options.only, options.windows)
+    )
+    teacher = checkpoint.load(options.teacher)
+    reading = Reading(options.text, lengths, teacher, _nats_at(teacher, lengths, options.text))
     found: dict[str, Line] = {}
     for work in options.builds:
-        add_lines(found, work, untrained, lengths, options.text)
+        add_lines(found, work, untrained, reading)
     lines = [line for line in found.values() if not only or line.name.removesuffix(UNTRAINED) in (*only, *untrained)]
+    lines += windows_untrained(windows, reading)
     if options.sort:
-        lines.sort(key=lambda line: line.gap)
-    teacher = _nats_at(checkpoint.load(options.teacher), lengths, options.text) if lengths else []
-    made = students(lines, lengths, teacher)
+        lines.sort(key=lambda line: line.gap if options.sort == "nats" else line.bytes)
+    made = students(lines, lengths, reading.own)
     print(made.markdown())
     if options.save:
         keep(made, options.save, options.page)

@@ -74,10 +74,10 @@ class Entry:
 
     def config(self, units: int) -> ModelConfig:
         sizes = {name: number * units for name, number in self.grows.items()}
-        ours = {f.name for f in dataclasses.fields(ModelConfig)}
-        mixer = mixer_from_dict(self.mixer | {name: size for name, size in sizes.items() if name not in ours})
-        model: dict[str, Any] = {name: size for name, size in sizes.items() if name in ours}
-        return dataclasses.replace(MODEL, layers=(mixer,) * len(MODEL.layers), **model)
+        model: dict[str, Any] = {name: sizes.pop(name) for name in ("width",) if name in sizes}
+        heads: dict[str, Any] = {name: sizes.pop(name) for name in ("head_size",) if name in sizes}
+        layers = (mixer_from_dict(self.mixer | sizes),) * len(MODEL.layers)
+        return dataclasses.replace(MODEL.with_attention(**heads), layers=layers, **model)
 
 
 ENTRIES = {
@@ -93,6 +93,13 @@ ENTRIES = {
     ),
     "linear gated": Entry(
         {"kind": "linear", "update_rule": "gated", "gate": "data"}, {"feature_size": 1, "head_size": 1}
+    ),
+    "linear gated conv": Entry(
+        {"kind": "linear", "update_rule": "gated", "gate": "data", "conv": 4}, {"feature_size": 1, "head_size": 1}
+    ),
+    "linear relu gated delta": Entry(
+        {"kind": "linear", "update_rule": "gated_delta", "gate": "data", "normalizer": "rms_norm"},
+        {"feature_size": 1, "head_size": 1},
     ),
     "linear gated delta": Entry(
         {

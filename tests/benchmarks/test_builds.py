@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from builds import keep
+import small
+import texts
+from builds import Reading, add_lines, keep, windows_untrained
 from comparison.page import PLACE
 from comparison.tables import Table
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import WindowConfig
+from t2r_export.convert import convert
+from t2r_export.training.batch import window_batches
+from t2r_export.training.data import held_out_windows, read_corpus
+from t2r_export.training.evaluate import evaluate
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.name: path for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))}
@@ -48,3 +56,26 @@ def test_a_changed_number_is_seen(tmp_path: Path) -> None:
     assert page.read_text().endswith("<!-- end -->\n\nrest\n")
     assert not stale(place[0], result)
     assert stale(place[0].replace("1.234", "1.233"), result)
+
+
+def test_students_and_untrained_windows_are_measured_on_the_test_part(tmp_path: Path) -> None:
+    text = texts.write_text(tmp_path / "text", 900)
+    teacher = checkpoint.load(texts.write_teacher(tmp_path / "teacher.pt"))
+    test = window_batches(held_out_windows(read_corpus([text], teacher.tokenizer, teacher.config).test, 256))
+    own = evaluate(teacher.model, test).nats
+    reading = Reading(text, [256], teacher, [(own, own)])
+    plain, sinks = windows_untrained(["3", "4+2"], reading)
+    expected = evaluate(convert(teacher.model, WindowConfig(3, 0)), test).nats - own
+    assert (plain.name, sinks.name) == ("window of 3, untrained", "window of 4 and 2 sinks, untrained")
+    assert plain.gap == pytest.approx(expected)
+    assert expected != 0
+    token = 3 * 2 * small.G * small.V * 4  # bytes of keys and values, three layers
+    assert (plain.bytes, sinks.bytes) == (3 * token + 4, 6 * token + 4)
+    texts.write_student(tmp_path / "one.pt", mixer=WindowConfig(3, 0))
+    row = {"name": "one", "path": "one.pt", "teacher_nats": 1.0, "student_nats": 9.0, "tokens": 5, "seconds": 2}
+    (tmp_path / "results.json").write_text(json.dumps([row, {**row, "name": "one-s1"}]))
+    found = add_lines({}, tmp_path, [], reading)
+    assert [line.name for line in found.values()] == ["one"]
+    assert found["one"].gaps == pytest.approx([expected, expected])
+    recorded = add_lines({}, tmp_path, [], Reading(text, [], teacher, []))
+    assert recorded["one"].gaps == [8.0, 8.0]
