@@ -20,11 +20,12 @@ from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.reader import PARAMETERS
-from t2r_export.graph.recording import build_graph
+from t2r_export.graph.recording import build_encoder, build_graph
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
+from t2r_runtime.signature import BATCH, ENCODER, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
+from t2r_runtime.source import Source
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def export(
         UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
     """
     config, path = config or ExportConfig(), Path(path)
-    check_outputs(graph_outputs(path, config.companions))
+    companions = [*config.companions, *([ENCODER] if checkpoint.config.encoder is not None else [])]
+    check_outputs(graph_outputs(path, companions))
     bundle, report = build(checkpoint, config)
     files, signature = write(bundle, path, external_bytes)
     return replace(report, files=files, signature=signature)
@@ -72,6 +74,8 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         )
     states = model.state_spec()
     signature = _signature(checkpoint, model.config, states, folds, config)
+    if signature.source is not None:
+        _check_translator(config)
     if config.generate:
         check_signature(signature)
     if target.static:
@@ -83,6 +87,9 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     weights, companions = dict(ops.weights), {}
     if config.generate:
         companions[GENERATE] = generation_graph(step, signature)
+    if model.encoder is not None:
+        companions[ENCODER], ops = build_encoder(model, states, batch, target)
+        weights |= ops.weights
     if config.prefill:
         companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
         weights |= ops.weights
@@ -93,6 +100,21 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds)
 
 
+def _check_translator(config: ExportConfig) -> None:
+    """Refuse what a translator's graphs cannot be yet.
+
+    Raises:
+        UserError: such an option.
+    """
+    options = {
+        "--generate": config.generate,
+        "--state-layout packed": config.state_layout == "packed",
+        f"--target {config.target}": find(config.target).static,
+    }
+    if given := [name for name, chosen in options.items() if chosen]:
+        raise UserError("an option that a translator's graphs have", " and ".join(given), "leave it out")
+
+
 def _signature(
     checkpoint: Checkpoint,
     config: ModelConfig,
@@ -100,7 +122,11 @@ def _signature(
     folds: list[LayerFold],
     options: ExportConfig,
 ) -> Signature:
-    layers = tuple({**layer, "fold": f.status} for layer, f in zip(config.describe_layers(), folds, strict=True))
+    status = {(f.part, f.layer): f.status for f in folds}
+    layers = tuple(
+        {**layer, "fold": status["layers", n], **({"cross_fold": status["crosses", n]} if config.crosses else {})}
+        for n, layer in enumerate(config.describe_layers())
+    )
     return Signature(
         states=tuple(states),
         vocab_size=config.vocab_size,
@@ -120,4 +146,17 @@ def _signature(
         role=STEP,
         graphs={},
         chat_template=checkpoint.chat_template,
+        source=None if config.encoder is None else _source(checkpoint, config),
+    )
+
+
+def _source(checkpoint: Checkpoint, config: ModelConfig) -> Source:
+    assert config.encoder is not None
+    return Source(
+        start_states=(),
+        source_vocab_size=config.of_encoder().vocab_size,
+        source_tokenizer=None,
+        max_source=config.encoder.max_positions,
+        start_tokens=config.start_tokens,
+        banned_tokens=config.banned_tokens,
     )

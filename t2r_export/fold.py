@@ -14,13 +14,14 @@ import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.weights import assemble
+from t2r_export.config.mixers import MixerConfig
 from t2r_export.errors import CheckFailed
+from t2r_export.model.cross import CrossAttention
 from t2r_export.model.mixers.base import Mixer
 from t2r_export.model.positions import Rope
 from t2r_export.model.step import Step
@@ -41,10 +42,36 @@ class LayerFold:
     folded: bool
     reason: str | None  # why not, where not
     error: float | None  # relative, float64, where folded now
+    part: str = "layers"  # where it stands: the config's field, "layers", "crosses" or "encoder"
 
     @property
     def status(self) -> str:
         return "folded" if self.folded else f"not folded: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a mixer stands in a model, and what it is."""
+
+    part: str  # as LayerFold's
+    layer: int
+    mixer: Mixer
+    ropes: Sequence[Rope]
+    prefix: str  # of its weights' names
+
+
+def places(model: Transformer) -> list[Place]:
+    """Every mixer of a model: its layers', then those that look at the source, then the encoder's."""
+    found = [
+        Place(part, n, mixer, model.ropes, f"blocks.{n}.mixers.{i}.")
+        for i, part in enumerate(("layers", "crosses") if model.config.crosses else ("layers",))
+        for n, mixer in enumerate(block.mixers[i] for block in model.blocks)
+    ]
+    if model.encoder is not None:
+        ropes = model.encoder.ropes
+        mixers = [block.mixers[0] for block in model.encoder.blocks]
+        found += [Place("encoder", n, m, ropes, f"encoder.blocks.{n}.mixers.0.") for n, m in enumerate(mixers)]
+    return found
 
 
 def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
@@ -56,46 +83,58 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
     Raises:
         CheckFailed: a folded layer differs from the unfolded one by more than 1e-10 relative in float64.
     """
-    layers, report = list(model.config.layers), []
-    weights = model.state_dict()
+    report: list[LayerFold] = []
+    configs: dict[str, list[MixerConfig]] = {"layers": [], "crosses": [], "encoder": []}
+    weights, found = model.state_dict(), places(model)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = pool.map(_fold_layer, range(len(layers)), [b.mixers[0] for b in model.blocks], repeat(model.ropes))
-        for layer, (found, folded) in enumerate(made):
-            report.append(found)
+        for place, (done, folded) in zip(found, pool.map(_fold_layer, found), strict=True):
+            report.append(done)
+            configs[place.part].append(place.mixer.config if folded is None else folded.config)
             if folded is not None:
-                layers[layer] = folded.config
-                prefix = f"blocks.{layer}.mixers.0."
-                before = {name: weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-                after = {prefix + name: tensor for name, tensor in folded.state_dict().items()}
+                before = {name: weights.pop(name) for name in list(weights) if name.startswith(place.prefix)}
+                after = {place.prefix + name: tensor for name, tensor in folded.state_dict().items()}
                 weights |= {name: _kept(before.get(name), tensor) for name, tensor in after.items()}
-    config = dataclasses.replace(model.config, layers=tuple(layers))
+    encoder, (layers, crosses, encoders) = model.config.encoder, map(tuple, configs.values())
+    encoder = None if encoder is None else dataclasses.replace(encoder, layers=encoders)
+    config = dataclasses.replace(model.config, layers=layers, crosses=crosses, encoder=encoder)
     return assemble(config, weights), report
 
 
-def _fold_layer(layer: int, mixer: Mixer, ropes: Sequence[Rope]) -> tuple[LayerFold, Mixer | None]:
+def _fold_layer(place: Place) -> tuple[LayerFold, Mixer | None]:
     """What becomes of a layer, and its folded form where it is folded now."""
+    layer, mixer, part = place.layer, place.mixer, place.part
     kind, folded = mixer.config.kind, mixer.config.folded
     obstacle = None if folded else mixer.why_not_foldable()
     if folded or obstacle is not None:
-        return LayerFold(layer, kind, folded, obstacle, None), None
-    error = fold_error(mixer, ropes)
+        return LayerFold(layer, kind, folded, obstacle, None, part), None
+    error = fold_error(mixer, place.ropes)
     if not error <= FOLD_TOLERANCE:
-        raise CheckFailed(f"layer {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
-    return LayerFold(layer, kind, True, None, error), mixer.fold()
+        where = "layer" if part == "layers" else f"{part}, layer"
+        raise CheckFailed(f"{where} {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
+    return LayerFold(layer, kind, True, None, error, part), mixer.fold()
 
 
 @torch.no_grad()
 def fold_error(mixer: Mixer, ropes: Sequence[Rope] = ()) -> float:
     """Largest difference between a mixer and its folded form in float64, relative to the largest value of each
-    output and state, over 11 tokens of 3 sequences from a random state."""
+    output and state, over 11 tokens of 3 sequences from a random state, which a source of 11 tokens makes where the
+    mixer looks at one."""
     wide = copy.deepcopy(mixer).double()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3 * 11, wide.width, generator=generator).double()
-    state = {s.name: _random(s, generator) for s in wide.state_spec()}
-    step = Step(TorchOps(11, x), torch.randint(0, 100, (3,), generator=generator, dtype=torch.int32), ropes)
-    y, after = wide.sequence(x, state, step)
-    y_folded, after_folded = wide.fold().sequence(x, wide.fold_state(state), step)
-    after = wide.fold_state(after)
+    start = torch.randint(0, 100, (3,), generator=generator, dtype=torch.int32)
+    step = Step(TorchOps(11, x), start, ropes, lengths=torch.tensor([11, 4, 7]))
+    folded = wide.fold()
+    if isinstance(wide, CrossAttention):
+        assert isinstance(folded, CrossAttention)
+        state, state_folded = wide.read(x, step), folded.read(x, step)
+        y, y_folded = (made.sequence(x.flip(0), s, step)[0] for made, s in ((wide, state), (folded, state_folded)))
+        after, after_folded = state, state_folded
+    else:
+        state = {s.name: _random(s, generator) for s in wide.state_spec()}
+        y, after = wide.sequence(x, state, step)
+        y_folded, after_folded = folded.sequence(x, wide.fold_state(state), step)
+        after = wide.fold_state(after)
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
     tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
     errors = [(a - b).abs().max() / a.abs().max().clamp(min=tiny) for a, b in pairs]

@@ -22,7 +22,7 @@ from pathlib import Path
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replaceable, unwritable
 from t2r_runtime.refusals import require_graph
-from t2r_runtime.signature import ROLES, STEP
+from t2r_runtime.signature import ENCODER, ROLES, STEP
 
 DIGEST = 12  # hex digits in the name of a file that belongs to a graph
 MODELS = (".pt", ".onnx", ".ort", ".safetensors", ".gguf", ".npy")
@@ -89,9 +89,9 @@ def refuse_companions(out: Path, roles: Sequence[str]) -> None:
     """Raise if companions of these roles cannot lie beside `out`: an .ort shares its weights with no other graph."""
     if out.suffix == ".ort" and roles:
         raise UserError(
-            f"an .onnx, whose weights a {ROLES[roles[0]]} can share",
+            f"an .onnx, that shares its weights with the {ROLES[roles[0]]}",
             f"{out}",
-            f"export without --{roles[0]}, or write an .onnx",
+            "write an .onnx" if roles[0] == ENCODER else f"export without --{roles[0]}, or write an .onnx",
         )
 
 

@@ -42,7 +42,7 @@ from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import GENERATE, PREFILL, PREFIX, Signature
+from t2r_runtime.signature import ENCODER, GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
 
@@ -117,6 +117,8 @@ def _written(
 ) -> tuple[QuantizeReport, Signature]:
     """Quantize a bundle and write it; the report, and the step's signature."""
     refuse_companions(out, list(bundle.companions))
+    if check is not None and bundle.signature.source is not None:
+        raise UserError("no --check of a translator, which reads pairs", f"{check}", "use t2r evaluate on both graphs")
     before, had_prefill, quality = _weight_bytes(bundle.step), PREFILL in bundle.companions, None
     made = quantized(bundle, config, float32)
 
@@ -155,6 +157,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         )
     if programs(bundle.step):
         raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
+    if signature.source is not None and (chosen.calibrated or config.budget is not None):
+        raise UserError("a scheme that reads no text, for a translator", config.scheme, "choose w8, w4, int8 or fp16")
     calibration = _calibration(float32, signature, chosen, config)
     weights = dict(bundle.weights)
     if config.budget is not None:
@@ -167,6 +171,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
     companions = {}
     if PREFILL in bundle.companions and chosen.row_wise:
         companions[PREFILL] = _quantized(bundle.companions[PREFILL], weights, config, None, static)
+    if ENCODER in bundle.companions:
+        companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, None, static)
     if GENERATE in bundle.companions:
         companions[GENERATE] = generation_graph(step, signature)
     names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS, "budget"])

@@ -29,11 +29,13 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
+from t2r_export.proof.sources import source_errors
 from t2r_export.proof.tolerances import REFERENCES, Tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFILL
 from t2r_runtime.stepper import Stepper
+from t2r_runtime.translator import Translator
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 PIECE = 64  # tokens that the model reads at once where it is in float64, with states compared after the last
@@ -102,6 +104,8 @@ def verify(
         _generation_against_steps(checks, both, decoder)
     if signature.batch is None:
         _batch_against_single(checks, both)
+    if signature.source is not None and isinstance(decoder, Decoder):
+        _encoder_against_eager(checks, both, Translator(path, provider), bound)
     errors = [f.error for f in folds if f.error is not None]
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))
@@ -178,7 +182,7 @@ def _from_the_start(checks: Checks, both: SideBySide) -> None:
     """Many short texts from the initial states, where denominators are small and a guard is most likely to act."""
     batch = both.decoder.signature.batch or START_TEXTS
     for _ in range(math.ceil(START_TEXTS / batch)):
-        both.begin(both.model.init_state(batch))
+        both.begin(both.initial(batch))
         for ids in both.random_ids((both.room(0, START_TOKENS), batch)):
             both.step(ids)
     checks.add("from the start", *both.compared())
@@ -234,12 +238,20 @@ def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder
 def _batch_against_single(checks: Checks, both: SideBySide) -> None:
     """Three sequences together against each alone."""
     decoder, ids = both.decoder, both.random_ids((3, both.room(0, 32)))
-    decoder.reset(batch=3)
+    start = both.initial(3)
+    decoder.set_state(both.packed(start))
     together, states = decoder.prefill(ids.numpy()), decoder.state()
     worst = Errors()
     for row, alone in enumerate(ids.numpy()):
-        decoder.reset(batch=1)
+        decoder.set_state(both.packed({name: value[[row]] for name, value in start.items()}))
         difference = float(np.abs(decoder.prefill(alone[None])[0] - together[row]).max())
         ours = {name: value[[row]] for name, value in states.items()}
         worst = worst.or_worse(Errors(difference, state_error(decoder.state(), ours)))
-    checks.add("batch against single", worst, [Text(both.model.init_state(3), list(ids.T))])
+    checks.add("batch against single", worst, [Text(start, list(ids.T))])
+
+
+def _encoder_against_eager(checks: Checks, both: SideBySide, translator: Translator, bound: Tolerance) -> None:
+    """The encoder graph's states against the eager encoder's, and of a source alone against a batch's."""
+    against_eager, alone = source_errors(both, translator)
+    checks.made.append(Check("encoder graph against eager, states", against_eager, bound.states))
+    checks.made.append(Check("source alone against padded, states", alone, bound.states))

@@ -18,7 +18,20 @@ from t2r_export.graph.recorder import Value, value_info
 from t2r_export.graph.weights import refer, shape
 from t2r_export.model.transformer import Transformer
 from t2r_export.version import __version__
-from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PAST, PRESENT, TOP_LOGITS, TOP_TOKENS, StateSpec
+from t2r_runtime.signature import (
+    BATCH,
+    INPUT_IDS,
+    LOG_SUM,
+    LOGITS,
+    PAST,
+    PRESENT,
+    SOURCE_IDS,
+    SOURCE_LENGTH,
+    SOURCE_LENGTHS,
+    TOP_LOGITS,
+    TOP_TOKENS,
+    StateSpec,
+)
 
 DAMPING = 2**-4  # of φ(q): while z fits into float16, φ(q)·z does too where φ(q) sums to 16; less would round more
 
@@ -50,21 +63,40 @@ def build_graph(
         dims = tuple(batch if d == BATCH else d for d in spec.shape)
         past[spec.name] = Value(spec.past, spec.dtype, dims)
         inputs.append(past[spec.name])
-        if float16_safe and spec.dtype == "float32":
+        if float16_safe and spec.dtype == "float32" and not spec.constant:
             ops.low[spec.past] = Value(PAST + low_name(spec.name), "float32", dims)
     logits, present = model.run(ids, past, ops)
     results = {LOGITS: logits}
     if top_k is not None:
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
-    results |= {spec.present: present[spec.name] for spec in states}
+        if model.encoder is not None:  # a beam compares texts by probabilities
+            axis = ops.constant([-1], "int64")
+            results[LOG_SUM] = ops.emit("ReduceLogSumExp", [logits, axis], (batch,), keepdims=0)
+    results |= {spec.present: present[spec.name] for spec in states if not spec.constant}
     for name, after in ops.low_after.items():
         inputs.append(ops.low[name])
         results[PRESENT + ops.low[name].name.removeprefix(PAST)] = after
+    return _finished(inputs, results, ops, target), ops
+
+
+def build_encoder(
+    model: Transformer, states: Sequence[StateSpec], batch: int | str, target: Target
+) -> tuple[onnx.ModelProto, GraphOps]:
+    """What reads a source, as `build_graph`'s: source tokens and lengths to every constant state of a translator."""
+    ops = target.ops(model, batch, SOURCE_LENGTH)
+    inputs = [Value(SOURCE_IDS, "int64", (batch, SOURCE_LENGTH)), Value(SOURCE_LENGTHS, "int64", (batch,))]
+    made = model.encode(inputs[0], inputs[1], ops)
+    results = {spec.name: made[spec.name] for spec in states if spec.constant}
+    return _finished(inputs, results, ops, target), ops
+
+
+def _finished(inputs: list[Value], results: dict[str, Value], ops: GraphOps, target: Target) -> onnx.ModelProto:
+    """The checked message of what was recorded, its outputs under their names."""
     results = {name: ops.settled(value) for name, value in results.items()}
     outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
     ops.rename({value.name: name for name, value in results.items()})
     ops.prune([value.name for value in outputs])
-    return _checked(inputs, outputs, ops, target), ops
+    return _checked(inputs, outputs, ops, target)
 
 
 def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: Target) -> onnx.ModelProto:

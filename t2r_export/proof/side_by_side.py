@@ -18,6 +18,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.signature import StateSpec
 from t2r_runtime.stepper import Stepper
 
+SOURCE_TOKENS = 13  # of the longest random source
 PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every state is non-zero
 
 
@@ -64,6 +65,8 @@ class SideBySide:
 
     def restart(self, batch: int) -> None:
         """Put both sides at the start of a text, each into what it takes for that (B = batch)."""
+        if self.model.encoder is not None:
+            return self.begin(self.initial(batch))
         self.states = self.model.init_state(batch)
         self.texts.append(Text(self.states))
         self.decoder.reset(batch=batch)
@@ -114,6 +117,22 @@ class SideBySide:
         self.worst, self.texts = Errors(), []
         return worst, texts
 
+    def initial(self, batch: int) -> State[Tensor]:
+        """The states before a text: of a translator, of translations of random sources."""
+        if self.model.encoder is None:
+            return self.model.init_state(batch)
+        return self.model.start(*self.random_sources(batch))
+
+    def random_sources(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Tokens (B, M), int64, and lengths (B,): the first row full, the others shorter where they can be."""
+        encoder = self.model.encoder
+        assert encoder is not None
+        longest = min(SOURCE_TOKENS, encoder.config.max_positions or SOURCE_TOKENS)
+        lengths = torch.randint(1, longest + 1, (batch,), generator=self.generator)
+        lengths[0] = longest
+        shape = (batch, longest)
+        return torch.randint(0, encoder.config.vocab_size, shape, generator=self.generator), lengths
+
     def random_state(self, batch: int) -> State[Tensor]:
         """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.
 
@@ -121,7 +140,7 @@ class SideBySide:
         Of a model in float64, too, they are numbers of float32, which the graph can start from.
         """
         ids = self.random_ids((batch, self.prefix))
-        _, states = self.model.prefill(ids, self.model.init_state(batch))
+        _, states = self.model.prefill(ids, self.initial(batch))
         return {
             name: (value.float() * (0.5 + torch.rand(value.shape, generator=self.generator))).to(value.dtype)
             if value.is_floating_point()

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight, refer, values
-from t2r_runtime.signature import INPUT_IDS, LOGITS
+from t2r_runtime.signature import INPUT_IDS, LOGITS, SOURCE_IDS
 
 Tokens = npt.NDArray[np.int64]
 TABLE_ROWS = 4096  # of a table of tokens, rounded at a time
@@ -65,9 +65,12 @@ def projections(model: onnx.ModelProto) -> list[str]:
     return [node.name for node in model.graph.node if node.op_type in ("Gemm", "MatMul") and _is_matrix(weights, node)]
 
 
-def head(model: onnx.ModelProto) -> str:
-    """Name of the projection onto the vocabulary. A tied one is named for the embedding, so its output tells."""
+def head(model: onnx.ModelProto) -> str | None:
+    """Name of the projection onto the vocabulary. A tied one is named for the embedding, so its output tells. None: an
+    encoder, which has none."""
     made_by = {name: node for node in model.graph.node for name in node.output}
+    if LOGITS not in made_by:
+        return None
     node = made_by[LOGITS]
     while node.name not in projections(model):
         node = made_by[node.input[0]]
@@ -77,7 +80,7 @@ def head(model: onnx.ModelProto) -> str:
 def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
     """The node that looks a token up, with a table of its own: a tied head is quantized in another way."""
     gather: onnx.NodeProto = next(
-        node for node in model.graph.node if node.op_type == "Gather" and node.input[1] == INPUT_IDS
+        node for node in model.graph.node if node.op_type == "Gather" and node.input[1] in (INPUT_IDS, SOURCE_IDS)
     )
     name, weights = gather.input[0], initializers(model)
     if sum(name in node.input for node in model.graph.node) > 1:

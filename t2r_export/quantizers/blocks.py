@@ -45,7 +45,9 @@ def blocks(
             under the names by which the graph knows them; what is there already is not rounded again.
     """
     names, last, size = projections(model), head(model), config.block_size or BLOCK_SIZE
-    usual = dict.fromkeys(names, (scheme(config.scheme).bits, size)) | {last: (config.head_bits or HEAD_BITS, size)}
+    usual = dict.fromkeys(names, (scheme(config.scheme).bits, size))
+    if last is not None:
+        usual[last] = (config.head_bits or HEAD_BITS, size)
     _block_wise_projections(model, config, usual, weights)
     if config.embedding_bits == 4:
         _block_wise_table(model, config, weights)

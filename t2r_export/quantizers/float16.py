@@ -15,7 +15,7 @@ import onnx
 
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.quantizers.base import initializers, replace_initializers
-from t2r_runtime.signature import INPUT_IDS, PAST, POSITION
+from t2r_runtime.signature import INPUT_IDS, PAST, POSITION, SOURCE, SOURCE_IDS, SOURCE_LENGTHS
 
 
 def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
@@ -37,6 +37,7 @@ def float32_nodes(model: onnx.ModelProto) -> set[str]:
     """Names of the nodes that stay float32."""
     producers = {name: node for node in model.graph.node for name in node.output}
     kept = set(_after_states(model))
+    kept |= {node.name for node in model.graph.node if any(name.startswith(SOURCE) for name in node.output)}
     waiting = [node for node in model.graph.node if node.name in kept]
     while waiting:  # what a kept node reads, back to the projection that made it
         for name in waiting.pop().input:
@@ -49,12 +50,15 @@ def float32_nodes(model: onnx.ModelProto) -> set[str]:
 
 def _ends(node: onnx.NodeProto) -> bool:
     """Whether the walk from a state ends here: at a projection, or at a table of tokens or of positions."""
-    return node.op_type == "Gemm" or node.op_type == "Gather" and node.input[1] in (INPUT_IDS, PAST + POSITION)
+    return (
+        node.op_type == "Gemm" or node.op_type == "Gather" and node.input[1] in (INPUT_IDS, SOURCE_IDS, PAST + POSITION)
+    )
 
 
 def _after_states(model: onnx.ModelProto) -> Iterator[str]:
     """Nodes that compute with a state, up to the next projection."""
-    states = {i.name for i in model.graph.input if i.name.startswith(PAST)}
+    ids = (SOURCE_IDS, SOURCE_LENGTHS)
+    states = {i.name for i in model.graph.input if i.name.startswith((PAST, SOURCE)) and i.name not in ids}
     for node in model.graph.node:  # in topological order
         if states.intersection(node.input) and not _ends(node):
             states.update(node.output)

@@ -371,7 +371,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.ort", generate=True)
     assert str(caught.value) == (
-        "expected an .onnx, whose weights a generation graph can share; received "
+        "expected an .onnx, that shares its weights with the generation graph; received "
         f"{tmp_path / 'g.ort'}; export without --generate, or write an .onnx"
     )
     small.graph(tmp_path / "g.onnx", generate=True)

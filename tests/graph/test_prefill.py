@@ -293,7 +293,7 @@ def test_no_ort_with_it(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         small.graph(tmp_path / "g.ort", prefill=True)
     assert str(caught.value) == (
-        "expected an .onnx, whose weights a prefill graph can share; received "
+        "expected an .onnx, that shares its weights with the prefill graph; received "
         f"{tmp_path / 'g.ort'}; export without --prefill, or write an .onnx"
     )
     small.graph(tmp_path / "g.onnx", prefill=True)

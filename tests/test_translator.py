@@ -1,0 +1,159 @@
+"""A translator's way through: fold, export, the encoder's graph beside the step's, and faults that must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+
+import small
+from small import TRANSLATORS
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.export import ExportReport, export
+from t2r_export.fold import FOLD_TOLERANCE, fold, places
+from t2r_export.proof.report import Report
+from t2r_export.quantize import quantize
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import ENCODER
+from t2r_runtime.translator import Translator
+
+names = pytest.mark.parametrize("name", TRANSLATORS)
+STEPS = 30
+
+
+def graph(folder: Path, name: str = "cross_linear", **options: Any) -> tuple[Checkpoint, ExportReport, Path]:
+    path = folder / "g.onnx"
+    return *small.graph(path, f"translator_{name}", **options), path
+
+
+def encoder_file(path: Path) -> Path:
+    return path.with_name(Decoder(path).signature.graphs[ENCODER])
+
+
+@names
+@pytest.mark.parametrize("target", ["portable", "fused"])
+def test_the_graphs_are_the_model(name: str, target: str, tmp_path: Path) -> None:
+    made, _, path = graph(tmp_path, name, target=target, prefill=True, top_k=3)
+    report = small.proof(made, path, STEPS)
+    assert report.passed, report.checks
+    checks = {check.name for check in report.checks}
+    assert {"encoder graph against eager, states", "source alone against padded, states"} <= checks
+
+
+@torch.no_grad()
+@names
+def test_a_fold_changes_nothing(name: str) -> None:
+    made = small.model(TRANSLATORS[name]).double()
+    folded, report = fold(made.float())
+    assert [f.part for f in report] == [place.part for place in places(made)]
+    linear = [place.mixer.config.kind == "linear" for place in places(made)]
+    assert [f.folded for f in report] == linear
+    assert all(f.error <= FOLD_TOLERANCE for f in report if f.error is not None)
+    made, folded = made.double(), folded.double()
+    wanted, found = (m.prefill(small.ids(), m.start(*small.sources()))[0] for m in (made, folded))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_encoder_gives_is_a_source_of_the_step(tmp_path: Path) -> None:
+    """The contract by hand: encode, reset, read the start token, go on."""
+    made, report, path = graph(tmp_path, "cross_mixed")
+    signature = report.signature
+    assert signature.source is not None and signature.source.start_tokens == (3,)
+    source, lengths = small.sources(1, 5)
+    encoder, step = ort.InferenceSession(encoder_file(path)), ort.InferenceSession(path)
+    names = [output.name for output in encoder.get_outputs()]
+    states = dict(
+        zip(names, encoder.run(None, {"source_ids": source.numpy(), "source_lengths": lengths.numpy()}), strict=True)
+    )
+    assert sorted(names) == sorted(spec.name for spec in signature.constant)
+    fed = {s.past: np.full(s.dims(1), s.initial, s.dtype) for s in signature.chained}
+    logits = step.run(["logits"], {"input_ids": np.array([3]), **fed, **states})[0]
+    expected, _ = made.model.step(torch.tensor([3]), made.model.start(source, lengths))
+    np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("scheme, steps", [("int8", 8), ("w8", 8), ("w4", 8), ("fp16", 8)])
+def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
+    made, _, path = graph(tmp_path, prefill=True)
+    out = tmp_path / "q.onnx"
+    quantize(path, out, QuantizeConfig(scheme=scheme))
+    small.proof(made, out, steps)  # it runs, whatever so small a model loses
+    exact, rounded = (Translator(p).encode([[1, 2, 3], [4]]) for p in (path, out))
+    worst = max(
+        float(np.abs(exact[n] - rounded[n]).max() / np.abs(exact[n]).max()) for n in exact if n.startswith("source")
+    )
+    assert 0 < worst < 0.5
+
+
+# -- faults that a proof must find
+
+
+def swapped_layers(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [{"source_S.0": "source_S.1", "source_S.1": "source_S.0"}.get(n, n) for n in names]
+
+
+def swapped_rows(model: onnx.ModelProto) -> None:
+    """The first state with its rows in reverse."""
+    for node in model.graph.node:
+        node.output[:] = ["in_order" if n == "source_S.0" else n for n in node.output]
+    values = [("starts", [-1]), ("ends", [-(2**31)]), ("axes", [0]), ("steps", [-1])]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.array(v), n) for n, v in values)
+    model.graph.node.append(onnx.helper.make_node("Slice", ["in_order", *(n for n, _ in values)], ["source_S.0"]))
+
+
+def counted_padding(model: onnx.ModelProto) -> None:
+    """Behind a source's length one place is left out, and those after it are taken for tokens."""
+    for node in model.graph.node:
+        if node.op_type == "GreaterOrEqual":
+            node.op_type = "Equal"
+
+
+@pytest.mark.parametrize("fault", [swapped_layers, swapped_rows, counted_padding])
+def test_a_fault_in_the_encoder_is_found(fault: Callable[[onnx.ModelProto], None], tmp_path: Path) -> None:
+    failed = {check.name for check in broken(tmp_path, fault, encoder=True).checks if not check.passed}
+    assert "encoder graph against eager, states" in failed
+    assert ("source alone against padded, states" in failed) == (fault is not swapped_layers)
+
+
+def test_two_layers_that_take_each_others_source_are_found(tmp_path: Path) -> None:
+    assert not broken(tmp_path, swapped_layers, encoder=False).passed
+
+
+def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool) -> Report:
+    made, _, path = graph(folder)
+    file = encoder_file(path) if encoder else path
+    model = onnx.load(file, load_external_data=False)
+    fault(model)
+    onnx.save(model, file)
+    return small.proof(made, path, STEPS)
+
+
+# -- what cannot be
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"generate": True}, "an option that a translator's graphs have; received --generate"),
+        ({"state_layout": "packed"}, "received --state-layout packed"),
+        ({"target": "npu"}, "received --target npu"),
+    ],
+)
+def test_options_that_a_translator_does_not_have(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    made = small.checkpoint("translator_cross_linear")
+    with pytest.raises(UserError, match=message):
+        export(made, tmp_path / "g.onnx", ExportConfig(**options))
+    with pytest.raises(UserError, match="an .onnx, that shares its weights with the encoder graph"):
+        export(made, tmp_path / "g.ort", ExportConfig())
+    assert list(tmp_path.iterdir()) == []
