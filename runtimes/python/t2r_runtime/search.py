@@ -40,6 +40,7 @@ class Rules:
         self.start = np.array(signature.source.start_tokens, np.int64)
         self.ends = np.array(signature.eos_tokens, np.int64)
         self.banned = np.array(signature.source.banned_tokens, np.int64)
+        self.is_end, self.is_banned = (_among(tokens, signature.vocab_size) for tokens in (self.ends, self.banned))
         self.max_tokens = _longest(beam, signature, len(self.start))
         vocabulary = signature.vocab_size
         if beam.width > vocabulary:
@@ -68,15 +69,16 @@ class Rules:
         if self.wanted is TOP_LOG:
             logits, tokens, log_sums = outputs
             _require_finite(log_sums)
-            added = logits.astype(np.float64) - log_sums[:, None]
+            tokens = tokens[:, : self.enough]
+            added = np.subtract(logits[:, : self.enough], log_sums[:, None], dtype=np.float64)
             if self.banned.size:
-                added[np.isin(tokens, self.banned)] = -np.inf
-            if (early := lengths < self.beam.min_tokens).any():
-                added[np.isin(tokens, self.ends) & early[:, None]] = -np.inf
+                added[self.is_banned[tokens]] = -np.inf
+            if lengths.min() < self.beam.min_tokens:
+                added[self.is_end[tokens] & (lengths < self.beam.min_tokens)[:, None]] = -np.inf
         else:
             added, tokens = self._of_all(outputs[0], texts, lengths)
-        if self.beam.forced_end and self.ends.size and (last := lengths == self.max_tokens - 1).any():
-            added, tokens = added.copy(), tokens.copy()
+        if self.beam.forced_end and self.ends.size and lengths.max() == self.max_tokens - 1:
+            last, tokens = lengths == self.max_tokens - 1, tokens.copy()
             added[last], tokens[last] = -np.inf, self.ends[0]
             added[last, 0] = 0
         return added, tokens
@@ -130,14 +132,11 @@ class Search:
 
     def __init__(self, rules: Rules, sentences: Sequence[Sentence]) -> None:
         self.rules, self.sentences = rules, list(sentences)
-        self.sums = np.zeros((len(self.sentences), 1))  # of log-probabilities (S, R)
-        self.texts = np.zeros((len(self.sentences), 1, 16), np.int64)  # with room behind the first `lengths`
-        self.lengths = np.zeros(len(self.sentences), np.int64)  # tokens of each sentence's hypotheses
-
-    @property
-    def newest(self) -> NDArray[np.int64]:
-        """The last token of each row, which no step has read (S · R,)."""
-        return np.asarray(self.texts[np.arange(len(self.sentences)), :, self.lengths - 1]).reshape(-1)
+        count = len(self.sentences)
+        self.sums = np.zeros((count, 1))  # of log-probabilities (S, R), largest first
+        self.texts = np.zeros((count, 1, 16), np.int64)  # with room behind the first `lengths`
+        self.lengths = np.zeros(count, np.int64)  # tokens of each sentence's hypotheses
+        self.newest = np.zeros((count, 1), np.int64)  # the last token of each, which no step has read
 
     def advance(self, outputs: Sequence[Array]) -> tuple[NDArray[np.int64], list[bool]]:
         """One more token for every hypothesis; of each sentence, the best `width` go on.
@@ -149,35 +148,35 @@ class Search:
             The rows of that step from which hypotheses go on (S, width), and which sentences are done.
         """
         rules, width = self.rules, self.rules.beam.width
-        count, rows = self.sums.shape
-        texts = self.texts.reshape(count * rows, -1)
-        added, tokens = rules.choices(outputs, texts, self.lengths.repeat(rows))
+        count, hypotheses = self.sums.shape
+        texts = self.texts.reshape(count * hypotheses, -1)
+        added, tokens = rules.choices(outputs, texts, self.lengths.repeat(hypotheses))
         sums = (self.sums.reshape(-1, 1) + added).reshape(count, -1)
-        best = _first(sums, rules.candidates)
-        sums, parents = _taken(sums, best), np.maximum(best, 0) // added.shape[1]
-        tokens = _taken(tokens.reshape(count, -1), best)
-        length = self.lengths + 1
-        ends = np.isin(tokens, rules.ends) | (length == rules.max_tokens)[:, None]
-        for sentence, place in np.argwhere(ends[:, :width] & (sums[:, :width] > -np.inf)).tolist():
-            before = self.texts[sentence, parents[sentence, place], : length[sentence] - 1].tolist()
-            self._finish(sentence, [*before, int(tokens[sentence, place])], float(sums[sentence, place]))
-        sums = np.where(ends, -np.inf, sums)
-        going = _first(sums, width)
-        self.sums, parents, tokens = _taken(sums, going), _taken(parents, going), _taken(tokens, going)
-        each = np.arange(count)
-        self.texts = _with_room(self.texts[each[:, None], parents], int(length.max()))
-        self.texts[each, :, self.lengths] = tokens
-        self.lengths = length
-        done = [
-            rules.ended(sentence.finished, float(self.sums[place, 0]), int(length[place]))
-            for place, sentence in enumerate(self.sentences)
-        ]
-        return each[:, None] * rows + parents, done
+        # candidates by their places among all, which tell the row too
+        places = np.argsort(-sums, axis=1, kind="stable")[:, : rules.candidates]
+        places += (np.arange(count) * sums.shape[1])[:, None]
+        sums, tokens, rows = sums.take(places), tokens.take(places), places // added.shape[1]
+        before, length = self.lengths, self.lengths + 1
+        ends = rules.is_end[tokens] | (length == rules.max_tokens)[:, None]
+        if ends.any():
+            for sentence, place in np.argwhere(ends[:, :width] & (sums[:, :width] > -np.inf)).tolist():
+                text = texts[rows[sentence, place], : before[sentence]].tolist()
+                self._finish(sentence, [*text, int(tokens[sentence, place])], float(sums[sentence, place]))
+            sums[ends] = -np.inf
+            going = np.argsort(ends, axis=1, kind="stable")[:, :width]  # those that do not end, in their order
+            going += (np.arange(count) * ends.shape[1])[:, None]
+            sums, tokens, rows = sums.take(going), tokens.take(going), rows.take(going)
+        self.sums, self.newest, rows = sums[:, :width], tokens[:, :width], rows[:, :width]
+        self.texts, self.lengths = _with_room(texts[rows], int(length.max())), length
+        self.texts[np.arange(count), :, before] = self.newest
+        best = zip(self.sentences, self.sums[:, 0].tolist(), length.tolist(), strict=True)
+        return rows, [rules.ended(sentence.finished, *sum_and_length) for sentence, *sum_and_length in best]
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with these sentences alone."""
         self.sentences = [self.sentences[place] for place in places]
-        self.sums, self.texts, self.lengths = self.sums[places], self.texts[places], self.lengths[places]
+        self.sums, self.texts = self.sums[places], self.texts[places]
+        self.lengths, self.newest = self.lengths[places], self.newest[places]
 
     def join(self, other: Search) -> None:
         """Go on with another's sentences too, below these; all have `width` hypotheses."""
@@ -185,6 +184,7 @@ class Search:
         self.texts = np.concatenate([_with_room(search.texts, room) for search in (self, other)])
         self.sums = np.concatenate([self.sums, other.sums])
         self.lengths = np.concatenate([self.lengths, other.lengths])
+        self.newest = np.concatenate([self.newest, other.newest])
         self.sentences += other.sentences
 
     def _finish(self, place: int, tokens: list[int], sum_of_logs: float) -> None:
@@ -206,21 +206,11 @@ def _longest(beam: Beam, signature: Signature, start: int) -> int:
     return beam.max_tokens or min(MAX_TOKENS, MAX_TOKENS if most is None else most)
 
 
-def _first(values: Array, count: int) -> Array:
-    """Places of the `count` largest in each row, largest first, of equals the first; all if there are no more.
-
-    Where there are fewer, places of the first are repeated, and `_taken` says that nothing is there.
-    """
-    order = np.argsort(-values, axis=1, kind="stable")[:, :count]
-    return np.pad(order, ((0, 0), (0, count - order.shape[1])), constant_values=-1)
-
-
-def _taken(values: Array, places: Array) -> Array:
-    """Values at `places` of each row; where there is none, -inf or 0."""
-    found = np.take_along_axis(values, np.maximum(places, 0), axis=1)
-    if (places < 0).any():
-        found[places < 0] = -np.inf if values.dtype.kind == "f" else 0
-    return found
+def _among(tokens: Array, vocabulary: int) -> NDArray[np.bool_]:
+    """Of each token whether it is one of these (vocabulary,)."""
+    table = np.zeros(vocabulary, bool)
+    table[tokens] = True
+    return table
 
 
 def _largest(values: Array, count: int) -> Array:
@@ -247,5 +237,5 @@ def _log_sums(logits: Array) -> Array:
 
 
 def _require_finite(values: Array) -> None:
-    if not np.isfinite(values).all():
+    if not math.isfinite(values.sum()):
         raise UserError("finite logits", "others", "check the graph with t2r verify")

@@ -51,9 +51,9 @@ class Sentences:
         parts: list[Part] = []
         whole = not entering  # nobody comes or goes
         done: dict[int, list[Translation]] = {}
-        for search, read in ((self._search, self._read), (self._enter(entering), lambda: self._start(states))):
-            if not search.sentences:
-                continue
+        both = [(self._search, self._read)] if self._search.sentences else []
+        both += [(self._enter(entering), lambda: self._start(states))] if entering else []
+        for search, read in both:
             from_states, outputs = read()
             rows, ended = search.advance(outputs)
             for sentence in (one for one, over in zip(search.sentences, ended, strict=True) if over):
@@ -74,7 +74,7 @@ class Sentences:
 
     def _read(self) -> tuple[States, list[Array]]:
         assert self._states is not None
-        return self._states, self._states.step(self._search.newest, self._rules.wanted)
+        return self._states, self._states.step(self._search.newest.reshape(-1), self._rules.wanted)
 
     def _start(self, states: Mapping[str, Array]) -> tuple[States, list[Array]]:
         """Read the start tokens, one row a sentence."""
