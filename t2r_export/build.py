@@ -21,7 +21,8 @@ from t2r_export.files import write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.data import read_documents, split_documents
-from t2r_export.vocabulary import train_tokenizer
+from t2r_export.training.pairs import read_archived, read_pairs, split_groups, write_pairs
+from t2r_export.vocabulary import train_pair_tokenizer, train_tokenizer
 from t2r_runtime.files import unwritable
 
 
@@ -56,12 +57,7 @@ def build(
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(work, error) from error
-    shared = {
-        "data": tuple(data / text for text in plan.texts),
-        "separator": plan.separator,
-        "valid_share": plan.shares.valid,
-        "test_share": plan.shares.test,
-    }
+    shared = _shared(plan, data, work)
     teacher = data / plan.source if plan.source is not None else _teacher(plan, shared, work, on_progress)
     students = []
     for student in plan.students:
@@ -71,16 +67,41 @@ def build(
     return students
 
 
+def _shared(plan: Recipe, data: Path, work: Path) -> dict[str, Any]:
+    """Options of FinetuneConfig that all runs share: what is read. The parts of pairs are written to `work` first."""
+    if plan.pairs is None:
+        return {
+            "data": tuple(data / text for text in plan.texts),
+            "separator": plan.separator,
+            "valid_share": plan.shares.valid,
+            "test_share": plan.shares.test,
+        }
+    files = {name: work / f"{name}.tsv" for name in ("train", "valid", "test")}
+    if not all(path.exists() for path in files.values()):
+        pairs = read_archived(data / plan.pairs.file, plan.pairs.member, (plan.pairs.source, plan.pairs.target))
+        parts = split_groups(pairs, plan.pairs.valid_groups, plan.pairs.test_groups)
+        for name, path in files.items():
+            write_pairs(path, getattr(parts, name))
+    return {"pairs": (files["train"],), "valid": files["valid"], "test": files["test"]}
+
+
+def _tokenizer(plan: Recipe, shared: Mapping[str, Any]) -> str:
+    """Of the part that is trained on, of `plan.vocab_size` tokens."""
+    assert plan.vocab_size is not None
+    if plan.pairs is not None:
+        return train_pair_tokenizer([pair for path in shared["pairs"] for pair in read_pairs(path)], plan.vocab_size)
+    documents = [document for path in shared["data"] for document in read_documents(path, plan.separator)]
+    return train_tokenizer(split_documents(documents, plan.shares)[0], plan.vocab_size)
+
+
 def _teacher(plan: Recipe, shared: Mapping[str, Any], work: Path, on_progress: Callable[[str], object]) -> Path:
     """Train the recipe's softmax model from random weights. `shared` are options of FinetuneConfig: what is read."""
-    assert plan.model is not None and plan.vocab_size is not None and plan.teacher is not None
+    assert plan.model is not None and plan.teacher is not None
     path, start = work / "teacher.pt", work / "start.pt"
     if path.exists():
         return path
     if not start.exists():
-        documents = [document for path in shared["data"] for document in read_documents(path, plan.separator)]
-        tokenizer = train_tokenizer(split_documents(documents, plan.shares)[0], plan.vocab_size)
-        checkpoint.save(start, initialize(plan.model, seed=0), tokenizer, {"origin": "random weights"})
+        checkpoint.save(start, initialize(plan.model, seed=0), _tokenizer(plan, shared), {"origin": "random weights"})
     on_progress(f"training the teacher: {path}")
     _finetune(start, path, shared, plan.teacher, None)
     return path
@@ -98,7 +119,7 @@ def _student(
         for line in loaded.notes:
             on_progress(f"note: {line}")
         start = initialize(loaded.model.config, plan.seed) if plan.random else loaded.model
-        model = convert(start, plan.mixer, plan.layers, plan.seed)
+        model = convert(start, plan.mixer, plan.layers, plan.seed, plan.cross)
         history = provenance(loaded, **plan.convert)
         checkpoint.save(swapped, model, loaded.tokenizer, history, loaded.source_tokenizer)
     on_progress(f"training the student {name}: {path}")

@@ -23,7 +23,9 @@ from t2r_runtime.errors import UserError
 FEATURES: int = LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"]  # of a head
 
 
-def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: int = 0) -> Transformer:
+def convert(
+    model: Transformer, mixer: MixerConfig, layers: str = "all", seed: int = 0, cross: MixerConfig | None = None
+) -> Transformer:
     """A copy of `model` with another mixer in the chosen layers.
 
     Args:
@@ -33,6 +35,7 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
         layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`. Converting twice
             gives layers of two kinds.
         seed: of the new parameters' random weights.
+        cross: of a translator, what the chosen layers look at the source with; None: with what they have.
 
     Raises:
         UserError: a mixer or layer that cannot be, or a chosen layer that is neither softmax nor a softmax window.
@@ -47,11 +50,16 @@ def convert(model: Transformer, mixer: MixerConfig, layers: str = "all", seed: i
                 "convert the original model",
             )
     mixers = tuple(mixer if layer in chosen else kept for layer, kept in enumerate(config.layers))
+    crosses = config.crosses
+    if cross is not None:
+        if config.encoder is None:
+            raise UserError("a translator, for other cross layers", "a decoder alone", "leave them out")
+        crosses = tuple(cross if layer in chosen else kept for layer, kept in enumerate(crosses))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        converted = Transformer(dataclasses.replace(config, layers=mixers))
+        converted = Transformer(dataclasses.replace(config, layers=mixers, crosses=crosses))
     missing, unexpected = converted.load_state_dict(model.state_dict(), strict=False)
-    new = tuple(f"blocks.{layer}.mixers.0." for layer in chosen)
+    new = tuple(f"blocks.{layer}.mixers." for layer in chosen)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
 

@@ -109,6 +109,7 @@ def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer |
         return copy.deepcopy(student.model), student.sha256
     if config.teacher is not None:
         loaded = checkpoint.load(config.teacher)
+        _check_sources(loaded.config, student.config)
         if loaded.config.vocab_size != student.config.vocab_size:
             raise UserError(
                 f"a teacher with the student's vocabulary of {student.config.vocab_size}",
@@ -119,6 +120,17 @@ def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer |
     if not any(STAGES[plan.stage].needs_teacher for plan in config.plan if plan.steps):
         return None, None
     return original(student), None
+
+
+def _check_sources(teacher: ModelConfig, student: ModelConfig) -> None:
+    """Raise UserError unless both read sources, of one vocabulary, or neither does."""
+    mine, theirs = (None if m.encoder is None else m.encoder.vocab_size or m.vocab_size for m in (student, teacher))
+    if mine != theirs:
+        expected, received = (
+            "a decoder alone" if size is None else f"a translator whose sources have {size} tokens"
+            for size in (mine, theirs)
+        )
+        raise UserError(f"a teacher that is {expected}", received, "give the model that the student was converted from")
 
 
 def original(converted: Checkpoint) -> Transformer:
@@ -132,7 +144,8 @@ def original(converted: Checkpoint) -> Transformer:
     try:
         config = ModelConfig.from_dict(converted.provenance["convert"]["source_config"])
         same_count = len(config.layers) == len(converted.config.layers)
-        if not same_count or dataclasses.replace(config, layers=converted.config.layers) != converted.config:
+        changed = {name: getattr(converted.config, name) for name in ("layers", "crosses")}
+        if not same_count or dataclasses.replace(config, **changed) != converted.config:
             raise _no_teacher("one that differs from its source in more than its mixers")
         shapes, state = weight_shapes(config), converted.model.state_dict()
         weights = {name: state[name].clone() for name in shapes if name in state}

@@ -1,6 +1,7 @@
 """A recipe is built end to end, once."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cli_models import letter_tokenizer
 from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.training.pairs import read_pairs
 from t2r_runtime.errors import UserError
 
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far.\n<|endoftext|>\n"
@@ -45,6 +47,41 @@ finetune = { stages = "transfer,distill", steps = "2,3", batch = 2, length = 16 
 name = "two"
 convert = { feature_size = 7, layers = "0" }
 finetune = { stages = "distill", steps = "3", batch = 2, length = 16 }
+"""
+
+PAIRS = """
+[pairs]
+file = "pairs.zip"
+member = "deu.txt"
+source = 1
+target = 0
+valid_groups = 3
+test_groups = 5
+
+[tokenizer]
+vocab_size = 270
+
+[model]
+vocab_size = 270
+width = 12
+attention = { heads = 2, kv_heads = 2, head_size = 6 }
+ffn_size = 20
+layers = [{ kind = "softmax" }, { kind = "softmax" }]
+crosses = [{ kind = "softmax" }, { kind = "softmax" }]
+encoder = { layers = [{ kind = "softmax" }], attention = { heads = 2, kv_heads = 2, head_size = 6 }, ffn_size = 20 }
+position = "sinusoidal"
+start_tokens = [0]
+eos_tokens = [0]
+
+[teacher]
+steps = "4"
+pair_tokens = 100
+label_smoothing = 0.1
+
+[[student]]
+name = "one"
+convert = { feature_size = 4, cross = { feature_size = 7 } }
+finetune = { stages = "transfer,distill", steps = "2,3", pair_tokens = 100 }
 """
 
 
@@ -86,6 +123,23 @@ def test_a_text_may_be_several_files(place: Path) -> None:
     assert done["files"] == ["text.txt", "more.txt"]
     assert made.tokenizer is not None
     assert not any("zz" in token for token in Tokenizer.from_str(made.tokenizer).get_vocab())
+
+
+def test_a_recipe_of_pairs_makes_translators(place: Path) -> None:
+    colours, beasts = ("rot", "blau", "alt", "jung"), ("Hund", "Kater", "Hahn", "Fuchs", "Wolf", "Esel")
+    lines = [f"{b} {c}\t{c} {b}\tby somebody\n" for b in beasts for c in colours]
+    with zipfile.ZipFile(place / "pairs.zip", "w") as archive:
+        archive.writestr("deu.txt", "".join(lines * 2))
+    (place / "recipe.toml").write_text(PAIRS)
+    (student,) = build(place / "recipe.toml", place / "work", place)
+    parts = {name: read_pairs(place / "work" / f"{name}.tsv") for name in ("train", "valid", "test")}
+    assert {name: len(pairs) for name, pairs in parts.items()} == {"train": 16, "valid": 3, "test": 5}
+    assert parts["train"][0][0] in {f"{c} {b}" for b in beasts for c in colours}
+    made = checkpoint.load(student.path)
+    assert made.config.layers == (LinearConfig(4),) * 2 and made.config.crosses == (LinearConfig(7),) * 2
+    assert made.provenance["finetune"][-1]["pair_tokens"] == 100
+    assert made.provenance["convert"]["cross"] == {"feature_size": 7}
+    assert student.teacher_nats > 0
 
 
 def test_a_student_may_start_from_random_weights(place: Path) -> None:

@@ -98,6 +98,12 @@ def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     help=f"Smallest denominator (clamp), or what is added to it (add).  [default: {Guard.eps}, "
     f"with positions after {usual_guard('after').eps:g}]",
 )
+@click.option(
+    "--cross-feature-size",
+    type=click.IntRange(1),
+    help="Of a translator: features of a head with which the chosen layers look at the source, by linear attention.  "
+    "[default: they stay softmax]",
+)
 @auto_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
 @force_option
@@ -109,6 +115,7 @@ def command(
     layers: str,
     guard: str | None,
     guard_eps: float | None,
+    cross_feature_size: int | None,
     auto: bool,
     budget: str | None,
     text: Path | None,
@@ -129,7 +136,7 @@ def command(
     """
     given = {name: value for name, value in options.items() if value is not None}
     if auto:
-        if given or guard or guard_eps or layers != "all":
+        if given or guard or guard_eps or cross_feature_size or layers != "all":
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
         convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
         return
@@ -157,8 +164,10 @@ def command(
             f"{given['positions']!r} for {loaded.config.position} positions",
             "leave it out",
         )
-    model = convert(loaded.model, config, layers, seed)
-    done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed)
+    cross = None if cross_feature_size is None else LinearConfig(cross_feature_size)
+    model = convert(loaded.model, config, layers, seed, cross)
+    said = {} if cross is None else {"cross": cross.to_dict()}
+    done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed, **said)
     checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
     kinds = [layer.kind for layer in model.config.layers]
     written = out.stat().st_size

@@ -120,6 +120,10 @@ class ModelConfig:
             return None
         return self.attentions[layer] if self.attentions else self.attention
 
+    def mixers(self, layer: int) -> tuple[MixerConfig, ...]:
+        """A layer's mixers: its own, and how it looks at the source where there is one."""
+        return (self.layers[layer], *self.crosses[layer : layer + 1])
+
     def cross_attention(self, layer: int) -> AttentionConfig | None:
         """The attention of a layer to the source: as its own, but that the source stands in no place of the text."""
         attention = self.attentions[layer] if self.attentions else self.attention

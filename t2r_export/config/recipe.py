@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StagePlan, parse_plan
 from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import CROSSES, MixerConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import size
 from t2r_export.paths import existing_model
@@ -34,6 +34,7 @@ Keys = Mapping[str, tuple[tuple[type, ...], str]]
 
 TOP: Keys = {
     "text": TEXTS,
+    "pairs": TABLE,
     "separator": TEXT,
     "valid_share": NUMBER,
     "test_share": NUMBER,
@@ -44,6 +45,11 @@ TOP: Keys = {
     "student": TABLES,
 }
 TOKENIZER: Keys = {"vocab_size": WHOLE}
+PAIRS: Keys = {
+    **dict.fromkeys(("file", "member"), TEXT),
+    **dict.fromkeys(("source", "target", "valid_groups", "test_groups"), WHOLE),
+}
+MAX_COLUMN = 1 << 10
 STUDENT: Keys = {"name": TEXT, "weights": TEXT, "convert": TABLE, "finetune": TABLE}
 TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r finetune`
     "stages": TEXT,
@@ -56,11 +62,12 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
     ),
     **dict.fromkeys(("hidden", "cross_entropy", "label_smoothing", "carried_states", "window_dropout"), NUMBER),
     **dict.fromkeys(("lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
+    "pair_tokens": WHOLE,
     "lora": FLAG,
 }
 WEIGHTS = ("teacher", "random")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-RESERVED = ("teacher", "start", "results")  # what `build` writes beside the students
+RESERVED = ("teacher", "start", "results", "train", "valid", "test")  # what `build` writes beside the students
 
 
 @dataclass(frozen=True)
@@ -80,15 +87,34 @@ class StudentPlan:
     mixer: MixerConfig
     layers: str
     seed: int
+    cross: MixerConfig | None  # of a translator; None: as its teacher's
     convert: Mapping[str, Any]  # as it was written, for the provenance
     training: Training
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A text and its students; their teacher is `source`, or a `model` with a tokenizer that is trained first.
+class PairsPlan:
+    """Pairs of sentences in two columns of a text in a zip archive, and how many groups of them each part has."""
 
-    The parts of the text are the same for all of them, and for the tokenizer.
+    file: str
+    member: str
+    source: int = 0  # columns
+    target: int = 1
+    valid_groups: int = 2000
+    test_groups: int = 2000
+
+    def __post_init__(self) -> None:
+        for name in ("source", "target"):
+            size(name, getattr(self, name), MAX_COLUMN, least=0)
+        for name in ("valid_groups", "test_groups"):
+            size(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A text, or pairs, and students; their teacher is `source`, or a `model` with a tokenizer that is trained first.
+
+    The parts of the text, or of the pairs, are the same for all of them, and for the tokenizer.
     """
 
     texts: tuple[str, ...]
@@ -99,11 +125,14 @@ class Recipe:
     model: ModelConfig | None
     teacher: Training | None
     students: tuple[StudentPlan, ...]
+    pairs: PairsPlan | None = None
 
     def check_files(self, data: Path) -> None:
         """Raise UserError unless the texts and the source are in the folder `data`."""
         for text in self.texts:
             existing_file(data / text, "the recipe's text")
+        if self.pairs is not None:
+            existing_file(data / self.pairs.file, "the recipe's archive of pairs")
         if self.source is not None:
             existing_model(data / self.source)
 
@@ -127,12 +156,14 @@ def read_recipe(path: Path) -> Recipe:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"a recipe in {path}", printable(error), "give a TOML file; see models/storyteller") from error
     made = ("tokenizer", "model", "teacher") if "source" not in data else ()
-    _check(data, TOP, ("text", "student", *made), str(path))
+    _check(data, TOP, ("pairs" if "pairs" in data else "text", "student", *made), str(path))
+    if "pairs" in data and "text" in data:
+        raise _wrong(str(path), "a text, or pairs", "both")
     others = [name for name in ("source", "tokenizer", "model", "teacher") if name in data]
     if "source" in data and len(others) > 1:
         raise _wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
     return Recipe(
-        _texts(data["text"], f"text in {path}"),
+        _texts(data["text"], f"text in {path}") if "text" in data else (),
         data.get("separator", SEPARATOR),
         _value(str(path), lambda: Shares(*(data.get(f"{n}_share", getattr(Shares, n)) for n in ("valid", "test")))),
         _inside(data["source"], f"source in {path}") if "source" in data else None,
@@ -140,7 +171,14 @@ def read_recipe(path: Path) -> Recipe:
         _value(f"[model] of {path}", ModelConfig.from_dict, data["model"]) if made else None,
         _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}") if made else None,
         _students(data["student"], str(path)),
+        _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
     )
+
+
+def _pairs(data: Mapping[str, Any], where: str) -> PairsPlan:
+    _check(data, PAIRS, ("file", "member"), where)
+    _inside(data["file"], f"file in {where}")
+    return _value(where, lambda: PairsPlan(**data))
 
 
 def _vocabulary(data: Mapping[str, Any], where: str) -> int:
@@ -168,14 +206,16 @@ def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
     if weights not in WEIGHTS:
         raise _wrong(where, f"weights of {' or '.join(WEIGHTS)}", repr(weights))
     inside = f"convert in {where}"
-    rest = {key: swap.pop(key) for key in ("layers", "seed") if key in swap}
-    _check(rest, {"layers": TEXT, "seed": WHOLE}, (), inside)
+    rest = {key: swap.pop(key) for key in ("layers", "seed", "cross") if key in swap}
+    _check(rest, {"layers": TEXT, "seed": WHOLE, "cross": TABLE}, (), inside)
     layers, seed = rest.get("layers", "all"), rest.get("seed", 0)
     _value(inside, read_layers, layers)
     _value(inside, lambda: size("seed", seed, least=0))
     mixer = _value(inside, mixer_from_dict, {"kind": "linear", **swap})
+    crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
+    cross = next((_value(inside, mixer_from_dict, one, CROSSES) for one in crosses), None)
     training = _training(data["finetune"], f"finetune in {where}")
-    return StudentPlan(name, weights == "random", mixer, layers, seed, data["convert"], training)
+    return StudentPlan(name, weights == "random", mixer, layers, seed, cross, data["convert"], training)
 
 
 def _training(data: Mapping[str, Any], where: str) -> Training:

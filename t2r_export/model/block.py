@@ -62,17 +62,18 @@ class Block(nn.Module):
     def trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
         """`forward`, with what is on its way."""
         after: State[T] = {}
-        input = normed = mixed = x
+        input, parts = x, []
         ops, post = step.ops, self.norm_position == "post"
         for n, (norm, mixer) in enumerate(zip(self.norms, self.mixers, strict=True)):
             normed = x if post else norm(input if self.parallel else x, ops)
             mixed, new = mixer(normed, {s.name: state[s.name] for s in mixer.state_spec()}, step)
             after |= new
+            parts.append(PartTrace(normed, mixed))
             x = self._added(x, mixed, norm, self.norms_after[n] if self.norm_position == "both" else None, ops)
         if self.ffn is not None and self.ffn_norm is not None:
             y = self.ffn(x if post else self.ffn_norm(input if self.parallel else x, ops), ops)
             x = self._added(x, y, self.ffn_norm, self.ffn_norm_after if self.norm_position == "both" else None, ops)
-        return BlockTrace(input, normed, mixed, x, after)
+        return BlockTrace(input, tuple(parts), x, after)
 
     def _added(self, x: T, y: T, norm: Norm, norm_after: Norm | None, ops: Ops[T]) -> T:
         """The residual stream x with what a part gave, y."""
@@ -86,11 +87,18 @@ class Block(nn.Module):
 
 
 @dataclass(frozen=True)
-class BlockTrace(Generic[T]):
-    """What a block got, what its last mixer got and gave, and what came out: rows (N, D)."""
+class PartTrace(Generic[T]):
+    """What a mixer got and gave: rows (N, D)."""
 
-    input: T
     normed: T
     mixed: T
+
+
+@dataclass(frozen=True)
+class BlockTrace(Generic[T]):
+    """What a block got, what each of its mixers got and gave, and what came out: rows (N, D)."""
+
+    input: T
+    parts: tuple[PartTrace[T], ...]
     output: T
     after: State[T]

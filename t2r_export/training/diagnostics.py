@@ -24,8 +24,8 @@ def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dic
         states = initial_states(model, batch)
         step = model.context(states, model.ops(batch.ids.shape[1]))
         for number, trace in enumerate(model.trace(model.embed(batch.ids, step), states, step)):
-            mixer = model.blocks[number].mixers[-1]
-            found = mixer.statistics(trace.normed, model.layer_state(states, number), step)
+            mixer = model.blocks[number].mixers[0]
+            found = mixer.statistics(trace.parts[0].normed, model.layer_state(states, number), step)
             for name, value in found.items():
                 values[number].setdefault(name, []).append(float(value))
     return [{name: _combined(name, of_batches) for name, of_batches in layer.items()} for layer in values]

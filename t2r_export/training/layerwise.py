@@ -16,6 +16,8 @@ from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
+Place = tuple[int, int]  # a layer, and the number of a mixer in its block
+
 
 class LayerwiseStage(Stage):
     """Base of the stages in which new layers learn to map the teacher's hidden states as the teacher's layers do.
@@ -26,15 +28,14 @@ class LayerwiseStage(Stage):
 
     name: ClassVar[str]
     nothing_new: ClassVar[tuple[str, str, str]]  # what a UserError says where no layer is new
-    variance: Tensor  # (new layers)
+    variance: Tensor  # (new places)
 
     def __init__(
         self, student: Transformer, teacher: Transformer | None, loss_weights: LossWeights | None = None
     ) -> None:
         assert teacher is not None
         check_alike(student, teacher, f"the {self.name} stage", f"leave {self.name} out")
-        trained = {layer: self.trained_names(student, teacher, layer) for layer in range(len(student.blocks))}
-        self.new = {layer: names for layer, names in trained.items() if names}
+        self.new = self.trained(student, teacher)
         if not self.new:
             raise UserError(*self.nothing_new)
         super().__init__(student, teacher, loss_weights)
@@ -43,19 +44,27 @@ class LayerwiseStage(Stage):
     @classmethod
     def trains(cls, student: Transformer, teacher: Transformer | None) -> bool:
         assert teacher is not None
-        return any(cls.trained_names(student, teacher, n) for n in range(min(len(student.blocks), len(teacher.blocks))))
+        return bool(cls.trained(student, teacher))
 
     @classmethod
-    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
-        """Names of the parameters of the student's mixer in that layer that are trained; none if it is not new."""
+    def trained(cls, student: Transformer, teacher: Transformer) -> dict[Place, set[str]]:
+        """What is trained of each layer and mixer, names behind `blocks.N.mixers.`; only what is new is there."""
+        places = [(n, m) for n, block in enumerate(student.blocks) for m in range(len(block.mixers))]
+        same = [(n, m) for n, m in places if n < len(teacher.blocks) and m < len(teacher.blocks[n].mixers)]
+        found = {place: cls.trained_names(student, teacher, *place) for place in same}
+        return {place: names for place, names in found.items() if names}
+
+    @classmethod
+    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
+        """What is trained so that this mixer's, or its block's, output becomes the teacher's; none if it is not new."""
         raise NotImplementedError
 
-    def target_delta(self, teacher: BlockTrace[Tensor]) -> Tensor:
+    def target_delta(self, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """What the teacher's layer adds to the residual stream, rows (B·T, D): the scale of the error."""
         raise NotImplementedError
 
     def output_and_target(
-        self, block: Block, teacher: BlockTrace[Tensor], state: State[Tensor], step: Step[Tensor]
+        self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The student's output for the teacher's input, and the teacher's output, rows (B·T, D) each."""
         raise NotImplementedError
@@ -64,13 +73,15 @@ class LayerwiseStage(Stage):
         return loss  # nats come later: what fits its teacher's layers best need not be best as a whole yet
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        names = {f"blocks.{layer}.mixers.{name}" for layer, names in self.new.items() for name in names}
+        names = {f"blocks.{layer}.mixers.{name}" for (layer, _), names in self.new.items() for name in names}
         return {name: p for name, p in self.student.named_parameters() if name in names}
 
     @torch.no_grad()
     def measure(self, batch: Batch) -> None:
-        traces = self.teacher_traces(batch)
-        self.variance.copy_(variance([self.target_delta(blocks[n]) for n in self.new] for blocks in traces))
+        traces = zip(batch.split(1), self.teacher_traces(batch), strict=True)
+        self.variance.copy_(
+            variance([one.predicted(self.target_delta(blocks[n], m)) for n, m in self.new] for one, blocks in traces)
+        )
 
     def forward(self, batch: Batch) -> Tensor:
         assert self.teacher is not None
@@ -79,9 +90,10 @@ class LayerwiseStage(Stage):
             blocks = self.teacher.traces(batch.ids, initial_states(self.teacher, batch))
             step = self.student.context(states, self.student.ops(batch.ids.shape[1]))
         losses = []
-        for n in self.new:
+        for n, m in self.new:
             state = self.student.layer_state(states, n)
-            losses.append(squared_error(*self.output_and_target(self.student.blocks[n], blocks[n], state, step)))
+            pair = self.output_and_target(self.student.blocks[n], blocks[n], m, state, step)
+            losses.append(squared_error(*map(batch.predicted, pair)))
         return (torch.stack(losses) / self.variance).sum()
 
 
@@ -96,24 +108,25 @@ class Transfer(LayerwiseStage):
     )
 
     @classmethod
-    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
-        ours, theirs = (_mixer_parameters(model.blocks[layer]) for model in (student, teacher))
+    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
+        ours, theirs = (_mixer_parameters(model.blocks[layer], mixer) for model in (student, teacher))
         return ours - theirs
 
-    def target_delta(self, teacher: BlockTrace[Tensor]) -> Tensor:
-        return teacher.mixed
+    def target_delta(self, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
+        return teacher.parts[mixer].mixed
 
     def output_and_target(
-        self, block: Block, teacher: BlockTrace[Tensor], state: State[Tensor], step: Step[Tensor]
+        self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        return block.mixers[-1](teacher.normed, state, step)[0], teacher.mixed
+        part = teacher.parts[mixer]
+        return block.mixers[mixer](part.normed, state, step)[0], part.mixed
 
 
 class Align(LayerwiseStage):
-    """Each new block's output, by all weights of its mixer. A mixer is new if it is another than the teacher's.
+    """Each new block's output, by all weights of its new mixers. A mixer is new if it is another than the teacher's.
 
     The residual stream passes both blocks unchanged. The feed-forward is not trained: gradients go through it to the
-    mixer.
+    mixers.
     """
 
     name = "align"
@@ -124,19 +137,22 @@ class Align(LayerwiseStage):
     )
 
     @classmethod
-    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int) -> set[str]:
-        same = student.config.layers[layer] == teacher.config.layers[layer]
-        return set() if same else _mixer_parameters(student.blocks[layer])
+    def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
+        if mixer:  # a block's output is compared once
+            return set()
+        numbers = range(len(student.blocks[layer].mixers))
+        ours, theirs = (model.config.mixers(layer) for model in (student, teacher))
+        return {name for m in numbers if ours[m] != theirs[m] for name in _mixer_parameters(student.blocks[layer], m)}
 
-    def target_delta(self, teacher: BlockTrace[Tensor]) -> Tensor:
+    def target_delta(self, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         return teacher.output - teacher.input
 
     def output_and_target(
-        self, block: Block, teacher: BlockTrace[Tensor], state: State[Tensor], step: Step[Tensor]
+        self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
         return block(teacher.input, state, step)[0], teacher.output
 
 
-def _mixer_parameters(block: Block) -> set[str]:
+def _mixer_parameters(block: Block, mixer: int) -> set[str]:
     """Their names, behind `blocks.N.mixers.`."""
-    return {f"{number}.{name}" for number, mixer in enumerate(block.mixers) for name, _ in mixer.named_parameters()}
+    return {f"{mixer}.{name}" for name, _ in block.mixers[mixer].named_parameters()}

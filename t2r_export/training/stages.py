@@ -132,7 +132,8 @@ class Distill(Stage):
     @torch.no_grad()
     def measure(self, batch: Batch) -> None:
         if self.loss_weights.hidden:
-            self.variance.copy_(variance([b.output for b in blocks] for blocks in self.teacher_traces(batch)))
+            traces = zip(batch.split(1), self.teacher_traces(batch), strict=True)
+            self.variance.copy_(variance([one.predicted(b.output) for b in blocks] for one, blocks in traces))
 
     def forward(self, batch: Batch) -> Tensor:
         assert self.teacher is not None

@@ -115,7 +115,12 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, '"one"', '"/tmp/evil"', "received '/tmp/evil'"),
     (SOURCE, '"one"', '".hidden"', "received '.hidden'"),
     (SOURCE, '"one"', '"two"', "another name for every student"),
-    (SOURCE, '"one"', '"teacher"', "none of teacher, start, results; received teacher"),
+    (SOURCE, '"one"', '"teacher"', "none of teacher, start, results, train, valid, test; received teacher"),
+    (TEACHER, 'text = "t"', 'text = "t"\npairs = { file = "p", member = "m" }', "a text, or pairs; received both"),
+    (TEACHER, 'text = "t"', 'pairs = { file = "../p", member = "m" }', "the name of a file in the data folder"),
+    (TEACHER, 'text = "t"', 'pairs = { file = "p" }', "in \\[pairs\\] of .* the key member; received none"),
+    (TEACHER, 'text = "t"', 'pairs = { file = "p", member = "m", source = -1 }', "source to be an integer from 0"),
+    (TEACHER, "{ feature_size = 7 }", "{ feature_size = 7, cross = { kind = 'gru' } }", "in convert in .*1 of .*"),
     (SOURCE, '"one"', '["one"]', "name to be a text; received \\['one'\\]"),
     (SOURCE, '"random"', '"none"', "weights of teacher or random; received 'none'"),
     (SOURCE, "convert = { kind", "swap = { kind", "2 of .* the keys .*; received the key swap"),
@@ -179,7 +184,7 @@ def test_what_is_read_has_to_be_there(tmp_path: Path) -> None:
 
 def test_training_has_the_options_of_a_run() -> None:
     """But those that are no recipe's business: files, and how a run goes on."""
-    others = {"model", "output", "data", "plan", "teacher", "resume", "log", "force"}
+    others = {"model", "output", "data", "pairs", "valid", "test", "plan", "teacher", "resume", "log", "force"}
     others |= {"rounding"}  # a run of its own, on a finished student
     others |= {"separator", "valid_share", "test_share"}  # the whole recipe's
     words = set(TRAINING) - {"stages", "steps", "lr"}

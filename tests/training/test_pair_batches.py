@@ -17,11 +17,14 @@ import small
 import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batch
 from t2r_export.training.evaluate import evaluate
+from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
 from t2r_export.training.pairs import Pair, write_pairs
 from t2r_export.training.ragged import Ragged
@@ -138,6 +141,45 @@ def test_distilling_compares_what_is_predicted_of_each_pair() -> None:
     assert float(Distill(student, same)(batch)) == pytest.approx(0, abs=1e-6)
 
 
+def converted() -> tuple[Transformer, Transformer]:
+    teacher = small.model(TRANSLATOR)
+    return convert(teacher, LinearConfig(5), cross=LinearConfig(7)), teacher
+
+
+def test_transfer_teaches_the_layers_that_look_at_the_source_too() -> None:
+    student, teacher = converted()
+    batch = token_pairs().batch(torch.arange(4))
+    stage = Transfer(student, teacher)
+    assert [*stage.new] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    stage.measure(batch)
+    loss = stage(batch)
+    loss.backward()
+    trained = {name for name, weight in student.named_parameters() if weight.grad is not None}
+    assert trained == set(stage.trainable()) == student.state_dict().keys() - teacher.state_dict().keys()
+    expected = 0.0
+    with torch.no_grad():
+        blocks = teacher.traces(batch.ids, started(teacher, batch))
+        states = started(student, batch)
+        step = student.context(states, student.ops(batch.ids.shape[1]))
+        for (n, m), variance in zip(stage.new, stage.variance, strict=True):
+            part, state = blocks[n].parts[m], student.layer_state(states, n)
+            found = student.blocks[n].mixers[m](part.normed, state, step)[0]
+            expected += float(F.mse_loss(batch.predicted(found), batch.predicted(part.mixed)) / variance)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_align_compares_a_block_once() -> None:
+    student, teacher = converted()
+    batch = token_pairs().batch(torch.arange(4))
+    stage = Align(student, teacher)
+    assert [*stage.new] == [(0, 0), (1, 0)]
+    assert {name.rpartition(".mixers.")[2][0] for name in stage.trainable()} == {"0", "1"}
+    stage.measure(batch)
+    assert stage(batch).isfinite()
+    only = convert(teacher, LinearConfig(5), layers="1")
+    assert [*Align(only, teacher).new] == [(1, 0)]
+
+
 def test_what_is_too_long_is_left_out() -> None:
     given = [("abc", "cba"), ("ab", "ba" * 9), ("ab" * 9, "ba"), ("a", "b")]
     made, left_out = tokenize_pairs(given, TOKENIZERS, TRANSLATOR, 9)
@@ -216,6 +258,23 @@ def test_a_run_on_pairs_goes_on_to_the_same_bits(
             finetune(config)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) -> None:
+    """Its teacher is rebuilt from its weights; the usual stages, on pairs."""
+    loaded = checkpoint.load(config.model)
+    student = convert(loaded.model, LinearConfig(5), cross=LinearConfig(7))
+    checkpoint.save(config.model, student, loaded.tokenizer, provenance(loaded, layers="all"))
+    plan = parse_plan("transfer,distill", "6,8", "0.02,0.01")
+    report = finetune(dataclasses.replace(config, plan=plan, label_smoothing=0.0))
+    assert report.teacher is not None
+    assert [kept.stage for kept in report.kept] == ["transfer", "distill"]
+    assert report.kept[0].step > 0  # layers that are more like the teacher's than before
+    other = small.translator(base="softmax", source_vocabulary=9)
+    teacher = config.model.with_name("teacher.pt")
+    checkpoint.save(teacher, small.model(other), None, {"origin": "random"})
+    with pytest.raises(UserError, match="a teacher that is a translator whose sources have 12 tokens"):
+        finetune(dataclasses.replace(config, plan=plan, teacher=teacher, force=True))
 
 
 def test_a_text_is_for_decoders_and_pairs_are_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:
