@@ -27,7 +27,7 @@ from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.convert import convert, provenance, suited
+from t2r_export.convert import convert, provenance, source_mixers, suited
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
@@ -75,12 +75,21 @@ class Model:
         checkpoint.save(path, made.model, made.tokenizer, made.provenance, made.source_tokenizer)
         return Path(path)
 
-    def convert(self, mixer: str = "linear", layers: str = "all", seed: int = 0, **options: Any) -> Model:
+    def convert(
+        self,
+        mixer: str = "linear",
+        layers: str = "all",
+        seed: int = 0,
+        cross_feature_size: int | None = None,
+        encoder: bool = False,
+        **options: Any,
+    ) -> Model:
         """`t2r convert`: another mixer in the chosen layers, with new parameters that are not trained yet.
 
         Args:
             mixer: a name in t2r_export.config.mixers.MIXERS.
             layers: `all`, `none`, `every:N` or `0,2,5`.
+            cross_feature_size, encoder: of a translator, see t2r_export.convert.source_mixers.
             options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; what is not
                 given is as it suits the model (t2r_export.convert.suited).
 
@@ -89,7 +98,8 @@ class Model:
         """
         old = self.checkpoint
         config = mixer_from_dict({"kind": mixer, **suited(mixer, options, old.config), **options})
-        model = convert(old.model, config, layers, seed)
+        others = source_mixers(old.config, config, cross_feature_size, encoder)
+        model = convert(old.model, config, layers, seed, *others)
         done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)
         return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
 

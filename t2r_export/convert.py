@@ -20,11 +20,17 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
+CROSS_FEATURES = 32  # of a head (Kasai et al. 2021, section 3.2)
 FEATURES: int = LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"]  # of a head
 
 
 def convert(
-    model: Transformer, mixer: MixerConfig, layers: str = "all", seed: int = 0, cross: MixerConfig | None = None
+    model: Transformer,
+    mixer: MixerConfig,
+    layers: str = "all",
+    seed: int = 0,
+    cross: MixerConfig | None = None,
+    encoder: MixerConfig | None = None,
 ) -> Transformer:
     """A copy of `model` with another mixer in the chosen layers.
 
@@ -35,33 +41,77 @@ def convert(
         layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`. Converting twice
             gives layers of two kinds.
         seed: of the new parameters' random weights.
-        cross: of a translator, what the chosen layers look at the source with; None: with what they have.
+        cross: of a translator, what the chosen layers look at the source with; None leaves that as it is.
+        encoder: of a translator, what all layers of its encoder become; None leaves them as they are.
 
     Raises:
         UserError: a mixer or layer that cannot be, or a chosen layer that is neither softmax nor a softmax window.
     """
     config = model.config
+    if config.encoder is None and (cross is not None or encoder is not None):
+        raise UserError("a translator, whose layers look at a source", "a decoder alone", "leave the cross layers out")
     chosen = choose_layers(layers, len(config.layers))
-    for layer in chosen:
-        if not isinstance(config.layers[layer], SoftmaxConfig | WindowConfig):
-            raise UserError(
-                f"layer {layer} to be softmax or a window",
-                f"a {config.layers[layer].kind} layer",
-                "convert the original model",
-            )
-    mixers = tuple(mixer if layer in chosen else kept for layer, kept in enumerate(config.layers))
-    crosses = config.crosses
-    if cross is not None:
-        if config.encoder is None:
-            raise UserError("a translator, for other cross layers", "a decoder alone", "leave them out")
-        crosses = tuple(cross if layer in chosen else kept for layer, kept in enumerate(crosses))
+    mixers, crosses = (
+        _swapped(kept, new, chosen, what)
+        for kept, new, what in ((config.layers, mixer, "layer"), (config.crosses, cross, "cross layer"))
+    )
+    changed, new = dataclasses.replace(config, layers=mixers, crosses=crosses), _prefixes(chosen, cross is not None)
+    if encoder is not None and config.encoder is not None:
+        kept = config.encoder.layers
+        swapped = _swapped(kept, encoder, set(range(len(kept))), "encoder layer")
+        changed = dataclasses.replace(changed, encoder=dataclasses.replace(config.encoder, layers=swapped))
+        new = (*new, *(f"encoder.blocks.{layer}.mixers.0." for layer in range(len(kept))))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        converted = Transformer(dataclasses.replace(config, layers=mixers, crosses=crosses))
+        converted = Transformer(changed)
     missing, unexpected = converted.load_state_dict(model.state_dict(), strict=False)
-    new = tuple(f"blocks.{layer}.mixers." for layer in chosen)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
+
+
+def _swapped(
+    kept: tuple[MixerConfig, ...], mixer: MixerConfig | None, chosen: set[int], what: str
+) -> tuple[MixerConfig, ...]:
+    """The mixers of all layers with another in the chosen ones, which must be softmax."""
+    if mixer is None:
+        return kept
+    for layer in chosen:
+        if not isinstance(kept[layer], SoftmaxConfig | WindowConfig):
+            raise UserError(
+                f"{what} {layer} to be softmax or a window", f"a {kept[layer].kind} layer", "convert the original model"
+            )
+    return tuple(mixer if layer in chosen else old for layer, old in enumerate(kept))
+
+
+def _prefixes(chosen: set[int], cross: bool) -> tuple[str, ...]:
+    """Of the weights of the chosen layers' mixers."""
+    return tuple(f"blocks.{layer}.mixers.{n}." for layer in chosen for n in range(1 + cross))
+
+
+def source_mixers(
+    model: ModelConfig, mixer: MixerConfig, cross_features: int | None, encoder: bool
+) -> tuple[MixerConfig | None, MixerConfig | None]:
+    """What a translator's cross layers and its encoder's become, each where it becomes another.
+
+    Args:
+        mixer: what the decoder's own layers become. cross_features: of the cross layers: K, 0 to leave them softmax;
+            None: CROSS_FEATURES where T2R or another linear attention takes the place of softmax, the paper's number.
+        encoder: whether its layers become linear too, with as many features as the decoder's.
+
+    Raises:
+        UserError: another mixer than a linear one for the encoder, or either for a decoder alone.
+    """
+    linear = mixer if isinstance(mixer, LinearConfig) else None
+    if model.encoder is None:
+        if cross_features is not None or encoder:
+            raise UserError("a translator", "a decoder alone", "leave out --cross-feature-size and --encoder")
+        return None, None
+    if encoder and linear is None:
+        raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
+    size = cross_features if cross_features is not None else CROSS_FEATURES if linear is not None else 0
+    same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
+    cross = LinearConfig(size, **same) if size else None
+    return cross, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
 
 
 def suited(mixer: str, given: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:

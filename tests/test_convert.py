@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import small
-from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K
+from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
 from t2r_export.config.mixers import Guard, LinearConfig
-from t2r_export.convert import convert, suited
+from t2r_export.convert import convert, source_mixers, suited
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -122,3 +122,40 @@ def test_only_softmax_is_converted() -> None:
 def test_shared_features_need_as_many_kv_heads() -> None:
     with pytest.raises(UserError, match="as many kv heads as query heads where q and k share a feature map"):
         convert(teacher(), LinearConfig(K, shared_features=True))
+
+
+@torch.no_grad()
+def test_a_translators_layers() -> None:
+    """Each part alone: what is not converted keeps its weights, and what is keeps its projections."""
+    made = small.model("translator_softmax")
+    cross, encoder = linear(7), linear(6)
+    converted = convert(made, linear(3), "1", cross=cross, encoder=encoder)
+    config = converted.config
+    assert [m.kind for m in config.layers] == [m.kind for m in config.crosses] == ["softmax", "linear"]
+    assert config.encoder is not None and config.encoder.layers == (encoder,) * 2
+    before, after = made.state_dict(), converted.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    added = {name.split(".inner.")[0] for name in after.keys() - before.keys()}
+    assert added == {"blocks.1.mixers.0", "blocks.1.mixers.1", *(f"encoder.blocks.{n}.mixers.0" for n in (0, 1))}
+    assert convert(made, linear(3), "1").config.crosses == made.config.crosses
+
+
+def test_what_becomes_of_the_source() -> None:
+    config = small.TRANSLATORS["softmax"]
+    mixer = linear(4, "hedgehog", guard=small.CLAMP)
+    same = {"feature_map": "hedgehog", "guard": small.CLAMP}
+    assert source_mixers(config, mixer, None, False) == (linear(32, **same), None)
+    assert source_mixers(config, mixer, 0, True) == (None, linear(4, **same))
+    assert source_mixers(config, small.WINDOW, None, False) == (None, None)
+    assert source_mixers(config, small.WINDOW, 6, False) == (linear(6), None)
+    assert source_mixers(small.GPT2, mixer, None, False) == (None, None)
+    for wanted in ((8, False), (None, True)):
+        with pytest.raises(UserError, match="a translator; received a decoder alone; leave out --cross-feature-size"):
+            source_mixers(small.GPT2, mixer, *wanted)
+    with pytest.raises(UserError, match="a linear mixer for the encoder; received window"):
+        source_mixers(config, small.WINDOW, None, True)
+    with pytest.raises(UserError, match="whose layers look at a source; received a decoder alone"):
+        convert(small.model("softmax"), mixer, cross=mixer)
+    once = convert(small.model("translator_softmax"), small.WINDOW, cross=mixer)
+    with pytest.raises(UserError, match="cross layer 0 to be softmax or a window; received a linear layer"):
+        convert(once, small.WINDOW, cross=mixer)

@@ -117,7 +117,8 @@ def test_a_wrong_fold_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert fold_error(made.blocks[1].mixers[0]) <= FOLD_TOLERANCE
     monkeypatch.setattr(Attention, "fold", wrong)
     assert not fold_error(made.blocks[1].mixers[0]) <= FOLD_TOLERANCE
-    with pytest.raises(CheckFailed, match=r"^layer 1 folded differs by (\d\.\de[-+]\d\d|nan) relative, tolerance 1e-10$"):
+    message = r"^layer 1 folded differs by (\d\.\de[-+]\d\d|nan) relative, tolerance 1e-10$"
+    with pytest.raises(CheckFailed, match=message):
         fold(made)
 
 

@@ -100,10 +100,11 @@ def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
 )
 @click.option(
     "--cross-feature-size",
-    type=click.IntRange(1),
-    help="Of a translator: features of a head with which the chosen layers look at the source, by linear attention.  "
-    "[default: they stay softmax]",
+    type=int,
+    default=None,
+    help="Translators: features per head of the layers that look at the source; 0 leaves those softmax.  [default: 32]",
 )
+@click.option("--encoder", is_flag=True, help="Translators: convert the encoder's layers too.")
 @auto_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
 @force_option
@@ -116,6 +117,7 @@ def command(
     guard: str | None,
     guard_eps: float | None,
     cross_feature_size: int | None,
+    encoder: bool,
     auto: bool,
     budget: str | None,
     text: Path | None,
@@ -136,7 +138,7 @@ def command(
     """
     given = {name: value for name, value in options.items() if value is not None}
     if auto:
-        if given or guard or guard_eps or cross_feature_size or layers != "all":
+        if given or guard or guard_eps or layers != "all" or cross_feature_size is not None or encoder:
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
         convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
         return
@@ -149,7 +151,7 @@ def command(
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
 
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import convert, provenance, suited
+    from t2r_export.convert import convert, provenance, source_mixers, suited
 
     loaded = checkpoint.load(source)
     note_each(loaded.notes)
@@ -164,9 +166,10 @@ def command(
             f"{given['positions']!r} for {loaded.config.position} positions",
             "leave it out",
         )
-    cross = None if cross_feature_size is None else LinearConfig(cross_feature_size)
-    model = convert(loaded.model, config, layers, seed, cross)
-    said = {} if cross is None else {"cross": cross.to_dict()}
+    cross, of_encoder = source_mixers(loaded.config, config, cross_feature_size, encoder)
+    model = convert(loaded.model, config, layers, seed, cross, of_encoder)
+    others = {"cross": cross, "encoder": of_encoder}
+    said = {name: made.to_dict() for name, made in others.items() if made is not None}
     done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed, **said)
     checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
     kinds = [layer.kind for layer in model.config.layers]
