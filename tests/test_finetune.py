@@ -23,7 +23,8 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import HybridConfig, LinearConfig, WindowConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.errors import CheckFailed
-from t2r_export.finetune import finetune, original
+from t2r_export.finetune import finetune
+from t2r_export.finetune_inputs import original
 from t2r_export.training import trainer as training
 from t2r_export.training.batch import Batch
 from t2r_export.training.data import Windows
