@@ -15,6 +15,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.targets import find
 from t2r_export.fold import LayerFold, fold
+from t2r_export.graph import beam
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import check_signature, generation_graph
@@ -24,8 +25,10 @@ from t2r_export.graph.recording import build_encoder, build_graph
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, ENCODER, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
+from t2r_runtime.signature import BATCH, BEAM, ENCODER, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
 from t2r_runtime.source import Source
+
+BEAM_WIDTH = 8  # up to which the step graph of --beam gives all that a search reads
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ def export(
 
 def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportReport]:
     """What `export` writes, and its report, of no files yet; raises what `export` raises."""
+    if config.beam and config.top_k is None:
+        config = replace(config, top_k=_for_a_beam(checkpoint.config))
     model, folds = fold(checkpoint.model)
     model.end_positions(config.past_end)
     target = find(config.target)
@@ -78,6 +83,8 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         _check_translator(config)
     if config.generate:
         check_signature(signature)
+    if config.beam:
+        beam.check_signature(signature)
     if target.static:
         signature.require_constant(f"for target {config.target}")
     batch = BATCH if config.batch is None else config.batch
@@ -90,6 +97,8 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if model.encoder is not None:
         companions[ENCODER], ops = build_encoder(model, states, batch, target)
         weights |= ops.weights
+    if config.beam:
+        companions[BEAM] = beam.beam_graph(step, companions[ENCODER], signature)
     if config.prefill:
         companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
         weights |= ops.weights
@@ -98,6 +107,12 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if config.state_layout == "packed":
         bundle = packed(bundle)
     return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds)
+
+
+def _for_a_beam(config: ModelConfig) -> int:
+    """How many of the largest logits a search of `BEAM_WIDTH` reads at most: runtimes/CONTRACT.md, "The search"."""
+    ends = len(config.eos_tokens)
+    return min(max(2, 1 + ends) * BEAM_WIDTH + len(config.banned_tokens) + ends, config.vocab_size)
 
 
 def _check_translator(config: ExportConfig) -> None:

@@ -29,6 +29,7 @@ from t2r_export.config.quantize import (
 )
 from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build
+from t2r_export.graph.beam import beam_graph
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import generation_graph
@@ -42,7 +43,7 @@ from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import ENCODER, GENERATE, PREFILL, PREFIX, Signature
+from t2r_runtime.signature import BEAM, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
 
@@ -68,7 +69,8 @@ def quantize(
 ) -> QuantizeReport:
     """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
 
-    A generation graph beside `source` is made again from the quantized one, with which it shares a file of weights.
+    A generation or beam graph beside `source` is made again from the quantized ones, with which it shares a file of
+    weights.
     A prefill graph is quantized in the same way, and shares it too; but it is left out by the schemes that round all
     tokens of a run together, whose numbers would depend on how a prompt is cut.
 
@@ -173,6 +175,8 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         companions[PREFILL] = _quantized(bundle.companions[PREFILL], weights, config, None, static)
     if ENCODER in bundle.companions:
         companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, None, static)
+    if BEAM in bundle.companions:
+        companions[BEAM] = beam_graph(step, companions[ENCODER], signature)
     if GENERATE in bundle.companions:
         companions[GENERATE] = generation_graph(step, signature)
     names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS, "budget"])

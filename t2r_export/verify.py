@@ -29,7 +29,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
-from t2r_export.proof.sources import source_errors
+from t2r_export.proof.sources import beam_error, source_errors
 from t2r_export.proof.tolerances import REFERENCES, Tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
@@ -105,7 +105,10 @@ def verify(
     if signature.batch is None:
         _batch_against_single(checks, both)
     if signature.source is not None and isinstance(decoder, Decoder):
-        _encoder_against_eager(checks, both, Translator(path, provider), bound)
+        translator = Translator(path, provider)
+        _encoder_against_eager(checks, both, translator, bound)
+        if translator.has_beam_graph:
+            checks.made.append(Check("beam graph against steps, scores", beam_error(both, translator), bound.logits))
     errors = [f.error for f in folds if f.error is not None]
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))

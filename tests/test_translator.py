@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import small
+from runtime.transformers_twin import assert_same
 from small import TRANSLATORS
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
@@ -21,7 +22,7 @@ from t2r_export.export import ExportReport, export
 from t2r_export.fold import FOLD_TOLERANCE, fold, places
 from t2r_export.proof.report import Report
 from t2r_export.quantize import quantize
-from t2r_runtime import Decoder
+from t2r_runtime import Beam, Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import ENCODER
 from t2r_runtime.translator import Translator
@@ -94,6 +95,46 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
     assert 0 < worst < 0.5
 
 
+# -- the beam graph
+
+
+@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_lstm"])
+def test_the_beam_graph_translates_as_the_steps_do(name: str, tmp_path: Path) -> None:
+    made, report, path = graph(tmp_path, name, beam=True)
+    assert report.signature.top_k == min(2 * 8 + 1, report.signature.vocab_size)
+    proof = small.proof(made, path, STEPS)
+    assert proof.passed, proof.checks
+    assert "beam graph against steps, scores" in {check.name for check in proof.checks}
+    translator = Translator(path, threads=1)
+    sources = [row[:length].tolist() for row, length in zip(*small.sources(), strict=True)]
+    for width in (1, 4):
+        beam = Beam(width, n_best=width, max_tokens=9)
+        assert_same([translator.search(source, beam) for source in sources], list(translator.translate(sources, beam)))
+
+
+@pytest.mark.parametrize("scheme", ["int8", "w4"])
+def test_a_quantized_beam_graph(scheme: str, tmp_path: Path) -> None:
+    _, _, path = graph(tmp_path, beam=True)
+    quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
+    translator = Translator(tmp_path / "q.onnx", threads=1)
+    beam = Beam(3, n_best=3, max_tokens=9)
+    assert_same([translator.search([1, 2, 3], beam)], list(translator.translate([[1, 2, 3]], beam)))
+
+
+def test_a_beam_graph_that_does_not_reorder_is_found(tmp_path: Path) -> None:
+    made, _, path = graph(tmp_path, beam=True)
+    file = path.with_name(Decoder(path).signature.graphs["beam"])
+    model = onnx.load(file, load_external_data=False)
+    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
+    for node in loop.attribute[0].g.node:
+        if node.name.startswith("moved."):
+            node.input[1] = "every_row"
+    onnx.save(model, file)
+    assert [check.name for check in small.proof(made, path, 4).checks if not check.passed] == [
+        "beam graph against steps, scores"
+    ]
+
+
 # -- faults that a proof must find
 
 
@@ -148,6 +189,7 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
         ({"generate": True}, "an option that a translator's graphs have; received --generate"),
         ({"state_layout": "packed"}, "received --state-layout packed"),
         ({"target": "npu"}, "received --target npu"),
+        ({"beam": True, "batch": 2}, "a beam graph of any width; received a batch of 2; leave out --batch or --beam"),
     ],
 )
 def test_options_that_a_translator_does_not_have(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -157,3 +199,14 @@ def test_options_that_a_translator_does_not_have(options: dict[str, Any], messag
     with pytest.raises(UserError, match="an .onnx, that shares its weights with the encoder graph"):
         export(made, tmp_path / "g.ort", ExportConfig())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_beam_graph_of_other_models(tmp_path: Path) -> None:
+    for name, message in (
+        ("learned", "a translator for a beam graph .--beam.; received a decoder alone; leave out --beam"),
+        ("translator_softmax", "states of constant size for a beam graph .--beam.; received a model whose k.0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            export(small.checkpoint(name), tmp_path / "g.onnx", ExportConfig(beam=True))
+    with pytest.raises(UserError, match="accelerators take no loops; received a beam graph; leave out --beam"):
+        ExportConfig(beam=True, target="npu")

@@ -62,6 +62,11 @@ from t2r_export.paths import check_outputs, existing_model, graph_outputs
     help="Also write a generation graph beside OUT, which generates a whole text in one run.",
 )
 @click.option(
+    "--beam",
+    is_flag=True,
+    help="Of a translator, also write a beam graph beside OUT, which translates a sentence in one run.",
+)
+@click.option(
     "--quantize",
     "scheme",
     type=click.Choice(list(SCHEMES)),
@@ -79,6 +84,7 @@ def command(
     top_k: int | None,
     prefill: bool,
     generate: bool,
+    beam: bool,
     float16_safe: bool,
     scheme: str | None,
     check: Path | None,
@@ -95,6 +101,7 @@ def command(
         prefill=prefill,
         float16_safe=float16_safe,
         generate=generate,
+        beam=beam,
     )
     how = None if scheme is None else QuantizeConfig(scheme=scheme, **given)
     if how is None:

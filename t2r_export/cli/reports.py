@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from t2r_export.cli.output import size, table
 from t2r_export.config.layers import ranges
-from t2r_runtime.signature import GENERATE, PREFILL
+from t2r_runtime.signature import BEAM, ENCODER, GENERATE, PREFILL
 
 ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
@@ -30,6 +30,10 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
     ]
     if PREFILL in report.signature.graphs:
         lines.append("prefill graph: reads many tokens of a prompt at once")
+    if ENCODER in report.signature.graphs:
+        lines.append("encoder graph: reads a source, once")
+    if BEAM in report.signature.graphs:
+        lines.append("beam graph: translates a sentence in one run")
     if GENERATE in report.signature.graphs:
         lines.append("generation graph: generates a whole text in one run")
     for status in dict.fromkeys(fold.status for fold in report.folds):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from t2r_export.config.targets import find
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import GENERATE, PAST_ENDS, PREFILL, is_past_end
+from t2r_runtime.signature import BEAM, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
 
 STATE_LAYOUTS = ("layers", "packed")
 MAX_BATCH = 1 << 16
@@ -27,6 +27,7 @@ class ExportConfig:
     prefill: bool = False  # a companion that reads a prompt at once
     float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
     generate: bool = False  # a companion that generates by itself
+    beam: bool = False  # of a translator, a companion that translates by itself
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -51,12 +52,13 @@ class ExportConfig:
                 "a prefill graph, for prompts of any length",
                 "leave out --prefill, or choose another --target",
             )
-        if self.generate and target.static:
-            raise UserError(
-                f"one step at a time with target {self.target}: accelerators take no loops",
-                "a generation graph",
-                "leave out --generate, or choose another --target",
-            )
+        for role in (GENERATE, BEAM):
+            if getattr(self, role) and target.static:
+                raise UserError(
+                    f"one step at a time with target {self.target}: accelerators take no loops",
+                    f"a {ROLES[role]}",
+                    f"leave out --{role}, or choose another --target",
+                )
         if self.prefill and self.float16_safe:
             raise UserError("one of --prefill and --float16-safe", "both", "leave out one of them")
         if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
@@ -71,7 +73,7 @@ class ExportConfig:
     @property
     def companions(self) -> list[str]:
         """The roles of the graphs that are to lie beside the step graph."""
-        return [role for role in (PREFILL, GENERATE) if getattr(self, role)]
+        return [role for role in (PREFILL, GENERATE, BEAM) if getattr(self, role)]
 
 
 def check_past_end(value: str) -> None:

@@ -18,7 +18,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.session import open_graph
-from t2r_runtime.signature import GENERATE, PREFILL, ROLES
+from t2r_runtime.signature import ENCODER, ROLES
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,9 @@ def compile_graph(
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
         graph = open_graph(source, provider, None, provider_options, allow_fallback, config, companions=())
-        for role, option in ((PREFILL, "--prefill"), (GENERATE, "--generate")):
-            if role in graph.signature.graphs:
-                raise UserError(
-                    "a graph by itself to compile", f"one with a {ROLES[role]} beside it", f"export without {option}"
-                )
+        for role in (role for role in graph.signature.graphs if role in ROLES):
+            do = "translators are not compiled" if role == ENCODER else f"export without --{role}"
+            raise UserError("a graph by itself to compile", f"one with a {ROLES[role]} beside it", do)
         count = programs(load(made)) if made.exists() else 0
         if not count:
             raise UserError(f"a program from {provider}", "none", "see docs/providers.md on what it takes")
