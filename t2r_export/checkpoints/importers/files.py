@@ -52,6 +52,13 @@ class Folder:
 
     def text(self, name: str, limit: int) -> str:
         """A text of at most `limit` bytes."""
+        try:
+            return self.content(name, limit).decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"a text in UTF-8 in {self.folder / name}", str(error)[:200], DOWNLOAD) from error
+
+    def content(self, name: str, limit: int) -> bytes:
+        """What is in a file of at most `limit` bytes."""
         path = self.path(name)
         try:
             with path.open("rb") as file:
@@ -60,10 +67,7 @@ class Folder:
             raise UserError(f"to be able to read {path}", error.strerror or str(error), DOWNLOAD) from error
         if len(data) > limit:
             raise UserError(f"at most {limit} bytes in {path}", "more", "check where this folder is from")
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise UserError(f"a text in UTF-8 in {path}", str(error)[:200], DOWNLOAD) from error
+        return data
 
     def object(self, name: str, limit: int) -> dict[str, Any]:
         """A JSON object of at most `limit` bytes."""

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from t2r_export.checkpoints.importers.base import Fields, Importer, Source
 from t2r_export.checkpoints.importers.chat import chat_template
-from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder, parse_object
+from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder
 from t2r_export.checkpoints.importers.generation import special_tokens
+from t2r_export.checkpoints.importers.tokenizers import tokenizers
 from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
-from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
 
-CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 BEFORE = "use the model from before it was quantized"
 # bytes; above the largest of their kind, and small enough to read whole
-LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, TOKENIZER: 1 << 27, INDEX: 1 << 25}
+LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, INDEX: 1 << 25}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     config = dataclasses.replace(config, **special)
     tensors = _tensors(files, importer)
     weights = _weights(config, importer, tensors, folder)
-    tokenizer = _tokenizer(files)
+    tokenizer, source_tokenizer = tokenizers(files, config)
     chat, passed_over = chat_template(files)
     notes += passed_over
     origin: dict[str, Any] = {
@@ -83,7 +83,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         origin["chat_template"] = chat
     if fields.unread():
         notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
-    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), None, tuple(notes))
+    return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), source_tokenizer, tuple(notes))
 
 
 def _generation(fields: Fields, files: Folder) -> list[Fields]:
@@ -97,15 +97,6 @@ def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
     """How far its training went: what a model without a table of positions can be asked for beyond it is untried."""
     key = "max_position_embeddings"
     return config.max_positions if fields.data.get(key) is None else fields.size(key)
-
-
-def _tokenizer(files: Folder) -> str | None:
-    if not files.has(TOKENIZER):
-        return None
-    text = files.text(TOKENIZER, LIMITS[TOKENIZER])
-    parse_object(text, str(files.folder / TOKENIZER))
-    Tokenizer(text)  # or it would be refused when the model is trained already
-    return text
 
 
 @dataclass(frozen=True)

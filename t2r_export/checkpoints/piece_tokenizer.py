@@ -1,0 +1,136 @@
+"""A sentencepiece model and a vocabulary of token numbers, as Marian's folders have them, as one tokenizer.json.
+
+The vocabulary numbers the pieces of both languages. A text is cut into those that its own model has; the others are
+never found in it, since they are kept with a character before them that no text has, which decoding takes away.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from t2r_export.checkpoints.piece_file import BYTE, NORMAL, USER_DEFINED, PieceModel
+from t2r_runtime.errors import UserError, printable
+
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+HIDDEN = "\uffff"  # no character, by Unicode's own word
+UNKNOWN, END, PADDING = "<unk>", "</s>", "<pad>"
+LANGUAGE = re.compile(r">>[^<>]+<<")  # which language a source is to become
+DO = "use the vocab.json that the model came with"
+
+
+def piece_tokenizer(model: PieceModel, vocabulary: Mapping[str, Any], where: str) -> str:
+    """The text of a tokenizer.json that cuts as `model` does, numbers as `vocabulary` does and ends a text with `</s>`.
+
+    Args:
+        vocabulary: piece -> token number; every number from 0 on once.
+
+    Raises:
+        UserError: numbers that are others, or no `<unk>` or `</s>` among the pieces; names `where`.
+    """
+    tokens = _ordered(vocabulary, where)
+    found = {piece.text: piece.score for piece in model.pieces if piece.kind in (NORMAL, BYTE)}
+    whole = [piece.text for piece in model.pieces if piece.kind == USER_DEFINED and piece.text in vocabulary]
+    shown = [text if text in found else HIDDEN + text for text in tokens]
+    special = [t for t in tokens if t in (UNKNOWN, END, PADDING) or LANGUAGE.fullmatch(t)]
+    for text in (*special, *whole):  # found before the text is cut
+        shown[vocabulary[text]] = text
+    data = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_added(vocabulary[t], t, True) for t in special]
+        + [_added(vocabulary[t], t, False) for t in whole],
+        "normalizer": _normalizer(model),
+        "pre_tokenizer": {
+            "type": "Metaspace",
+            "replacement": SPACE,
+            "prepend_scheme": "always" if model.dummy_prefix else "never",
+            "split": False,
+        },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [_sequence("A"), {"SpecialToken": {"id": END, "type_id": 0}}],
+            "pair": [_sequence("A"), _sequence("B"), {"SpecialToken": {"id": END, "type_id": 0}}],
+            "special_tokens": {END: {"id": END, "ids": [vocabulary[END]], "tokens": [END]}},
+        },
+        "decoder": {"type": "Sequence", "decoders": _decoders(model)},
+        "model": (_unigram if model.kind == "unigram" else _merges)(model, shown, found, vocabulary[UNKNOWN]),
+    }
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _ordered(vocabulary: Mapping[str, Any], where: str) -> list[str]:
+    """The pieces by their numbers."""
+    tokens: list[str] = [""] * len(vocabulary)
+    for text, number in vocabulary.items():
+        if type(number) is not int or not 0 <= number < len(tokens) or tokens[number]:
+            expected = f"pieces with the numbers 0 to {len(tokens) - 1} in {where}, each once"
+            raise UserError(expected, f"{printable(text, 40)}: {printable(repr(number), 40)}", DO)
+        tokens[number] = text or HIDDEN
+    for text in (UNKNOWN, END):
+        if text not in vocabulary:
+            raise UserError(f"the piece {text} in {where}", "none", DO)
+    return tokens
+
+
+def _added(number: int, text: str, special: bool) -> dict[str, Any]:
+    whole = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": text, **whole, "special": special}
+
+
+def _sequence(name: str) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": 0}}
+
+
+def _normalizer(model: PieceModel) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if model.charsmap:
+        parts.append(
+            {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()},
+        )
+    if model.strip:
+        parts.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
+        parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    return {"type": "Sequence", "normalizers": parts}
+
+
+def _decoders(model: PieceModel) -> list[dict[str, Any]]:
+    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always" if model.dummy_prefix else "never"}
+    return [
+        {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""},
+        *([{"type": "ByteFallback"}] if model.byte_fallback else []),
+        {**space, "split": False},
+    ]
+
+
+def _unigram(model: PieceModel, shown: list[str], scores: dict[str, float], unknown: int) -> dict[str, Any]:
+    least = min(scores.values(), default=0.0)
+    vocab = [[text, scores.get(text, least)] for text in shown]
+    return {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": model.byte_fallback}
+
+
+def _merges(model: PieceModel, shown: list[str], scores: dict[str, float], unknown: int) -> dict[str, Any]:
+    """Each way to put a piece together from two others, the best pieces first."""
+    order = sorted((text for text in shown if text in scores), key=lambda text: -scores[text])
+    merges = [
+        [text[:cut], text[cut:]]
+        for text in order
+        for cut in range(1, len(text))
+        if text[:cut] in scores and text[cut:] in scores
+    ]
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": shown[unknown],
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": model.byte_fallback,
+        "ignore_merges": False,
+        "vocab": {text: number for number, text in enumerate(shown)},
+        "merges": merges,
+    }
