@@ -6,18 +6,21 @@ Reads; never runs a step. A model and the graph that was exported from it are de
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.feed_forward import FeedForwardConfig, feed_forward_from_dict
 from t2r_export.config.layers import ranges
-from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import CROSSES, MixerConfig, mixer_from_dict
 from t2r_export.graph.contents import contents
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFIX, Signature, StateSpec, wrap_length
+from t2r_runtime.source import Source
 
 if TYPE_CHECKING:
     from t2r_export.model.mixers.base import Mixer
@@ -85,6 +88,12 @@ class Description:
             rows.append((config.kind, config.summary() or "-", feed_forward, layer["fold"]))
         return rows
 
+    @property
+    def sources(self) -> list[tuple[str, ...]]:
+        """Of each layer of a translator what looks at the source, with its options, and what became of it or can."""
+        crosses = [(mixer_from_dict(x["cross"], CROSSES), x["cross_fold"]) for x in self.layers if "cross" in x]
+        return [(config.kind, config.summary() or "-", fold) for config, fold in crosses]
+
     def to_dict(self) -> dict[str, Any]:
         states = [
             {**asdict(s), "bytes": s.bytes(), "bytes_per_token": s.bytes(length=1) - s.bytes()} for s in self.states
@@ -109,8 +118,8 @@ def _checkpoint(path: Path) -> Description:
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
     layers = [
-        {**layer, "fold": _fold(block.mixers[0])}
-        for layer, block in zip(config.describe_layers(), model.blocks, strict=True)
+        {**layer, "fold": _fold(own), **({"cross_fold": _fold(cross[0])} if cross else {})}
+        for layer, (own, *cross) in zip(config.describe_layers(), (b.mixers for b in model.blocks), strict=True)
     ]
     states = model.state_spec()
     return Description(
@@ -125,6 +134,7 @@ def _checkpoint(path: Path) -> Description:
         vocab_size=config.vocab_size,
         special_tokens={"bos": config.bos_token, "eos": list(config.eos_tokens)},
         details={
+            **({} if config.encoder is None else {"encoder": _encoder(config.encoder)}),
             "positions": config.position,
             "tokenizer": loaded.tokenizer is not None,
             "sha256": loaded.sha256,
@@ -156,6 +166,7 @@ def _graph(path: Path) -> Description:
             "opset": content.opsets,
             "ir_version": content.ir_version,
             "operators": dict(content.operators.most_common()),
+            **({} if signature.source is None else _source(signature.source)),
             "batch": signature.batch or "any",
             "tokenizer": tokenizer,
             "chat_template": signature.chat_template is not None,
@@ -179,6 +190,10 @@ def _checked(layer: dict[str, Any]) -> dict[str, Any]:
         )
     _mixer(layer).check(_attention(layer))
     _feed_forward(layer)
+    if "cross" in layer:
+        mixer_from_dict(layer["cross"], CROSSES)
+        if not isinstance(layer.get("cross_fold"), str):
+            raise UserError(f"a cross_fold beside cross in {PREFIX}layers", "none", "export the model again")
     return layer
 
 
@@ -200,6 +215,24 @@ def _fold(mixer: Mixer) -> str:
         return "folded"
     obstacle = mixer.why_not_foldable()
     return f"not folded: {obstacle}" if obstacle else "not folded yet: export folds it"
+
+
+def _encoder(encoder: EncoderConfig) -> str:
+    """An encoder's layers for a person."""
+    kinds = Counter(", ".join(part for part in (mixer.kind, mixer.summary()) if part) for mixer in encoder.layers)
+    return "; ".join(f"{count} layers of {kind}" for kind, count in kinds.items())
+
+
+def _source(source: Source) -> dict[str, Any]:
+    """What a graph says of the source, for a person."""
+    return {
+        "source": {
+            "vocabulary": source.source_vocab_size,
+            "longest": source.max_source or "no end",
+            "start tokens": list(source.start_tokens),
+            "banned tokens": list(source.banned_tokens),
+        }
+    }
 
 
 def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> dict[str, Any]:

@@ -15,9 +15,13 @@ import torch
 import small
 from runtime.transformers_twin import assert_same
 from small import TRANSLATORS
+from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.cli.description import text
+from t2r_export.cli.reports import export_text
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.describe import describe
 from t2r_export.export import ExportReport, export
 from t2r_export.fold import FOLD_TOLERANCE, fold, places
 from t2r_export.proof.report import Report
@@ -133,6 +137,21 @@ def test_a_beam_graph_that_does_not_reorder_is_found(tmp_path: Path) -> None:
     assert [check.name for check in small.proof(made, path, 4).checks if not check.passed] == [
         "beam graph against steps, scores"
     ]
+
+
+def test_inspect_says_what_looks_at_the_source(tmp_path: Path) -> None:
+    made, report, path = graph(tmp_path, "encoder_linear")
+    checkpoint.save(tmp_path / "m.pt", made.model, None, {})
+    for file, status in ((tmp_path / "m.pt", "not folded yet: export folds it"), (path, "folded")):
+        found = describe(file)
+        assert found.sources == [("linear", small.LINEAR_CROSS.summary(), status)] * 2
+        assert "at the source" in text(found)
+    assert describe(tmp_path / "m.pt").details["encoder"].startswith("2 layers of linear, 6 relu features")
+    assert describe(path).details["source"]["longest"] == small.M + 5
+    shown = export_text(report, {"g.onnx": 5})
+    assert "layers 0-1: folded\nat the source, layers 0-1: folded\nencoder, layers 0-1: folded" in shown
+    small.graph(tmp_path / "plain.onnx")
+    assert describe(tmp_path / "plain.onnx").sources == []
 
 
 # -- faults that a proof must find

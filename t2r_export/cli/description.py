@@ -12,6 +12,7 @@ from t2r_runtime.errors import printable
 from t2r_runtime.signature import StateSpec
 
 LAYERS = ("layers", "mixer", "options", "feed-forward", "fold")
+SOURCES = ("layers", "at the source", "options", "fold")
 STATES = ("states", "layers", "dtype", "shape", "bytes")
 FOR_PROGRAMS = ("metadata",)  # of the details, what `--json` alone shows
 
@@ -30,6 +31,9 @@ def text(description: Description) -> str:
         out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")
     numbered = _grouped([(row, number) for number, row in enumerate(d.rows)])
     out += ["", table([(ranges(numbers), *row) for row, numbers in numbered.items()], LAYERS)]
+    if d.sources:
+        looking = _grouped([(row, number) for number, row in enumerate(d.sources)])
+        out += ["", table([(ranges(numbers), *row) for row, numbers in looking.items()], SOURCES)]
     states = _grouped([_state(spec) for spec in d.states])
     rows = [(name, ranges(numbers) if numbers else "-", *row) for (name, *row), numbers in states.items()]
     out += ["", table(rows, STATES), ""]

@@ -12,6 +12,8 @@ ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
 )
 
+PARTS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # of a model
+
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport
     from t2r_export.proof.report import Report
@@ -36,8 +38,10 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         lines.append("beam graph: translates a sentence in one run")
     if GENERATE in report.signature.graphs:
         lines.append("generation graph: generates a whole text in one run")
-    for status in dict.fromkeys(fold.status for fold in report.folds):
-        lines.append(f"layers {ranges([f.layer for f in report.folds if f.status == status])}: {status}")
+    groups: dict[tuple[str, str], list[int]] = {}
+    for fold in report.folds:
+        groups.setdefault((fold.part, fold.status), []).append(fold.layer)
+    lines += [f"{PARTS[part]} {ranges(layers)}: {status}" for (part, status), layers in groups.items()]
     return "\n".join(lines)
 
 
