@@ -71,13 +71,13 @@ def generated(eager: Eager, sources: Sequence[Sequence[int]], beam: Beam, max_to
     start = torch.tensor([START] * len(sources))
     with torch.no_grad():
         found = Twin(eager).generate(start, generation_config=config, ids=ids, lengths=lengths)
-    texts = [_ended(row.tolist()[len(START) :], eager.ends) for row in found.sequences]
+    texts = [until_the_end(row.tolist()[len(START) :], eager.ends) for row in found.sequences]
     scores = found.sequences_scores.tolist() if beam.width > 1 else _greedy_scores(found, texts, beam, max_tokens)
     best = [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
     return [best[i : i + beam.n_best] for i in range(0, len(best), beam.n_best)]
 
 
-def _ended(tokens: list[int], ends: Sequence[int]) -> list[int]:
+def until_the_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
     """Without what fills up behind the first end."""
     return next((tokens[: i + 1] for i, token in enumerate(tokens) if token in ends), tokens)
 
