@@ -25,6 +25,7 @@ VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
     "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
     "sample": ("t2r_export.cli.sample", "Sample text from a teacher to train its students on."),
+    "save": ("t2r_export.cli.save", "Write a softmax translator as a folder that transformers loads."),
     "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model predicts a text, at several lengths."),
     "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),

@@ -54,6 +54,12 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.pt --data t.txt --batch 0", "batch to be an integer"),
         ("m.pt no/o.pt --data t.txt", "no folder no"),
     ],
+    "save": [
+        ("none.pt f --as marian", "a checkpoint at none.pt; received nothing"),
+        ("m.pt hf --as pegasus", "no folder, or an empty one, to write to; received hf"),
+        ("m.pt t.txt --as marian", "no folder, or an empty one, to write to; received t.txt"),
+        ("m.pt f --as bart", "'bart' is not one of 'marian', 'pegasus'"),
+    ],
     "sample": [
         ("none.pt o.npy --tokens 9", "a checkpoint at none.pt"),
         ("m.pt o.txt --tokens 9", "a name for a file of token ids"),

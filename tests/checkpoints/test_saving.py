@@ -1,0 +1,135 @@
+"""A translator that is saved: transformers loads it, gives the same logits, and translates the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import small
+import texts
+from checkpoints.importers.peers import TOLERANCE, logit_error
+from checkpoints.importers.test_translators import reference
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import main
+from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.convert import convert
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.greedy import translate
+from t2r_runtime.errors import UserError
+
+HEADS = AttentionConfig(heads=3, kv_heads=3, head_size=4)
+SOURCES = [[3, 1, 4, 1], [5, 2], [6, 1, 2, 2, 8, 7, 1]]
+
+
+def ours(family: str, **changes: Any) -> ModelConfig:
+    """A config of our own that a family has a place for."""
+    base = small.translator(base="softmax", source_vocabulary=None)
+    assert base.encoder is not None
+    shape = {"norm_position": "pre"} if family == "pegasus" else {"norm_position": "post", "last_norm": False}
+    changed: dict[str, Any] = {
+        "width": 12,
+        "attention": HEADS,
+        "encoder": dataclasses.replace(base.encoder, attention=HEADS, max_positions=None),
+        "position": "sinusoidal",
+        "max_positions": None,
+        "start_tokens": (3, 4),
+        "banned_tokens": (0, 5),
+        **shape,
+        **changes,
+    }
+    return dataclasses.replace(base, **changed)
+
+
+def same(model: Transformer, theirs: Any) -> None:
+    """The same logits, and the same greedy translations, each read alone."""
+    assert logit_error(model, theirs, 19) < TOLERANCE
+    found, steps = translate(model, SOURCES, 12), 11 + len(model.config.start_tokens)  # they count a forced token
+    for source, tokens in zip(SOURCES, found, strict=True):
+        given = theirs.generate(torch.tensor([source]), num_beams=1, do_sample=False, max_new_tokens=steps)[0].tolist()
+        start, ends = model.config.start_tokens, set(model.config.eos_tokens)
+        assert [token for token in given if token not in ends] == [
+            *(token for token in start if token not in ends),
+            *tokens,
+        ]
+
+
+@pytest.mark.parametrize("family", ["marian", "pegasus"])
+def test_transformers_runs_what_is_saved(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = small.model(ours(family, embedding_scale=12**0.5, eos_tokens=(2, 6)))
+    checkpoint.save(tmp_path / "model.pt", model, texts.tokenizer(), {"origin": "random"})
+    assert main(["save", str(tmp_path / "model.pt"), str(tmp_path / "folder"), "--as", family]) == 0
+    assert "tokenizer_config.json" in capsys.readouterr().out
+    same(model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "folder").eval())
+    again = checkpoint.load(tmp_path / "folder")
+    assert again.tokenizer == texts.tokenizer()
+    assert again.config == dataclasses.replace(model.config, head_bias=True)
+
+
+@pytest.mark.parametrize("name", ["marian", "marian, two vocabularies", "marian, three tables", "pegasus"])
+def test_an_import_that_is_saved_is_what_it_was(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM
+
+    theirs = reference(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    loaded = checkpoint.load(tmp_path / "theirs")
+    checkpoint.save(tmp_path / "model.pt", loaded.model, None, {})
+    family = theirs.config.model_type
+    assert main(["save", str(tmp_path / "model.pt"), str(tmp_path / "ours"), "--as", family]) == 0
+    assert logit_error(loaded.model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours").eval(), 19) < TOLERANCE
+    again = checkpoint.load(tmp_path / "ours")
+    assert again.config == loaded.config
+    torch.testing.assert_close(again.model.state_dict(), loaded.model.state_dict(), rtol=0, atol=0)
+    stored = json.loads((tmp_path / "ours" / "config.json").read_text())
+    others = {"activation_function", "max_position_embeddings", "pad_token_id", "bos_token_id"}
+    expected = theirs.config.to_dict()
+    assert {key: value for key, value in stored.items() if key not in others} == {
+        key: expected[key] for key in stored if key not in others
+    }
+
+
+REFUSED = {
+    "a decoder alone": (texts.TEACHER, "marian", "a translator, for marian; received a decoder alone"),
+    "the other family": (ours("pegasus"), "marian", "norm_position 'pre'; last_norm True"),
+    "learned positions": (
+        small.TRANSLATORS["marian"],
+        "marian",
+        "position 'learned'; embedding_norm True; encoder",
+    ),
+    "another scale": (ours("marian", embedding_scale=3.0), "marian", "received embedding_scale 3.0; save the teacher"),
+    "heads in groups": (
+        ours("marian", attention=dataclasses.replace(HEADS, kv_heads=1)),
+        "marian",
+        "received decoder AttentionConfig",
+    ),
+    "many starts": (ours("marian", start_tokens=(1, 2, 3)), "marian", "start tokens that the family has not"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_family_has_no_place_for_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, family, message = REFUSED[name]
+    checkpoint.save(tmp_path / "model.pt", small.model(config), None, {})
+    assert main(["save", str(tmp_path / "model.pt"), str(tmp_path / "folder"), "--as", family]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_recurrent_translator_is_refused(tmp_path: Path) -> None:
+    from t2r_export.checkpoints.saving import save_folder
+
+    student = convert(small.model(ours("marian")), LinearConfig(4), cross=LinearConfig(5))
+    with pytest.raises(
+        UserError, match="softmax layers, and otherwise what marian has; received layers; crosses; save the teacher"
+    ):
+        save_folder(checkpoint.made(student, None, {}), tmp_path / "folder", "marian")
