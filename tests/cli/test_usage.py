@@ -85,7 +85,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.onnx --quantize w4 --check none.txt", "none.txt, which does not exist"),
         ("m.pt o.onnx --quantize int8-static", "a text to calibrate"),
         ("m.pt o.onnx --block-size 16", "--quantize beside the options"),
-        ("m.pt o.ort --prefill", "an .onnx, whose weights"),
+        ("m.pt o.ort --prefill", "an .onnx, that shares its weights"),
         ("m.pt link.onnx", "a regular file at link.onnx, or nothing; received a link to g.onnx"),
         ("m.pt pipe.onnx", "received a pipe"),
     ],

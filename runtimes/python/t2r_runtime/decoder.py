@@ -40,7 +40,8 @@ class Decoder:
             it they are an error that names them.
         companions: roles of the graphs beside this one that may be used, where it names them. Each is opened when it is
             first used, and takes memory for a session of its own: "prefill" reads many tokens of a prompt at once,
-            "generate" does all that `generate` is asked for without a callback in one run, on the provider cpu.
+            "generate" does all that `generate` is asked for without a callback in one run, on the provider cpu. A
+            translator's "encoder" and "beam" are for t2r_runtime.Translator.
         max_state_bytes: the most that the states of one sequence may take, which a stranger's graph chooses.
 
     Raises:
