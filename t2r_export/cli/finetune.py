@@ -89,6 +89,7 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
 @setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
 @setting("label_smoothing", "Share of each label that is spread over all tokens, in the loss of the task stage.")
+@setting("dropout", "Chance of each number that a part of a block gives to be left out, in distill and task.")
 @setting("kl_top", "Tokens that KL compares one by one, the teacher's most likely; the others as one. 0 is all tokens.")
 @setting("lora", "Train low-rank adapters of q, k, v and o instead of all weights in the stages distill and task.")
 @setting("lora_rank", "Rank of the low-rank adapters.")

@@ -56,6 +56,7 @@ class StageKind:
     scaled: bool = True  # by 64 / width, as Adam on a layer's matrices wants it (Yang et al. 2022, arXiv 2203.03466)
     needs_teacher: bool = True
     takes_lora: bool = False  # trains all weights, or adapters where the student has them
+    drops: bool = False  # may drop numbers on the way
     carries: bool = False  # may begin windows with the state that text before them left
 
 
@@ -64,9 +65,9 @@ class StageKind:
 STAGES = {
     "transfer": StageKind("t2r_export.training.layerwise:Transfer", 300, 1e-2, scaled=False),
     "align": StageKind("t2r_export.training.layerwise:Align", 300, 1e-2),
-    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, carries=True),
+    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, drops=True, carries=True),
     "round": StageKind("t2r_export.training.stages:Round", 500, 1e-3),
-    "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True),
+    "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True, drops=True),
 }
 USUAL_STAGES = "transfer,distill"  # where nobody says which; without those that have nothing to train in a student
 
@@ -141,6 +142,7 @@ class FinetuneConfig:
     hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
     cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
     kl_top: int = 0  # KL over so many of the teacher's most likely tokens and a bucket of the rest; 0: over all tokens
+    dropout: float = 0.0  # chance of each number of a part's output to be left out in distill and task
     label_smoothing: float = 0.0  # of the task stage's cross-entropy
     rounding: QuantizeConfig | None = None  # train a folded student through what this scheme rounds: the stage round
     start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
@@ -185,6 +187,8 @@ class FinetuneConfig:
             ("weight_decay", math.inf),
         ):
             _between(name, getattr(self, name), 0, high, closed=True)
+        if self.dropout:
+            _between("dropout", self.dropout, 0, 1)
         if self.label_smoothing:
             _between("label_smoothing", self.label_smoothing, 0, 1)
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
@@ -288,7 +292,7 @@ class FinetuneConfig:
         ]
         adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
         pairs = {"pair_tokens": self.pair_tokens} if self.pairs else {}
-        smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
+        smoothing = {name: value for name in ("label_smoothing", "dropout") if (value := getattr(self, name))}
         rounding = {} if self.rounding is None else {"for": self.rounding.described()}
         return {
             "stages": plan,

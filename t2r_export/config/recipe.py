@@ -60,8 +60,10 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
         ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions", "kl_top"),
         WHOLE,
     ),
-    **dict.fromkeys(("hidden", "cross_entropy", "label_smoothing", "carried_states", "window_dropout"), NUMBER),
-    **dict.fromkeys(("lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
+    **dict.fromkeys(
+        ("hidden", "cross_entropy", "label_smoothing", "dropout", "carried_states", "window_dropout"), NUMBER
+    ),
+    **dict.fromkeys(("dropout", "window_dropout", "lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
     "pair_tokens": WHOLE,
     "lora": FLAG,
 }

@@ -30,6 +30,7 @@ from t2r_export.training import lora
 from t2r_export.training.batch import Batch, Batches
 from t2r_export.training.best import keep_best, remember
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
+from t2r_export.training.dropout import dropped
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
@@ -116,7 +117,7 @@ class Trainer:
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
             batch = self._batch(plan, step)
-            with self._left_out(plan, step, batch):
+            with self._left_out(plan, step, batch), self._dropped(plan, step):
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
             tokens += batch.count * self.accelerator.num_processes
             done, stopping = step + 1, interrupt.asked
@@ -151,6 +152,12 @@ class Trainer:
         """Inside, some of this process's rows do without windows."""
         rows, before = len(batch) * self.accelerator.num_processes, self._before()
         return windows_left_out(self.student, self.config, plan, step, before, rows, self._mine)
+
+    def _dropped(self, plan: StagePlan, step: int) -> AbstractContextManager[None]:
+        """Inside, the student drops numbers, in a stage that trains all of it."""
+        chance = self.config.dropout if STAGES[plan.stage].drops else 0.0
+        process = self.accelerator.process_index
+        return dropped(self.student, chance, self.config.seed, step + self._before(), process)
 
     def _before(self) -> int:
         """Steps of the stages before this one: no stage repeats another's data."""
@@ -188,7 +195,7 @@ class Trainer:
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
             batch, bf16 = self._batch(plan, step), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
-            with bf16, self._left_out(plan, step, batch):
+            with bf16, self._left_out(plan, step, batch), self._dropped(plan, step):
                 where = first_not_finite(stage, batch)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "

@@ -1,0 +1,99 @@
+"""Dropout: what is left out, in which parts, and that it is a function of the step."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import small
+import texts
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.finetune import finetune
+from t2r_export.training.data import Windows
+from t2r_export.training.dropout import dropped
+from t2r_runtime.errors import UserError
+
+CHANCE = 0.25
+
+
+def logits(name: str, chance: float, step: int = 3, seed: int = 0) -> torch.Tensor:
+    model = small.model(name)
+    ids = small.ids(batch=2)
+    with torch.no_grad(), dropped(model, chance, seed, step):
+        if model.encoder is None:
+            return model(ids)
+        source = torch.tensor([[3, 1, 4], [5, 2, 0]])
+        return model.prefill(ids, model.start(source, torch.tensor([3, 2])))[0]
+
+
+@pytest.mark.parametrize("name", ["hybrid", "translator_softmax"])
+def test_what_is_left_out_is_a_function_of_seed_and_step(name: str) -> None:
+    found = logits(name, CHANCE)
+    assert torch.equal(found, logits(name, CHANCE))
+    assert torch.equal(logits(name, 0.0), logits(name, 0.0, step=9))
+    others = (logits(name, 0.0), logits(name, CHANCE, step=4), logits(name, CHANCE, seed=1))
+    assert all(not torch.equal(found, other) for other in others)
+
+
+def test_every_part_of_every_stack_leaves_numbers_out_and_makes_up_for_them() -> None:
+    model = small.model("translator_softmax")
+    assert model.encoder is not None
+    blocks = [*model.encoder.blocks, *model.blocks]
+    parts = [part for block in blocks for part in (*block.mixers, block.ffn)]
+    assert len(parts) == 2 * 2 + 2 * 3
+    plain, seen = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
+
+    def keep(into: dict[int, torch.Tensor]) -> Callable[..., None]:
+        return lambda part, inputs, output: into.update({id(part): output[0] if type(output) is tuple else output})
+
+    hooks = [part.register_forward_hook(keep(plain)) for part in parts]
+    with torch.no_grad(), dropped(model, CHANCE, 0, 0):
+        hooks += [part.register_forward_hook(keep(seen)) for part in parts]
+        model.prefill(small.ids(batch=2), model.start(torch.tensor([[3, 1, 4], [5, 2, 0]]), torch.tensor([3, 2])))
+    shares = []
+    for part in parts:
+        before, after = plain[id(part)], seen[id(part)]
+        kept = after != 0
+        torch.testing.assert_close(after[kept], before[kept] / (1 - CHANCE))
+        shares.append(float(kept.float().mean()))
+    assert sum(shares) / len(shares) == pytest.approx(1 - CHANCE, abs=0.05)
+    for hook in hooks:
+        hook.remove()
+    assert not any(part._forward_hooks for part in parts)
+
+
+def test_a_run_with_dropout_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = texts.run(tmp_path, parse_plan("task", "12", "0.01"), dropout=0.1)
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    without = dataclasses.replace(config, output=tmp_path / "without.pt", dropout=0.0)
+    finetune(without)
+    made, other = (checkpoint.load(path.output) for path in (whole, without))
+    assert made.provenance["finetune"][0]["dropout"] == 0.1 and "dropout" not in other.provenance["finetune"][0]
+    assert not torch.equal(made.model.embedding.weight, other.model.embedding.weight)
+    batch_of = Windows.__call__
+
+    def batch(self: Windows, step: int) -> torch.Tensor:
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch_of(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Windows, "__call__", batch)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(config)
+    finetune(dataclasses.replace(config, resume=True))
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
+@pytest.mark.parametrize("chance", [-0.1, 1.0, float("nan")])
+def test_a_chance_that_is_none_is_refused(chance: float) -> None:
+    with pytest.raises(UserError, match="dropout to be a number above 0 and below 1"):
+        FinetuneConfig(model=Path("m"), output=Path("o"), dropout=chance)
