@@ -118,8 +118,10 @@ def test_the_beam_graph_translates_as_the_steps_do(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("scheme", ["int8", "w4"])
 def test_a_quantized_beam_graph(scheme: str, tmp_path: Path) -> None:
-    _, _, path = graph(tmp_path, beam=True)
+    made, _, path = graph(tmp_path, beam=True)
     quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
+    (check,) = (check for check in small.proof(made, tmp_path / "q.onnx", 4).checks if "beam" in check.name)
+    assert check.passed and check.tolerance < 1e-2
     translator = Translator(tmp_path / "q.onnx", threads=1)
     beam = Beam(3, n_best=3, max_tokens=9)
     assert_same([translator.search([1, 2, 3], beam)], list(translator.translate([[1, 2, 3]], beam)))
