@@ -6,25 +6,18 @@ model's, greedy, or an exported graph's, by beam search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.paths import existing_graph, existing_model
 from t2r_export.training.evaluate import Evaluation, evaluate
-from t2r_export.training.greedy import translate
 from t2r_export.training.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.training.pairs import read_pairs
-from t2r_export.training.trainer import choose_device
-from t2r_runtime import Beam, Tokenizer, Translator
+from t2r_export.translations import Progress, is_graph, translate_by_graph, translate_greedily, translator_of
 from t2r_runtime.errors import UserError
 
-GRAPHS = (".onnx", ".ort")
 BATCH_TOKENS = 4096  # of both sides with their padding
 LONGEST = 1024  # tokens of a side; longer pairs are left out of nats per token
-Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ def evaluate_pairs(
         UserError: files that cannot be used or do not suit each other, a beam of a checkpoint, nothing that can be
             measured, or no sacrebleu.
     """
-    graph = model.suffix in GRAPHS
+    graph = is_graph(model)
     if graph and not bleu:
         raise UserError("a model.pt or a folder, for nats per token", f"{model}", "give that, or ask for BLEU")
     if beam > 1 and not (graph and bleu):
@@ -73,12 +66,9 @@ def evaluate_pairs(
     texts = read_pairs(pairs)
     sources, references = [source for source, _ in texts], [target for _, target in texts]
     if graph:
-        translations = translate_by_graph(existing_graph(model), sources, beam, on_progress)
+        translations = translate_by_graph(model, sources, beam, on_progress)
         return PairEvaluation(None, corpus_bleu(translations, references, beam), ())
-    loaded = checkpoint.load(existing_model(model))
-    if loaded.config.encoder is None:
-        raise UserError("a translator, to measure on pairs", "a decoder alone", "give it a text")
-    loaded.model.to(choose_device(device))
+    loaded = translator_of(model, device)
     tokenizers = Tokenizers(loaded.tokenizer, loaded.source_tokenizer)
     tokens, left_out = tokenize_pairs(texts, tokenizers, loaded.config, LONGEST)
     nats = evaluate(loaded.model, tokens.batches(BATCH_TOKENS))
@@ -102,22 +92,3 @@ def corpus_bleu(translations: Sequence[str], references: Sequence[str], beam: in
     metric = BLEU()
     score = float(metric.corpus_score(list(translations), [list(references)]).score)
     return Bleu(score, str(metric.get_signature()), len(references), beam)
-
-
-def translate_greedily(loaded: Checkpoint, sources: Sequence[str], on_progress: Progress) -> list[str]:
-    """Texts by a checkpoint's eager model, on the device where it is. Raises UserError: there is no tokenizer."""
-    ids = Tokenizers(loaded.tokenizer, loaded.source_tokenizer).sources(sources)
-    assert loaded.tokenizer is not None
-    target = Tokenizer(loaded.tokenizer)
-    return [target.decode(tokens) for tokens in translate(loaded.model, ids, on_progress=on_progress)]
-
-
-def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progress: Progress) -> list[str]:
-    """Texts by an exported graph. Raises UserError: no translator, no tokenizer, or a source that it does not take."""
-    translator = Translator(graph)
-    source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
-    found: list[str] = []
-    for (best,) in translator.translate(map(source.encode, sources), Beam(beam)):
-        found.append(target.decode(best.tokens))
-        on_progress(len(found))
-    return found

@@ -43,6 +43,7 @@ KINDS = {
     "graph": Kind(only=(".onnx", ".ort")),
     "compiled graph": Kind(only=(".onnx",)),
     "file of token ids": Kind(only=(".npy",)),
+    "file of pairs": Kind(only=(".tsv",)),
     "drawing": Kind(only=(".svg", ".png")),
     "training state": Kind(),
     "log": Kind(never=MODELS),

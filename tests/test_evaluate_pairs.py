@@ -15,9 +15,11 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import main
 from t2r_export.config.model import ModelConfig
 from t2r_export.evaluate_pairs import corpus_bleu, evaluate_pairs
+from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.greedy import translate
-from t2r_export.training.pairs import write_pairs
+from t2r_export.training.pairs import read_pairs, write_pairs
+from t2r_export.translations import read_sources, translate_by_graph, write_translations
 from t2r_runtime.errors import UserError
 
 SOURCES = [[3, 1, 4], [4], [2, 2, 6, 1, 5, 3], [6, 1], [1, 4]]
@@ -59,17 +61,18 @@ def test_translations_are_those_of_each_source_alone(seed: int) -> None:
     model, done = small.model(config(), seed=seed), list[int]()
     with torch.no_grad():
         model.head.weight.mul_(4)  # so that other tokens than one are the likeliest
-    found = translate(model, SOURCES, 9, done.append)
+    found = translate(model, SOURCES, 10, done.append)
     assert found == [alone(model, source, 9) for source in SOURCES]
     assert done == [5]
 
 
 def test_ends_bans_and_lengths_are_kept() -> None:
-    found = [row for seed in range(8) for row in translate(small.model(config(), seed=seed), SOURCES, 5)]
+    found = [row for seed in range(8) for row in translate(small.model(config(), seed=seed), SOURCES, 6)]
     assert max(map(len, found)) == 5
     assert not {4, 7, texts.EOS} & {token for row in found for token in row}
     positions = small.model(config(max_positions=6, eos_tokens=(texts.EOS,), banned_tokens=(texts.EOS,)))
-    assert {len(row) for row in translate(positions, SOURCES)} == {5}  # the last of them is not read any more
+    assert {len(row) for row in translate(positions, SOURCES)} == {4}  # and an end, which is not read any more
+    assert translate(positions, SOURCES, 1) == [[]] * len(SOURCES)
 
 
 def test_bleu_is_sacrebleus() -> None:
@@ -106,6 +109,39 @@ def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str
     )
 
 
+def test_an_exported_graph_translates_as_its_checkpoint(model: Path, tmp_path: Path) -> None:
+    graph, pairs = tmp_path / "graph.onnx", tmp_path / "pairs.tsv"
+    export(checkpoint.load(model), graph)
+    sources = [source for source, _ in PAIRS]
+    assert write_translations(model, tmp_path / "ours.tsv", sources) == len(PAIRS)
+    greedy = [target for _, target in read_pairs(tmp_path / "ours.tsv")]
+    assert [" ".join(text.split()) for text in translate_by_graph(graph, sources, 1, print)] == greedy
+    found = evaluate_pairs(graph, pairs, bleu=True, beam=3)
+    assert found.text is None and found.bleu is not None and found.bleu.beam == 3
+    assert evaluate_pairs(graph, pairs, bleu=True).bleu == evaluate_pairs(model, pairs, bleu=True).bleu
+
+
+def test_a_teacher_writes_its_own_translations(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, out = tmp_path / "lines.txt", tmp_path / "out.tsv"
+    lines.write_text("ab\n\n a\tb \nh\n")
+    assert read_sources(lines) == ["ab", "a b", "h"]
+    assert read_sources(tmp_path / "pairs.tsv") == [source for source, _ in PAIRS]
+    assert main(["sample", str(model), str(out), "--sources", str(lines)]) == 0
+    assert capsys.readouterr().out == f"{out}: 3 pairs\n"
+    assert [source for source, _ in read_pairs(out)] == ["ab", "a b", "h"]
+    for arguments, said in (
+        ((str(out), "--sources", str(lines), "--beam", "2"), "an exported graph, for a beam"),
+        ((str(tmp_path / "out.npy"), "--sources", str(lines)), "a name for a file of pairs that ends in .tsv"),
+        ((str(out),), "Give one of '--tokens' and '--sources'"),
+        ((str(out), "--sources", str(tmp_path / "none.txt")), "none.txt, which does not exist"),
+    ):
+        assert main(["sample", str(model), *arguments]) == 2
+        assert said in capsys.readouterr().err
+    lines.write_bytes(b"ab\n\xff\n")
+    with pytest.raises(UserError, match="UTF-8 in line 2 of"):
+        read_sources(lines)
+
+
 def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tmp_path / "pairs.tsv"
     with pytest.raises(UserError, match="expected an exported graph and BLEU, for a beam; received .*model.pt"):
@@ -113,7 +149,7 @@ def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(UserError, match="a model.pt or a folder, for nats per token"):
         evaluate_pairs(tmp_path / "graph.onnx", pairs)
     texts.write_teacher(tmp_path / "decoder.pt")
-    with pytest.raises(UserError, match="a translator, to measure on pairs; received a decoder alone"):
+    with pytest.raises(UserError, match="a translator, for pairs; received a decoder alone"):
         evaluate_pairs(tmp_path / "decoder.pt", pairs)
     text = texts.write_text(tmp_path / "text")
     assert main(["evaluate", str(model), str(text), "--bleu"]) == 2

@@ -11,15 +11,26 @@ from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
+from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
 
 
 @click.command("sample")
 @click.argument("model", type=FILE)
-@click.argument("out", type=FILE, metavar="OUT.npy")
+@click.argument("out", type=FILE, metavar="OUT")
+@click.option("--tokens", type=click.IntRange(1), metavar="N", help="Number of tokens to write, over all texts.")
 @click.option(
-    "--tokens", type=click.IntRange(1), required=True, metavar="N", help="Number of tokens to write, over all texts."
+    "--sources",
+    type=FILE,
+    help="Of a translator, in the place of --tokens: lines to translate, or a .tsv whose sources are.",
+)
+@click.option(
+    "--beam",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Width of the beam for --sources, of an exported graph; 1 is greedy.",
 )
 @click.option(
     "--length",
@@ -40,7 +51,9 @@ FILE = click.Path(path_type=Path)
 def command(
     model: Path,
     out: Path,
-    tokens: int,
+    tokens: int | None,
+    sources: Path | None,
+    beam: int,
     length: int | None,
     temperature: float,
     seed: int,
@@ -50,8 +63,14 @@ def command(
 ) -> None:
     """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
 
-    Needs neither a corpus nor a tokenizer.
+    Needs neither a corpus nor a tokenizer. A translator writes its own translations of --sources as pairs, for
+    t2r finetune … --pairs OUT.tsv.
     """
+    if (tokens is None) == (sources is None):
+        raise click.UsageError("Give one of '--tokens' and '--sources'.")
+    if sources is not None:
+        return write_pairs(model, out, sources, beam, device, as_json)
+    assert tokens is not None
     check_outputs([("file of token ids", out)], [existing_model(model)])
 
     import numpy as np
@@ -71,3 +90,18 @@ def command(
         np.save(file, ids)
     written = out.stat().st_size
     show(as_json, {"out": out, "tokens": len(ids), "bytes": written}, f"{out}: {len(ids):,} tokens, {size(written)}")
+
+
+def write_pairs(model: Path, out: Path, sources: Path, beam: int, device: str, as_json: bool) -> None:
+    """What `command` does with a translator."""
+    existing_file(sources, "a text of sources")
+    check_outputs([("file of pairs", out)], [existing_model(model), sources])
+
+    from t2r_export.translations import read_sources, write_translations
+
+    lines = read_sources(sources)
+    with progress("sentences translated", len(lines)) as on_progress:
+        count = write_translations(model, out, lines, beam, device, on_progress)
+    left_out = len(lines) - count
+    data = {"out": out, "pairs": count, "left_out": left_out}
+    show(as_json, data, f"{out}: {count:,} pairs" + (f", {left_out:,} without a translation" if left_out else ""))

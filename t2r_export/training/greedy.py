@@ -21,8 +21,8 @@ def translate(
     longest: int = LONGEST,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> list[list[int]]:
-    """The translation of each source, without the token that ends it: at most `longest` tokens with that one, or fewer
-    where the model's positions end before.
+    """The translation of each source, without the token that ends it: at most `longest` tokens with that one, which the
+    last of them is whatever was to come, or fewer where the model's positions end before.
 
     Args:
         sources: of each its tokens, at least one, with the special tokens that the tokenizer puts around them.
@@ -50,12 +50,12 @@ def _batch(model: Transformer, source: Tensor, lengths: Tensor, longest: int) ->
     logits, ends = logits[:, -1], torch.tensor(config.eos_tokens, device=device)
     chosen: list[Tensor] = []
     over = torch.zeros(len(source), dtype=torch.bool, device=device)
-    while True:
+    while longest > 1:
         logits[:, list(config.banned_tokens)] = -torch.inf
         chosen.append(logits.argmax(-1))
         over |= torch.isin(chosen[-1], ends)
-        if bool(over.all()) or len(chosen) == longest:
+        if bool(over.all()) or len(chosen) == longest - 1:
             break
         logits, states = model.step(chosen[-1], states)
-    rows, special = torch.stack(chosen, 1).tolist(), set(config.eos_tokens)
+    rows, special = torch.stack(chosen, 1).tolist() if chosen else [[]] * len(source), set(config.eos_tokens)
     return [row[: next((n for n, token in enumerate(row) if token in special), len(row))] for row in rows]
