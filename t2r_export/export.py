@@ -22,6 +22,7 @@ from t2r_export.graph.generation import check_signature, generation_graph
 from t2r_export.graph.layout import packed, with_low
 from t2r_export.graph.reader import PARAMETERS
 from t2r_export.graph.recording import build_encoder, build_graph
+from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
@@ -78,7 +79,7 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
         )
     states = model.state_spec()
-    signature = _signature(checkpoint, model.config, states, folds, config)
+    signature = _signature(checkpoint, model, states, folds, config)
     if signature.source is not None:
         _check_translator(config)
     if config.generate:
@@ -132,14 +133,19 @@ def _check_translator(config: ExportConfig) -> None:
 
 def _signature(
     checkpoint: Checkpoint,
-    config: ModelConfig,
+    model: Transformer,
     states: Sequence[StateSpec],
     folds: list[LayerFold],
     options: ExportConfig,
 ) -> Signature:
+    config = model.config
     status = {(f.part, f.layer): f.status for f in folds}
     layers = tuple(
-        {**layer, "fold": status["layers", n], **({"cross_fold": status["crosses", n]} if config.crosses else {})}
+        {
+            **layer,
+            "fold": status["layers", n],
+            **({"cross_fold": status.get(("crosses", n), status["layers", n])} if config.crosses else {}),
+        }
         for n, layer in enumerate(config.describe_layers())
     )
     return Signature(
@@ -161,14 +167,14 @@ def _signature(
         role=STEP,
         graphs={},
         chat_template=checkpoint.chat_template,
-        source=None if config.encoder is None else _source(checkpoint, config),
+        source=None if config.encoder is None else _source(checkpoint, config, model.start_states),
     )
 
 
-def _source(checkpoint: Checkpoint, config: ModelConfig) -> Source:
+def _source(checkpoint: Checkpoint, config: ModelConfig, start_states: Sequence[str]) -> Source:
     assert config.encoder is not None
     return Source(
-        start_states=(),
+        start_states=tuple(start_states),
         source_vocab_size=config.of_encoder().vocab_size,
         source_tokenizer=None,
         max_source=config.encoder.max_positions,

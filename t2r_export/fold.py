@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.weights import assemble
-from t2r_export.config.mixers import MixerConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.model.cross import CrossAttention
+from t2r_export.model.merged import MergedAttention
 from t2r_export.model.mixers.base import Mixer
 from t2r_export.model.positions import Rope
 from t2r_export.model.step import Step
@@ -63,9 +63,10 @@ class Place:
 def places(model: Transformer) -> list[Place]:
     """Every mixer of a model: its layers', then those that look at the source, then the encoder's."""
     found = [
-        Place(part, n, mixer, model.ropes, f"blocks.{n}.mixers.{i}.")
-        for i, part in enumerate(("layers", "crosses") if model.config.crosses else ("layers",))
-        for n, mixer in enumerate(block.mixers[i] for block in model.blocks)
+        Place(part, n, block.mixers[i], model.ropes, f"blocks.{n}.mixers.{i}.")
+        for i, part in enumerate(("layers", "crosses"))
+        for n, block in enumerate(model.blocks)
+        if i < len(block.mixers)
     ]
     if model.encoder is not None:
         ropes = model.encoder.ropes
@@ -84,17 +85,20 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
         CheckFailed: a folded layer differs from the unfolded one by more than 1e-10 relative in float64.
     """
     report: list[LayerFold] = []
-    configs: dict[str, list[MixerConfig]] = {"layers": [], "crosses": [], "encoder": []}
+    encoder = model.config.encoder
+    before_fold = {"layers": model.config.layers, "crosses": model.config.crosses}
+    configs = {part: list(mixers) for part, mixers in before_fold.items()}
+    configs["encoder"] = [] if encoder is None else list(encoder.layers)
     weights, found = model.state_dict(), places(model)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for place, (done, folded) in zip(found, pool.map(_fold_layer, found), strict=True):
             report.append(done)
-            configs[place.part].append(place.mixer.config if folded is None else folded.config)
             if folded is not None:
+                configs[place.part][place.layer] = folded.config
                 before = {name: weights.pop(name) for name in list(weights) if name.startswith(place.prefix)}
                 after = {place.prefix + name: tensor for name, tensor in folded.state_dict().items()}
                 weights |= {name: _kept(before.get(name), tensor) for name, tensor in after.items()}
-    encoder, (layers, crosses, encoders) = model.config.encoder, map(tuple, configs.values())
+    layers, crosses, encoders = map(tuple, configs.values())
     encoder = None if encoder is None else dataclasses.replace(encoder, layers=encoders)
     config = dataclasses.replace(model.config, layers=layers, crosses=crosses, encoder=encoder)
     return assemble(config, weights), report
@@ -125,16 +129,14 @@ def fold_error(mixer: Mixer, ropes: Sequence[Rope] = ()) -> float:
     start = torch.randint(0, 100, (3,), generator=generator, dtype=torch.int32)
     step = Step(TorchOps(11, x), start, ropes, lengths=torch.tensor([11, 4, 7]))
     folded = wide.fold()
-    if isinstance(wide, CrossAttention):
-        assert isinstance(folded, CrossAttention)
-        state, state_folded = wide.read(x, step), folded.read(x, step)
-        y, y_folded = (made.sequence(x.flip(0), s, step)[0] for made, s in ((wide, state), (folded, state_folded)))
-        after, after_folded = state, state_folded
-    else:
-        state = {s.name: _random(s, generator) for s in wide.state_spec()}
-        y, after = wide.sequence(x, state, step)
-        y_folded, after_folded = folded.sequence(x, wide.fold_state(state), step)
-        after = wide.fold_state(after)
+    state = {s.name: _random(s, generator) for s in wide.state_spec() if not s.constant}
+    state_folded = wide.fold_state(state)
+    if isinstance(wide, CrossAttention | MergedAttention):
+        assert isinstance(folded, CrossAttention | MergedAttention)
+        state, state_folded = state | wide.read(x, step), state_folded | folded.read(x, step)
+    y, after = wide.sequence(x.flip(0), state, step)
+    y_folded, after_folded = folded.sequence(x.flip(0), state_folded, step)
+    after, after_folded = {**state, **wide.fold_state(after)}, {**state_folded, **after_folded}
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
     tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
     errors = [(a - b).abs().max() / a.abs().max().clamp(min=tiny) for a, b in pairs]

@@ -23,6 +23,7 @@ from t2r_export.config.mixers import (
     HybridConfig,
     LinearConfig,
     LSTMConfig,
+    MergedConfig,
     MixerConfig,
     SoftmaxConfig,
     SpanConfig,
@@ -197,6 +198,9 @@ TRANSLATORS = {
         head_bias=True,
         source_vocabulary=None,
     ),
+    "merged": translator(MergedConfig()),
+    "merged_gated": translator(MergedConfig(), linear(6), "gated"),
+    "merged_softmax": translator(MergedConfig(), base="softmax"),
     "cross_lstm": translator(base=with_layers(GPT2, LSTMConfig(), LINEAR)),
 }
 MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}

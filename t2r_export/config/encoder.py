@@ -50,6 +50,22 @@ def mixers_from(items: Any, table: Mapping[str, Entry[MixerConfig]], what: str) 
     return tuple(mixer_from_dict(item, table) for item in items)
 
 
+def check_merged(mixer: MixerConfig, attention: AttentionConfig | None) -> None:
+    """Refuse with a UserError a layer that cannot read prefix and source as one: what it keeps must be a sum over
+    tokens, or all of them, and a source has no place in the text."""
+    rule = getattr(mixer, "update_rule", "linear")
+    need(
+        mixer.kind in ("softmax", "linear") and "delta" not in rule,
+        "softmax layers, or linear ones of the update rules linear and gated, that are merged",
+        f"a {mixer.kind} layer" + (f" of the rule {rule}" if "delta" in rule else ""),
+        "choose one of those",
+    )
+    for name in ("memory", "conv"):
+        need(not getattr(mixer, name, 0), f"no {name} in merged layers", str(getattr(mixer, name, 0)), "leave it out")
+    rotated = attention is not None and (attention.rotary is not None or attention.qk_norm)
+    need(not rotated, "merged layers without rotary positions and qk_norm", "such", "choose other cross layers")
+
+
 def check_source_mixers(
     mixers: Sequence[MixerConfig], table: Mapping[str, Entry[MixerConfig]], attention: AttentionConfig | None, what: str
 ) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from t2r_export.config.attention import AttentionConfig, check_rotated
-from t2r_export.config.encoder import EncoderConfig, check_source_mixers, mixers_from
+from t2r_export.config.encoder import EncoderConfig, check_merged, check_source_mixers, mixers_from
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
-from t2r_export.config.mixers import CROSSES, MIXERS, MixerConfig
+from t2r_export.config.mixers import CROSSES, MIXERS, MergedConfig, MixerConfig
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, choice, fields, flag, need, number, size
 
 
@@ -172,7 +172,10 @@ class ModelConfig:
             "correct crosses",
         )
         for layer, mixer in enumerate(self.crosses):
-            check_source_mixers([mixer], CROSSES, self.cross_attention(layer), "cross")
+            if isinstance(mixer, MergedConfig):
+                check_merged(self.layers[layer], self.attention_of(layer))
+            else:
+                check_source_mixers([mixer], CROSSES, self.cross_attention(layer), "cross")
         starts = len(self.start_tokens)
         need(
             (starts > 0) == (self.encoder is not None) and (self.encoder is not None or not self.banned_tokens),

@@ -87,6 +87,7 @@ def build_encoder(
     inputs = [Value(SOURCE_IDS, "int64", (batch, SOURCE_LENGTH)), Value(SOURCE_LENGTHS, "int64", (batch,))]
     made = model.encode(inputs[0], inputs[1], ops)
     results = {spec.name: made[spec.name] for spec in states if spec.constant}
+    results |= {spec.present: made[spec.name] for spec in states if spec.name in model.start_states}
     return _finished(inputs, results, ops, target), ops
 
 

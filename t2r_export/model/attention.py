@@ -122,7 +122,8 @@ class Attention(Mixer):
         assert self.why_not_foldable() is None
         inner, packing = self.inner.fold(self.o.weight), self.inner.packing()
         sizes = self.sizes
-        made = type(self)(self.width, inner.config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope).to(
+        kind = EncoderAttention if isinstance(self, EncoderAttention) else Attention
+        made = kind(self.width, inner.config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope).to(
             self.o.weight
         )
         made.inner.load_state_dict(inner.state_dict())

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from t2r_export.config.mixers import MergedConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.attention import build_mixer
 from t2r_export.model.block import Block, BlockTrace
 from t2r_export.model.cross import CrossAttention
 from t2r_export.model.encoder import Encoder
+from t2r_export.model.merged import MergedAttention
 from t2r_export.model.mixers.base import Mixer
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.stack import Stack
@@ -113,7 +115,7 @@ class Transformer(Stack):
         return self._logits(ops.last_token(x), ops), after
 
     def encode(self, source_ids: T, source_lengths: T, ops: Ops[T]) -> State[T]:
-        """Sources (B, M), their lengths (B,), at least 1, and operators that read M tokens -> every constant state."""
+        """Sources (B, M), their lengths (B,), at least 1, and operators that read M tokens -> what comes of them."""
         assert self.encoder is not None, "the model is a decoder alone"
         lengths = ops.cast(source_lengths, "int32")
         x, step = self.encoder.run(source_ids, lengths, self.embedding, ops)
@@ -121,6 +123,17 @@ class Transformer(Stack):
         for layer, block in enumerate(self.blocks):
             states |= _named(_cross(block).read(x, step), layer)
         return states
+
+    @property
+    def start_states(self) -> list[str]:
+        """Names of the states that a source starts, which a step then changes: those of merged layers that are sums."""
+        merged = [(n, _cross(block)) for n, block in enumerate(self.blocks) if self.config.crosses]
+        return [
+            f"{spec.name}.{n}"
+            for n, mixer in merged
+            if isinstance(mixer, MergedAttention) and mixer.starts
+            for spec in mixer.state_spec()
+        ]
 
     def _logits(self, x: T, ops: Ops[T]) -> T:
         logits = ops.linear(self.normed(x, ops), self.head.weight, self.head.bias)
@@ -208,18 +221,19 @@ class Transformer(Stack):
 
 def _mixers(config: ModelConfig, layer: int) -> list[Mixer]:
     """The mixers of a decoder's layer: its own, and that which looks at the source where there is one."""
-    mixers = [build_mixer(config, layer)]
-    if config.crosses:
-        attention = config.cross_attention(layer)
-        assert attention is not None, "the config has checked it"
-        mixers.append(CrossAttention(config.width, config.crosses[layer], attention, config.norm_eps))
-    return mixers
+    if not config.crosses:
+        return [build_mixer(config, layer)]
+    attention, cross = config.cross_attention(layer), config.crosses[layer]
+    assert attention is not None, "the config has checked it"
+    if isinstance(cross, MergedConfig):
+        return [MergedAttention(config.width, config.layers[layer], attention, config.norm_eps)]
+    return [build_mixer(config, layer), CrossAttention(config.width, cross, attention, config.norm_eps)]
 
 
-def _cross(block: Block) -> CrossAttention:
+def _cross(block: Block) -> CrossAttention | MergedAttention:
     """The mixer of a block that looks at the source."""
     mixer = block.mixers[-1]
-    assert isinstance(mixer, CrossAttention)
+    assert isinstance(mixer, CrossAttention | MergedAttention)
     return mixer
 
 

@@ -10,13 +10,15 @@ import pytest
 
 import small
 from small import GPT2, SOFTMAX, TRANSLATORS, linear
+from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.encoder import EncoderConfig
-from t2r_export.config.mixers import LSTMConfig, SoftmaxConfig
+from t2r_export.config.mixers import LSTMConfig, MergedConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 
 ATTENTION = GPT2.attention
 assert ATTENTION is not None
+MERGED, ROTATED = MergedConfig(), dataclasses.replace(ATTENTION, rotary=RotaryConfig())
 GATED = linear(update_rule="gated", gate="data")
 
 
@@ -70,9 +72,19 @@ def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
             "2 layers that look at a source, one per layer where there is an encoder; received 1",
         ),
         ({"encoder": None}, "0 layers that look at a source, one per layer where there is an encoder; received 2"),
-        ({"crosses": (LSTMConfig(),) * 2}, "cross layers of the kinds softmax, linear; received lstm"),
+        ({"crosses": (LSTMConfig(),) * 2}, "cross layers of the kinds softmax, linear, merged; received lstm"),
         ({"crosses": (SOFTMAX, GATED)}, "no update_rule in cross layers"),
         ({"attention": None, "layers": (LSTMConfig(),) * 2}, "an attention config for the cross layers; received none"),
+        (
+            {"crosses": (MERGED,) * 2, "layers": (small.WINDOW,) * 2},
+            "softmax layers, or linear ones of the update rules",
+        ),
+        (
+            {"crosses": (MERGED,) * 2, "layers": small.DELTA},
+            "softmax layers, or linear ones of the update rules linear",
+        ),
+        ({"crosses": (MERGED,) * 2, "layers": (linear(conv=2),) * 2}, "no conv in merged layers; received 2"),
+        ({"crosses": (MERGED,) * 2, "attention": ROTATED}, "merged layers without rotary positions and qk_norm"),
         ({"start_tokens": ()}, "start_tokens where there is an encoder, and neither these nor banned_tokens where"),
         ({"start_tokens": (17,)}, "special tokens from 0 to 16; received 17"),
         ({"banned_tokens": (-1,)}, "special tokens from 0 to 16; received -1"),

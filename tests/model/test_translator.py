@@ -13,15 +13,18 @@ from torch import Tensor
 
 import small
 from small import CLAMP, SOFTMAX, TRANSLATORS, B, M, linear
-from t2r_export.config.mixers import Guard, MixerConfig
+from t2r_export.config.mixers import Guard, LinearConfig, MixerConfig
 from t2r_export.model.cross import CrossAttention
+from t2r_export.model.merged import MergedAttention
 from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.mixers.bidirectional import LinearEncoder, SoftmaxEncoder
+from t2r_export.model.reference import guarded
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
+GATED = linear(5, guard=CLAMP, update_rule="gated", gate="data")
 H, G, D = 6, 3, 4
 SIZES = HeadSizes(10, H, G, D, 1e-5, None, 0.7)
 names = pytest.mark.parametrize("name", TRANSLATORS)
@@ -43,8 +46,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def ratio(q: Tensor, k: Tensor, v: Tensor, guard: Guard) -> Tensor:
     """Linear attention of φ(q) (K) to φ(k) (n, K) and values (n, V), weight by weight."""
     weights = k @ q
-    total = float(weights.sum())
-    return weights @ v / (max(total, guard.eps) if guard.kind == "clamp" else total + guard.eps)
+    return weights @ v / guarded(float(weights.sum()), guard)
 
 
 @torch.no_grad()
@@ -95,6 +97,63 @@ def test_cross_layers_are_their_definition(config: MixerConfig, tokens: int | No
         else:
             o[b, h, t] = ratio(phi_q[b, h, t], phi_k[b, g, seen], v[b, g, seen], config.guard)
     torch.testing.assert_close(y, made.o(o.transpose(1, 2).reshape(B * T, H * D)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [None, 5])
+@pytest.mark.parametrize("config", [SOFTMAX, linear(5, guard=CLAMP), linear(5, normalizer="none"), GATED])
+def test_merged_layers_are_their_definition(config: MixerConfig, tokens: int | None) -> None:
+    """Of each query one sum over the source and the prefix, which a gate makes less of and not of the source."""
+    width, T, lengths = 10, tokens or 1, torch.tensor([M, 4])
+    attention = small.GPT2.attention
+    assert attention is not None
+    made = MergedAttention(width, config, dataclasses.replace(attention, scale=SIZES.scale), 1e-5).double()
+    source, x = random(B * M, width), random(B * T, width, seed=1)
+    read = made.read(source, source_step(lengths))
+    fresh = {s.name: torch.zeros(s.dims(B), dtype=torch.float64) for s in made.state_spec() if not s.constant}
+    y, after = made(x, fresh | read, Step(TorchOps(tokens, x), None, (), lengths=lengths))
+    assert after.keys() == fresh.keys()
+    q, k, v, source_k, source_v = (
+        layer(rows).view(B, n, heads, D).transpose(1, 2)
+        for layer, rows, n, heads in (
+            (made.q, x, T, H),
+            *((layer, x, T, G) for layer in (made.k, made.v)),
+            *((layer, source, M, G) for layer in (made.source_k, made.source_v)),
+        )
+    )
+    gate = torch.ones(B, T, G).double()
+    if isinstance(config, LinearConfig):
+        q, k = made.inner.maps.features(q, k, TorchOps(T))  # type: ignore[union-attr, operator]
+        source_k = made.inner.maps.of_keys.of(source_k, False, TorchOps(M))  # type: ignore[union-attr, operator]
+        if config is GATED:
+            gate = made.inner.gates.logits(x, TorchOps(T)).sigmoid().view(B, T, G)  # type: ignore[union-attr, operator]
+    o = torch.empty(B, H, T, D).double()
+    for b, h, t in np.ndindex(B, H, T):
+        g, seen = h // (H // G), int(lengths[b])
+        keys, values = (torch.cat([x[b, g, :seen], own[b, g, : t + 1]]) for x, own in ((source_k, k), (source_v, v)))
+        if config is SOFTMAX:
+            o[b, h, t] = attended(q[b, h, t], keys, values)
+            continue
+        left = [gate[b, s + 1 : t + 1, g].prod() for s in range(t + 1)]
+        weights = (keys @ q[b, h, t]) * torch.cat([torch.ones(seen).double(), torch.stack(left)])
+        o[b, h, t] = weights @ values
+        if config.normalizer == "z":  # type: ignore[union-attr]
+            o[b, h, t] /= guarded(float(weights.sum()), config.guard)  # type: ignore[union-attr]
+    torch.testing.assert_close(y, made.o(o.transpose(1, 2).reshape(B * T, H * D)))
+
+
+def test_nothing_of_the_source_is_left_in_a_merged_step() -> None:
+    """Its sums are where S and z start; under a gate they stay beside them."""
+    merged, gated = (small.model(f"translator_{name}") for name in ("merged", "merged_gated"))
+    assert not [s.name for s in merged.state_spec() if s.constant]
+    assert merged.start_states == ["S.0", "z.0", "S.1", "z.1"]
+    assert [s.name for s in gated.state_spec() if s.constant] == [
+        "source_S.0",
+        "source_z.0",
+        "source_S.1",
+        "source_z.1",
+    ]
+    assert gated.start_states == []
 
 
 @torch.no_grad()

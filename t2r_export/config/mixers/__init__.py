@@ -12,6 +12,7 @@ from typing import Any
 from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.hybrid import HybridConfig
 from t2r_export.config.mixers.linear import LinearConfig
+from t2r_export.config.mixers.merged import MergedConfig
 from t2r_export.config.mixers.recurrent import GRUConfig, LSTMConfig
 from t2r_export.config.mixers.softmax import SoftmaxConfig, SpanConfig, WindowConfig
 from t2r_export.config.tagged import Entry, of_kind
@@ -39,6 +40,7 @@ ENCODERS: dict[str, Entry[MixerConfig]] = {
 CROSSES: dict[str, Entry[MixerConfig]] = {
     "softmax": Entry(SoftmaxConfig, f"{MODEL}.cross:SoftmaxCross"),
     "linear": Entry(LinearConfig, f"{MODEL}.cross:LinearCross"),
+    "merged": Entry(MergedConfig, None),  # a layer of its own kind, t2r_export.model.merged
 }
 
 
@@ -59,6 +61,7 @@ __all__ = [
     "HybridConfig",
     "LSTMConfig",
     "LinearConfig",
+    "MergedConfig",
     "MixerConfig",
     "SoftmaxConfig",
     "SpanConfig",

@@ -16,10 +16,11 @@ import dataclasses
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig, MixerConfig
-from t2r_export.model.mixers.banded import attend, transposed
+from t2r_export.model.mixers.banded import attend
 from t2r_export.model.mixers.base import HeadSizes, Packing
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.linear import HeadNorm
+from t2r_export.model.mixers.source import read_sums, sum_source
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, SOURCE_LENGTH, StateSpec
@@ -92,25 +93,20 @@ class SourceSums(nn.Module):
 
     def sums(self, k: T, v: T, source: Step[T]) -> tuple[T, T | None]:
         """k and v of a source (B, G, M, ·) -> S (B, G, K, V), and z (B, G, K) where it divides."""
-        ops, phi = source.ops, self.maps.of_keys
-        shown = transposed(ops.add(ops.mul(source.hidden(k), -1.0), 1.0), ops)  # (B, 1, M, 1)
-        features = transposed(ops.mul(phi(phi.arguments(k, ops), False, ops), shown), ops)  # (B, G, K, M)
-        z = ops.squeeze(ops.matmul(features, shown), -1) if self.config.normalizer == "z" else None
-        return ops.matmul(features, v), z
+        S, z = sum_source(self.maps.of_keys, k, v, source)
+        return S, z if self.config.normalizer == "z" else None
 
     def forward(self, q: T, S: T, z: T | None, ops: Ops[T]) -> T:
         """q (B, H, T, ·) and the sums -> o (B, H, T, V)."""
         config, phi = self.config, self.maps.of_queries
         if not config.folded and config.query_scale != 1.0:
             q = ops.mul(q, config.query_scale)
-        q = phi(phi.arguments(q, ops), True, ops)
+        q = phi.of(q, True, ops)
         if z is not None:
             q = ops.damp(q)
-        rows = ops.group_queries(q, self.sizes.kv_heads)
-        o = ops.matmul(rows, S)
-        if z is not None:
-            o = ops.divide(o, ops.matmul(rows, ops.unsqueeze(z, -1)), config.guard)
-        o = ops.ungroup_queries(o, self.sizes.heads)
+        o, denominator = read_sums(q, S, z, ops)
+        if denominator is not None:
+            o = ops.divide(o, denominator, config.guard)
         return self.norm(o, ops) if config.normalizer in ("group_norm", "rms_norm") else o
 
     def packing(self) -> Packing:

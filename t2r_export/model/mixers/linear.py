@@ -31,6 +31,7 @@ from t2r_export.model.mixers.convolution import ShortConvolution
 from t2r_export.model.mixers.feature_maps import EPS, FeatureMaps
 from t2r_export.model.mixers.gates import Control, Gates, OutputGate
 from t2r_export.model.mixers.memory import Memory, attend_memory
+from t2r_export.model.mixers.source import read_sums
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rotation, apply_rope
 from t2r_export.model.step import Step
@@ -155,6 +156,10 @@ class LinearMixer(AttentionMixer):
             remembered, weight = attend_memory(q, self.memory.collect(self.maps.of_keys, ops), ops)
             o = ops.add(o, remembered)
             denominator = None if denominator is None else ops.add(denominator, weight)
+        if "source_S" in state:  # of a merged layer whose gate would forget it
+            seen, share = read_sums(q, state["source_S"], state.get("source_z"), ops)
+            o = ops.add(o, seen)
+            denominator = None if denominator is None or share is None else ops.add(denominator, share)
         if denominator is not None:
             o = ops.divide(o, denominator, self.config.guard)
         if self.config.normalizer in ("group_norm", "rms_norm"):

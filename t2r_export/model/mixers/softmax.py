@@ -29,16 +29,25 @@ class SoftmaxMixer(AttentionMixer):
     def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         k, v = (ops.concat([state[name], new], axis=2) for name, new in (("k", heads.k), ("v", heads.v)))
-        if self.memory is None:
-            o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
+        if self.memory is not None:
+            own = (heads.plain_q, ops.parameter(self.memory.k), ops.parameter(self.memory.v), None)
+            o = self._beside(heads, state["k"], k, v, own, step)
+        elif "source_k" in state:  # of a merged layer
+            source = state["source_k"]
+            bias: T = step.shared("source mask", lambda: ops.mul(step.hidden(source), MASKED))
+            o = self._beside(heads, state["k"], k, v, (heads.q, source, state["source_v"], bias), step)
         else:
-            o = self._with_memory(heads, state["k"], k, v, self.memory, step)
+            o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
         return o, {"k": k, "v": v}
 
     step = sequence  # the operators know how many tokens there are
 
-    def _with_memory(self, heads: Heads[T], past: T, k: T, v: T, memory: Memory, step: Step[T]) -> T:
-        """Attention to the memory and to the tokens, one softmax over both."""
+    def _beside(self, heads: Heads[T], past: T, k: T, v: T, other: tuple[T, T, T, T | None], step: Step[T]) -> T:
+        """Attention to the tokens and to others, one softmax over both.
+
+        Args:
+            other: the queries that meet the others, their keys and values, and what their scores are changed by.
+        """
         ops, sizes = step.ops, self.sizes
         per_group = sizes.heads // sizes.kv_heads
 
@@ -48,10 +57,10 @@ class SoftmaxMixer(AttentionMixer):
 
         bias: T | None = step.shared(("causal mask", per_group), mask) if ops.many else None
         # scaling q, not the scores: d numbers per head instead of P + T
-        q, plain = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, heads.plain_q))
+        q, theirs = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, other[0]))
         tokens = attend(q, k, v, ops, bias, sizes.softcap)
-        own = attend(plain, ops.parameter(memory.k), ops.parameter(memory.v), ops, None, sizes.softcap)
-        return ops.ungroup_queries(merge_softmax(tokens, own, ops), sizes.heads)
+        others = attend(theirs, other[1], other[2], ops, other[3], sizes.softcap)
+        return ops.ungroup_queries(merge_softmax(tokens, others, ops), sizes.heads)
 
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)

@@ -1,0 +1,77 @@
+"""The merged layer: one attention to prefix and source, with one query and one normalizer (CAN, Li et al. 2021, arXiv
+2101.00542, section 3).
+
+Of linear attention both are sums, and sums simply add:
+
+    o_t = φ(q_t)ᵀ (S_source + S_t) / guard(φ(q_t)·(z_source + z_t))
+
+So S_source and z_source are where S and z start, and nothing of the source is left in a step. A gate would forget them:
+there they stay apart, constant states that are added when they are read. A softmax layer keeps the source's keys and
+values, and one softmax is over them and the prefix's. Keys and values of the source have projections of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.mixers import LinearConfig, MixerConfig
+from t2r_export.model.attention import Attention, folded
+from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.mixers.source import sum_source
+from t2r_export.model.ops import State, T
+from t2r_export.model.step import Step
+from t2r_runtime.signature import BATCH, SOURCE, SOURCE_LENGTH, StateSpec
+
+
+class MergedAttention(Attention):
+    """An attention layer that reads a source too."""
+
+    def __init__(self, width: int, config: MixerConfig, attention: AttentionConfig, eps: float) -> None:
+        super().__init__(width, config, attention, None, eps)
+        G, d = attention.kv_heads, attention.head_size
+        arguments = self.inner.packed_sizes()[0] if config.packed else d
+        self.source_k = nn.Linear(width, G * arguments, bias=attention.qkv_bias or config.packed)
+        self.source_v = nn.Linear(width, G * d, bias=attention.qkv_bias)
+        self.needs_lengths = not isinstance(config, LinearConfig)
+
+    @property
+    def starts(self) -> bool:
+        """Whether the source is where the layer's states start, and not beside them."""
+        return isinstance(self.config, LinearConfig) and self.config.update_rule == "linear"
+
+    def read(self, x: T, source: Step[T]) -> State[T]:
+        """The encoder's rows x (B·M, D), and what is known of the source -> constant states, or where S and z start."""
+        ops, G = source.ops, self.sizes.kv_heads
+        k, v = (ops.split_heads(ops.linear(x, p.weight, p.bias), G) for p in (self.source_k, self.source_v))
+        if not isinstance(self.inner, LinearMixer):
+            return {"source_k": k, "source_v": v}
+        S, z = sum_source(self.inner.maps.of_keys, k, v, source)
+        states = {"S": S, "z": z} if self.inner.config.normalizer == "z" else {"S": S}
+        return states if self.starts else {SOURCE + name: value for name, value in states.items()}
+
+    def state_spec(self) -> list[StateSpec]:
+        own = self.inner.state_spec()
+        if self.starts:
+            return own
+        if isinstance(self.config, LinearConfig):
+            return [*own, *(replace(s, name=SOURCE + s.name, constant=True) for s in own if s.name in ("S", "z"))]
+        shape = (BATCH, self.sizes.kv_heads, SOURCE_LENGTH, self.sizes.size)
+        return [*own, *(StateSpec(SOURCE + name, "float32", shape, constant=True) for name in ("k", "v"))]
+
+    @torch.no_grad()
+    def fold(self) -> MergedAttention:
+        """As an attention layer's, and the same of the source's keys."""
+        plain = super().fold()
+        made = MergedAttention(self.width, plain.config, self.attention, self.sizes.eps).to(self.o.weight)
+        made.load_state_dict(plain.state_dict(), strict=False)
+        packing = self.inner.packing()
+        assert packing is not None
+        weight, bias = folded(self.source_k, packing.k, 1.0)
+        made.source_k.weight.copy_(weight)
+        made.source_k.bias.copy_(bias)
+        made.source_v.load_state_dict(self.source_v.state_dict())
+        return made

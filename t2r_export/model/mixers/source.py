@@ -1,0 +1,23 @@
+"""The sums of linear attention over a source: how they are made, and what a query reads of them."""
+
+from __future__ import annotations
+
+from t2r_export.model.mixers.banded import transposed
+from t2r_export.model.mixers.feature_maps import FeatureMap
+from t2r_export.model.ops import Ops, T
+from t2r_export.model.step import Step
+
+
+def sum_source(phi: FeatureMap, k: T, v: T, source: Step[T]) -> tuple[T, T]:
+    """φ of keys, what it takes of a source and v (B, G, M, ·) -> S (B, G, K, V) and z (B, G, K)."""
+    ops = source.ops
+    shown = transposed(ops.add(ops.mul(source.hidden(k), -1.0), 1.0), ops)  # (B, 1, M, 1)
+    features = transposed(ops.mul(phi.of(k, False, ops), shown), ops)  # (B, G, K, M)
+    return ops.matmul(features, v), ops.squeeze(ops.matmul(features, shown), -1)
+
+
+def read_sums(q: T, S: T, z: T | None, ops: Ops[T]) -> tuple[T, T | None]:
+    """φ(q) (B, H, T, K), S (B, G, K, V) and z (B, G, K) -> φ(q)ᵀS (B, H, T, V) and φ(q)·z (B, H, T, 1)."""
+    rows, H = ops.group_queries(q, S.shape[1]), q.shape[1]
+    numerator = ops.ungroup_queries(ops.matmul(rows, S), H)
+    return numerator, None if z is None else ops.ungroup_queries(ops.matmul(rows, ops.unsqueeze(z, -1)), H)
