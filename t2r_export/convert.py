@@ -15,7 +15,7 @@ import torch
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.layers import choose_layers
-from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.mixers import LinearConfig, MergedConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -108,7 +108,9 @@ def source_mixers(
         return None, None
     if encoder and linear is None:
         raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
-    size = cross_features if cross_features is not None else CROSS_FEATURES if linear is not None else 0
+    merged = any(isinstance(cross, MergedConfig) for cross in model.crosses)  # which the layers' own mixers read
+    usual = CROSS_FEATURES if linear is not None and not merged else 0
+    size = usual if cross_features is None else cross_features
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
     cross = LinearConfig(size, **same) if size else None
     return cross, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None

@@ -147,6 +147,9 @@ def test_what_becomes_of_the_source() -> None:
     assert source_mixers(config, mixer, None, False) == (linear(32, **same), None)
     assert source_mixers(config, mixer, 0, True) == (None, linear(4, **same))
     assert source_mixers(config, small.WINDOW, None, False) == (None, None)
+    merged = small.model("translator_merged_softmax")
+    assert source_mixers(merged.config, mixer, None, False) == (None, None)
+    assert convert(merged, linear(3)).start_states == ["S.0", "z.0", "S.1", "z.1"]
     assert source_mixers(config, small.WINDOW, 6, False) == (linear(6), None)
     assert source_mixers(small.GPT2, mixer, None, False) == (None, None)
     for wanted in ((8, False), (None, True)):
