@@ -66,6 +66,11 @@ class Transformer(Stack):
             )
         self.positions.past_end = past_end
 
+    def require_decoder(self, what: str, do: str) -> None:
+        """Raise UserError, with what to do, where this is a translator and `what` is for decoders alone."""
+        if self.encoder is not None:
+            raise UserError(f"a decoder alone, {what}", "a translator", do)
+
     @property
     def reach(self) -> int | None:
         """The most tokens that a text can have; None where there is no end."""

@@ -75,6 +75,7 @@ def evaluate_lengths(model: Transformer, tokens: Tensor, lengths: Sequence[int],
     Raises:
         UserError: a length that the model's positions or the text do not reach.
     """
+    model.require_decoder("to measure on a text", "give it a .tsv of pairs")
     limit = model.reach
     for length in lengths:
         if not 4 <= length <= (limit or length):

@@ -94,6 +94,7 @@ def choose(
         UserError: a budget below the smallest state that is possible, no candidates, too little text.
         CheckFailed: the loss of transfer, or a gate, is not finite.
     """
+    teacher.require_decoder("to choose mixers for by its text", "name the mixer, and convert without --auto")
     window = min(trial.window, teacher.config.max_positions or trial.window)
     batches = window_batches(spread(held_out_windows(corpus.valid, window), trial.valid))
     base = evaluate(teacher, batches).nats

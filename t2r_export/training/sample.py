@@ -40,6 +40,7 @@ def sample(
     Raises:
         UserError: a number out of range, a length past the model's last position, logits that are not finite.
     """
+    model.require_decoder("to sample texts from", "give it sources to translate")
     limit = model.reach
     if not 1 <= count <= MAX_TOKENS:
         raise UserError(f"1 to {MAX_TOKENS} tokens to write", str(count), "correct the number")
