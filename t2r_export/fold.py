@@ -130,14 +130,15 @@ def fold_error(mixer: Mixer, ropes: Sequence[Rope] = ()) -> float:
     step = Step(TorchOps(11, x), start, ropes, lengths=torch.tensor([11, 4, 7]))
     folded = wide.fold()
     state = {s.name: _random(s, generator) for s in wide.state_spec() if not s.constant}
-    state_folded = wide.fold_state(state)
+    state_folded, read, read_folded = wide.fold_state(state), {}, {}
     if isinstance(wide, CrossAttention | MergedAttention):
         assert isinstance(folded, CrossAttention | MergedAttention)
-        state, state_folded = state | wide.read(x, step), state_folded | folded.read(x, step)
-    y, after = wide.sequence(x.flip(0), state, step)
-    y_folded, after_folded = folded.sequence(x.flip(0), state_folded, step)
-    after, after_folded = {**state, **wide.fold_state(after)}, {**state_folded, **after_folded}
+        read, read_folded = wide.read(x, step), folded.read(x, step)
+    y, after = wide.sequence(x.flip(0), state | read, step)
+    y_folded, after_folded = folded.sequence(x.flip(0), state_folded | read_folded, step)
+    after = wide.fold_state(after)
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
+    pairs += [(read[name], read_folded[name]) for name in read]
     tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
     errors = [(a - b).abs().max() / a.abs().max().clamp(min=tiny) for a, b in pairs]
     return float(torch.stack(errors).max())  # torch's max keeps a NaN, Python's can lose it

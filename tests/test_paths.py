@@ -112,6 +112,7 @@ FITTING = {
     "graph": (["g.onnx", "g.ort"], ["g", "g.pt", "g.onnx.data"]),
     "compiled graph": (["g.onnx"], ["g.ort"]),
     "file of token ids": (["t.npy"], ["t.txt"]),
+    "file of pairs": (["t.tsv"], ["t.txt", "t"]),
     "drawing": (["c.svg", "c.png"], ["c.pdf"]),
     "training state": (["m.pt.training"], []),
     "log": (["l.jsonl", "l.txt", "l"], ["l.pt"]),

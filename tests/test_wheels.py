@@ -75,6 +75,6 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
         "t2r = t2r_export.cli:main",
         "t2r-export = t2r_export.cli:export_main",
     ]
-    assert metadata(wheel).get_all("Provides-Extra") == ["peers", "plot", "test", "dev"]
+    assert metadata(wheel).get_all("Provides-Extra") == ["bleu", "peers", "plot", "test", "dev"]
     versions = {package: metadata(wheel)["Version"] for package, wheel in wheels.items()}
     assert versions == {package: __import__(package).__version__ for package in FOLDERS}

@@ -217,6 +217,10 @@ class ModelConfig:
         data["encoder"] = None if self.encoder is None else self.encoder.to_dict()
         for name in ("eos_tokens", "start_tokens", "banned_tokens"):
             data[name] = list(data[name])
+        if self.encoder is None:  # as before there were any: the file of a decoder alone keeps its hash
+            usual: dict[str, Any] = {"encoder": None, "crosses": [], "start_tokens": [], "banned_tokens": []}
+            usual |= {"embedding_norm": False, "last_norm": True}
+            data = {name: value for name, value in data.items() if name not in usual or value != usual[name]}
         data["feed_forwards"] = [feed_forward.to_dict() for feed_forward in self.feed_forwards]
         data["attentions"] = list(data["attentions"])
         return data

@@ -11,7 +11,7 @@ from torch import nn
 
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.feed_forward import build_feed_forward
-from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.mixers.base import Mixer, own_states
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import StateSpec
@@ -66,7 +66,7 @@ class Block(nn.Module):
         ops, post = step.ops, self.norm_position == "post"
         for n, (norm, mixer) in enumerate(zip(self.norms, self.mixers, strict=True)):
             normed = x if post else norm(input if self.parallel else x, ops)
-            mixed, new = mixer(normed, {s.name: state[s.name] for s in mixer.state_spec()}, step)
+            mixed, new = mixer(normed, own_states(mixer, state), step)
             after |= new
             parts.append(PartTrace(normed, mixed))
             x = self._added(x, mixed, norm, self.norms_after[n] if self.norm_position == "both" else None, ops)

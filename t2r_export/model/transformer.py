@@ -20,7 +20,7 @@ from t2r_export.model.block import Block, BlockTrace
 from t2r_export.model.cross import CrossAttention
 from t2r_export.model.encoder import Encoder
 from t2r_export.model.merged import MergedAttention
-from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.mixers.base import Mixer, own_states
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.stack import Stack
 from t2r_export.model.step import Step
@@ -182,7 +182,7 @@ class Transformer(Stack):
         for layer, block in enumerate(self.blocks):
             state = self.layer_state(states, layer)
             for mixer in block.mixers:
-                after |= _named(mixer.fold_state({s.name: state[s.name] for s in mixer.state_spec()}), layer)
+                after |= _named(mixer.fold_state(own_states(mixer, state)), layer)
         return after
 
     def state_spec(self, max_state_bytes: int = MAX_STATE_BYTES) -> list[StateSpec]:

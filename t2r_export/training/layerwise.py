@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.model.block import Block, BlockTrace
+from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
@@ -118,8 +119,8 @@ class Transfer(LayerwiseStage):
     def output_and_target(
         self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        part = teacher.parts[mixer]
-        return block.mixers[mixer](part.normed, state, step)[0], part.mixed
+        part, own = teacher.parts[mixer], block.mixers[mixer]
+        return own(part.normed, own_states(own, state), step)[0], part.mixed
 
 
 class Align(LayerwiseStage):

@@ -21,6 +21,7 @@ from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
+from t2r_export.model.mixers.base import own_states
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batch
 from t2r_export.training.evaluate import evaluate
@@ -162,8 +163,8 @@ def test_transfer_teaches_the_layers_that_look_at_the_source_too() -> None:
         states = started(student, batch)
         step = student.context(states, student.ops(batch.ids.shape[1]))
         for (n, m), variance in zip(stage.new, stage.variance, strict=True):
-            part, state = blocks[n].parts[m], student.layer_state(states, n)
-            found = student.blocks[n].mixers[m](part.normed, state, step)[0]
+            part, mixer = blocks[n].parts[m], student.blocks[n].mixers[m]
+            found = mixer(part.normed, own_states(mixer, student.layer_state(states, n)), step)[0]
             expected += float(F.mse_loss(batch.predicted(found), batch.predicted(part.mixed)) / variance)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 

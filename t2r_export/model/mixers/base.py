@@ -49,6 +49,11 @@ class Stateful(nn.Module):
         return state
 
 
+def own_states(mixer: Stateful, states: State[Any]) -> State[Any]:
+    """Of a block's states those of one mixer."""
+    return {spec.name: states[spec.name] for spec in mixer.state_spec()}
+
+
 class Mixer(Stateful):
     """A token mixer of rows."""
 
