@@ -18,6 +18,7 @@ from t2r_export.config.feed_forward import FeedForwardConfig, feed_forward_from_
 from t2r_export.config.layers import ranges
 from t2r_export.config.mixers import CROSSES, MixerConfig, mixer_from_dict
 from t2r_export.graph.contents import contents
+from t2r_export.paths import GRAPHS
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFIX, Signature, StateSpec, wrap_length
 from t2r_runtime.source import Source
@@ -25,7 +26,6 @@ from t2r_runtime.source import Source
 if TYPE_CHECKING:
     from t2r_export.model.mixers.base import Mixer
 
-GRAPH_SUFFIXES = (".onnx", ".ort")
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
 
@@ -109,7 +109,7 @@ def describe(path: str | Path) -> Description:
         UserError: it is none of these, or it is damaged, or it is a graph without our metadata.
     """
     path = Path(path)
-    return _graph(path) if path.suffix in GRAPH_SUFFIXES and not path.is_dir() else _checkpoint(path)
+    return _graph(path) if path.suffix in GRAPHS and not path.is_dir() else _checkpoint(path)
 
 
 def _checkpoint(path: Path) -> Description:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.pair_batches import Tokenizers, tokenize_pairs
-from t2r_export.training.pairs import read_pairs
+from t2r_export.training.pairs import Pair
 from t2r_export.translations import Progress, is_graph, translate_by_graph, translate_greedily, translator_of
 from t2r_runtime.errors import UserError
 
@@ -41,15 +41,16 @@ class PairEvaluation:
 
 def evaluate_pairs(
     model: Path,
-    pairs: Path,
+    pairs: Sequence[Pair],
     bleu: bool = False,
     beam: int = 1,
     device: str = "auto",
     on_progress: Progress = lambda done: None,
 ) -> PairEvaluation:
-    """Measure `model`, a checkpoint or an exported graph, on a TSV file of pairs.
+    """Measure `model`, a checkpoint or an exported graph, on pairs.
 
     Args:
+        pairs: at least one.
         bleu: translate the sources too. beam: its width, of a graph.
         on_progress: called with the number of sentences that are translated.
 
@@ -63,14 +64,13 @@ def evaluate_pairs(
     if beam > 1 and not (graph and bleu):
         received = f"{model}" if bleu else "none of BLEU"
         raise UserError("an exported graph and BLEU, for a beam", received, "export the model, or leave the beam out")
-    texts = read_pairs(pairs)
-    sources, references = [source for source, _ in texts], [target for _, target in texts]
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     if graph:
         translations = translate_by_graph(model, sources, beam, on_progress)
         return PairEvaluation(None, corpus_bleu(translations, references, beam), ())
     loaded = translator_of(model, device)
     tokenizers = Tokenizers(loaded.tokenizer, loaded.source_tokenizer)
-    tokens, left_out = tokenize_pairs(texts, tokenizers, loaded.config, LONGEST)
+    tokens, left_out = tokenize_pairs(pairs, tokenizers, loaded.config, LONGEST)
     nats = evaluate(loaded.model, tokens.batches(BATCH_TOKENS))
     notes = (f"{left_out} pairs are too long for nats per token",) if left_out else ()
     if not bleu:

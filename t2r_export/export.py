@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.targets import find
@@ -19,14 +20,25 @@ from t2r_export.graph import beam
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import check_signature, generation_graph
-from t2r_export.graph.layout import packed, with_low
+from t2r_export.graph.layout import packed, with_low, with_source_length
 from t2r_export.graph.reader import PARAMETERS
 from t2r_export.graph.recording import build_encoder, build_graph
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, BEAM, ENCODER, GENERATE, PREFILL, STEP, TOKENS, Signature, StateSpec
+from t2r_runtime.signature import (
+    BATCH,
+    BEAM,
+    ENCODER,
+    GENERATE,
+    PREFILL,
+    SOURCE_LENGTH,
+    STEP,
+    TOKENS,
+    Signature,
+    StateSpec,
+)
 from t2r_runtime.source import Source
 
 BEAM_WIDTH = 8  # up to which the step graph of --beam gives all that a search reads
@@ -78,10 +90,9 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
         raise UserError(
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
         )
-    states = model.state_spec()
+    states = with_source_length(model.state_spec(), config.source_length)
     signature = _signature(checkpoint, model, states, folds, config)
-    if signature.source is not None:
-        _check_translator(config)
+    _check_translator(config, model.config.encoder)
     if config.generate:
         check_signature(signature)
     if config.beam:
@@ -96,7 +107,7 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if config.generate:
         companions[GENERATE] = generation_graph(step, signature)
     if model.encoder is not None:
-        companions[ENCODER], ops = build_encoder(model, states, batch, target)
+        companions[ENCODER], ops = build_encoder(model, states, batch, target, config.source_length or SOURCE_LENGTH)
         weights |= ops.weights
     if config.beam:
         companions[BEAM] = beam.beam_graph(step, companions[ENCODER], signature)
@@ -116,8 +127,8 @@ def _for_a_beam(config: ModelConfig) -> int:
     return min(max(2, 1 + ends) * BEAM_WIDTH + len(config.banned_tokens) + ends, config.vocab_size)
 
 
-def _check_translator(config: ExportConfig) -> None:
-    """Refuse what a translator's graphs cannot be yet.
+def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> None:
+    """Refuse what a translator's graphs cannot be yet, and of a decoder alone what only a translator's can.
 
     Raises:
         UserError: such an option.
@@ -125,10 +136,20 @@ def _check_translator(config: ExportConfig) -> None:
     options = {
         "--generate": config.generate,
         "--state-layout packed": config.state_layout == "packed",
-        f"--target {config.target}": find(config.target).static,
     }
+    length = config.source_length
+    if encoder is None:
+        if length is not None:
+            raise UserError("an option for a decoder alone", "--source-length", "leave it out")
+        return
     if given := [name for name, chosen in options.items() if chosen]:
         raise UserError("an option that a translator's graphs have", " and ".join(given), "leave it out")
+    if length is None and find(config.target).static:
+        expected = f"the length of every source with target {config.target}, where every dimension is a number"
+        raise UserError(expected, "none", "add --source-length")
+    if length is not None and length > (encoder.max_positions or length):
+        expected = f"a source length of at most {encoder.max_positions}, where the encoder's positions end"
+        raise UserError(expected, f"{length}", "correct --source-length")
 
 
 def _signature(
@@ -167,17 +188,19 @@ def _signature(
         role=STEP,
         graphs={},
         chat_template=checkpoint.chat_template,
-        source=None if config.encoder is None else _source(checkpoint, config, model.start_states),
+        source=None if config.encoder is None else _source(checkpoint, config, model.start_states, options),
     )
 
 
-def _source(checkpoint: Checkpoint, config: ModelConfig, start_states: Sequence[str]) -> Source:
+def _source(checkpoint: Checkpoint, config: ModelConfig, start_states: Sequence[str], options: ExportConfig) -> Source:
     assert config.encoder is not None
+    ends = [end for end in (config.encoder.max_positions, options.source_length) if end is not None]
     return Source(
         start_states=tuple(start_states),
         source_vocab_size=config.of_encoder().vocab_size,
         source_tokenizer=None,
-        max_source=config.encoder.max_positions,
+        max_source=min(ends, default=None),
+        source_length=options.source_length,
         start_tokens=config.start_tokens,
         banned_tokens=config.banned_tokens,
     )

@@ -25,7 +25,8 @@ from t2r_runtime.refusals import require_graph
 from t2r_runtime.signature import ENCODER, ROLES, STEP
 
 DIGEST = 12  # hex digits in the name of a file that belongs to a graph
-MODELS = (".pt", ".onnx", ".ort", ".safetensors", ".gguf", ".npy")
+GRAPHS = (".onnx", ".ort")
+MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".npy")
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's plain data that are looked through
 
 
@@ -40,7 +41,7 @@ class Kind:
 OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
-    "graph": Kind(only=(".onnx", ".ort")),
+    "graph": Kind(only=GRAPHS),
     "compiled graph": Kind(only=(".onnx",)),
     "file of token ids": Kind(only=(".npy",)),
     "file of pairs": Kind(only=(".tsv",)),

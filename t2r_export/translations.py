@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.paths import existing_graph, existing_model
+from t2r_export.paths import GRAPHS, existing_graph, existing_model
 from t2r_export.training.greedy import translate
 from t2r_export.training.pair_batches import Tokenizers
 from t2r_export.training.pairs import MAX_LINE, MAX_PAIRS, read_pairs, write_pairs
@@ -20,7 +20,6 @@ from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
-GRAPHS = (".onnx", ".ort")
 Progress = Callable[[int], object]
 
 

@@ -34,7 +34,7 @@ from t2r_export.proof.tolerances import REFERENCES, Tolerance, tolerance, widene
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import PREFILL
-from t2r_runtime.stepper import Stepper
+from t2r_runtime.stepper import SourceReader, Stepper
 from t2r_runtime.translator import Translator
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
@@ -62,6 +62,7 @@ def verify(
     decoder: Stepper | None = None,
     rounding: bool = False,
     reference: str = "float32",
+    encoder: SourceReader | None = None,
 ) -> Report:
     """Compare the graph at `path` with the eager model of `checkpoint`.
 
@@ -69,7 +70,8 @@ def verify(
         steps: chained steps to compare. A model whose positions end, or whose cache grows, starts again as often as
             needed.
         on_progress: called with the number of steps done, after each of them or several.
-        decoder: the graph at `path`, where it takes more than its path and provider to open.
+        decoder: the graph at `path`, where it takes more than its path and provider to open. encoder: the same of a
+            translator, in what reads its sources.
         rounding: measure the model's own rounding for every check, not only where the fixed bound does not hold. It
             takes a copy of the model in float64 and a few times the time of the eager steps.
         reference: the precision of the eager model. Against "float64" the graph shows all that float32 costs it, its
@@ -104,12 +106,12 @@ def verify(
         _generation_against_steps(checks, both, decoder)
     if signature.batch is None:
         _batch_against_single(checks, both)
-    if signature.source is not None and isinstance(decoder, Decoder):
-        translator = Translator(path, provider)
-        _encoder_against_eager(checks, both, translator, bound)
-        if translator.has_beam_graph:
+    if signature.source is not None:
+        encoder = encoder or Translator(path, provider)
+        _encoder_against_eager(checks, both, encoder, bound)
+        if isinstance(encoder, Translator) and encoder.has_beam_graph:
             exact = tolerance(provider, "none").logits  # the weights of both are rounded alike
-            checks.made.append(Check("beam graph against steps, scores", beam_error(both, translator), exact))
+            checks.made.append(Check("beam graph against steps, scores", beam_error(both, encoder), exact))
     errors = [f.error for f in folds if f.error is not None]
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))
@@ -254,8 +256,8 @@ def _batch_against_single(checks: Checks, both: SideBySide) -> None:
     checks.add("batch against single", worst, [Text(start, list(ids.T))])
 
 
-def _encoder_against_eager(checks: Checks, both: SideBySide, translator: Translator, bound: Tolerance) -> None:
+def _encoder_against_eager(checks: Checks, both: SideBySide, encoder: SourceReader, bound: Tolerance) -> None:
     """The encoder graph's states against the eager encoder's, and of a source alone against a batch's."""
-    against_eager, alone = source_errors(both, translator)
+    against_eager, alone = source_errors(both, encoder)
     checks.made.append(Check("encoder graph against eager, states", against_eager, bound.states))
     checks.made.append(Check("source alone against padded, states", alone, bound.states))

@@ -186,7 +186,9 @@ TRANSLATORS = {
     "softmax": translator(base="softmax"),
     "cross_linear": translator(LINEAR_CROSS),
     "cross_mixed": translator(linear(8, "hedgehog"), base="hybrid_sum", source_vocabulary=None),
-    "cross_normed": translator(linear(7, normalizer="rms_norm", query_scale=0.5), base="learned"),
+    "cross_normed": translator(
+        linear(7, normalizer="rms_norm", query_scale=0.5), base="learned", attention=WIDE.attention
+    ),
     "encoder_linear": translator(LINEAR_CROSS, linear(6), "gated", norm_position="post", last_norm=False),
     "marian": translator(
         SOFTMAX,

@@ -95,7 +95,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = model.with_name("pairs.tsv")
-    found = evaluate_pairs(model, pairs, bleu=True)
+    found = evaluate_pairs(model, read_pairs(pairs), bleu=True)
     assert found.text is not None and found.bleu is not None
     assert (found.text.tokens, found.bleu.sentences) == (sum(len(target) + 1 for _, target in PAIRS), 4)
     assert main(["evaluate", str(model), str(pairs), "--bleu", "--json"]) == 0
@@ -116,9 +116,12 @@ def test_an_exported_graph_translates_as_its_checkpoint(model: Path, tmp_path: P
     assert write_translations(model, tmp_path / "ours.tsv", sources) == len(PAIRS)
     greedy = [target for _, target in read_pairs(tmp_path / "ours.tsv")]
     assert [" ".join(text.split()) for text in translate_by_graph(graph, sources, 1, print)] == greedy
-    found = evaluate_pairs(graph, pairs, bleu=True, beam=3)
+    found = evaluate_pairs(graph, read_pairs(pairs), bleu=True, beam=3)
     assert found.text is None and found.bleu is not None and found.bleu.beam == 3
-    assert evaluate_pairs(graph, pairs, bleu=True).bleu == evaluate_pairs(model, pairs, bleu=True).bleu
+    assert (
+        evaluate_pairs(graph, read_pairs(pairs), bleu=True).bleu
+        == evaluate_pairs(model, read_pairs(pairs), bleu=True).bleu
+    )
 
 
 def test_a_teacher_writes_its_own_translations(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,12 +148,12 @@ def test_a_teacher_writes_its_own_translations(model: Path, tmp_path: Path, caps
 def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tmp_path / "pairs.tsv"
     with pytest.raises(UserError, match="expected an exported graph and BLEU, for a beam; received .*model.pt"):
-        evaluate_pairs(model, pairs, bleu=True, beam=4)
+        evaluate_pairs(model, read_pairs(pairs), bleu=True, beam=4)
     with pytest.raises(UserError, match="a model.pt or a folder, for nats per token"):
-        evaluate_pairs(tmp_path / "graph.onnx", pairs)
+        evaluate_pairs(tmp_path / "graph.onnx", read_pairs(pairs))
     texts.write_teacher(tmp_path / "decoder.pt")
     with pytest.raises(UserError, match="a translator, for pairs; received a decoder alone"):
-        evaluate_pairs(tmp_path / "decoder.pt", pairs)
+        evaluate_pairs(tmp_path / "decoder.pt", read_pairs(pairs))
     text = texts.write_text(tmp_path / "text")
     budget = ("--auto", "--budget", "9k", "--text", str(text))
     for arguments, do in (

@@ -36,6 +36,7 @@ STEPS = 30
 
 
 def graph(folder: Path, name: str = "cross_linear", **options: Any) -> tuple[Checkpoint, ExportReport, Path]:
+    folder.mkdir(exist_ok=True)
     path = folder / "g.onnx"
     return *small.graph(path, f"translator_{name}", **options), path
 
@@ -97,6 +98,38 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
         float(np.abs(exact[n] - rounded[n]).max() / np.abs(exact[n]).max()) for n in exact if n.startswith("source")
     )
     assert 0 < worst < 0.5
+
+
+# -- sources of one length
+
+
+@pytest.mark.parametrize("target", ["portable", "npu"])
+@pytest.mark.parametrize("name", ["cross_linear", "cross_normed", "merged", "encoder_linear"])
+def test_every_source_may_be_filled_up_to_one_length(name: str, target: str, tmp_path: Path) -> None:
+    made, _, path = graph(tmp_path, name, source_length=11, target=target)
+    assert small.proof(made, path, STEPS).passed
+    graph(tmp_path / "free", name)
+    translator, free = Translator(path, threads=1), Translator(tmp_path / "free" / "g.onnx", threads=1)
+    assert translator.source.source_length == translator.source.max_source == 11
+    for source in ([4], [5, 1, 2, 9], list(range(11))):
+        assert translator.generate(source, 9) == free.generate(source, 9)
+    with pytest.raises(UserError, match="a source of at most 11 tokens; received 12"):
+        translator.encode([[1] * 12])
+    encoder = onnx.load(encoder_file(path), load_external_data=False)
+    sizes = [[d.dim_value or d.dim_param for d in x.type.tensor_type.shape.dim] for x in encoder.graph.input]
+    assert sizes == [[1, 11], [1]] if target == "npu" else sizes == [["B", 11], ["B"]]
+
+
+def test_sources_of_one_length_side_by_side(tmp_path: Path) -> None:
+    """Softmax over the source keeps its keys, all 11 of them."""
+    made, report, path = graph(tmp_path, "softmax", source_length=11)
+    assert small.proof(made, path, STEPS).passed
+    assert {spec.shape for spec in report.signature.constant if spec.name.startswith("source_k")} == {("B", 3, 11, 4)}
+    graph(tmp_path / "free", "softmax")
+    translator, free = Translator(path, threads=1), Translator(tmp_path / "free" / "g.onnx", threads=1)
+    sources = [[4], [5, 1, 2, 9], list(range(11))]
+    beam = Beam(3, n_best=3, max_tokens=9)
+    assert_same(list(translator.translate(sources, beam)), list(free.translate(sources, beam)))
 
 
 # -- the beam graph
@@ -181,6 +214,18 @@ def counted_padding(model: onnx.ModelProto) -> None:
             node.op_type = "Equal"
 
 
+def test_a_state_that_starts_at_zero_is_found(tmp_path: Path) -> None:
+    """Of a merged layer nothing but these states is left of the source."""
+
+    def zeroed(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            node.output[:] = ["started" if n == "present_S.0" else n for n in node.output]
+        model.graph.node.append(onnx.helper.make_node("Sub", ["started", "started"], ["present_S.0"]))
+
+    failed = {check.name for check in broken(tmp_path, zeroed, encoder=True, name="merged").checks if not check.passed}
+    assert failed == {"encoder graph against eager, states"}
+
+
 @pytest.mark.parametrize("fault", [swapped_layers, swapped_rows, counted_padding])
 def test_a_fault_in_the_encoder_is_found(fault: Callable[[onnx.ModelProto], None], tmp_path: Path) -> None:
     failed = {check.name for check in broken(tmp_path, fault, encoder=True).checks if not check.passed}
@@ -192,8 +237,8 @@ def test_two_layers_that_take_each_others_source_are_found(tmp_path: Path) -> No
     assert not broken(tmp_path, swapped_layers, encoder=False).passed
 
 
-def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool) -> Report:
-    made, _, path = graph(folder)
+def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool, name: str = "cross_linear") -> Report:
+    made, _, path = graph(folder, name)
     file = encoder_file(path) if encoder else path
     model = onnx.load(file, load_external_data=False)
     fault(model)
@@ -209,7 +254,10 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
     [
         ({"generate": True}, "an option that a translator's graphs have; received --generate"),
         ({"state_layout": "packed"}, "received --state-layout packed"),
-        ({"target": "npu"}, "received --target npu"),
+        (
+            {"target": "npu"},
+            "every source with target npu, where every dimension is a number; received none; add --sou",
+        ),
         ({"beam": True, "batch": 2}, "a beam graph of any width; received a batch of 2; leave out --batch or --beam"),
     ],
 )
@@ -231,3 +279,15 @@ def test_a_beam_graph_of_other_models(tmp_path: Path) -> None:
             export(small.checkpoint(name), tmp_path / "g.onnx", ExportConfig(beam=True))
     with pytest.raises(UserError, match="accelerators take no loops; received a beam graph; leave out --beam"):
         ExportConfig(beam=True, target="npu")
+
+
+def test_a_source_length_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="an option for a decoder alone; received --source-length; leave it out"):
+        export(small.checkpoint("learned"), tmp_path / "g.onnx", ExportConfig(source_length=8))
+    with pytest.raises(UserError, match=f"at most {small.M + 5}, where the encoder's positions end; received 15"):
+        export(small.checkpoint("translator_cross_normed"), tmp_path / "g.onnx", ExportConfig(source_length=15))
+    for length in (0, 1 << 30):
+        with pytest.raises(UserError, match="a source length from 1 to 1048576; received"):
+            ExportConfig(source_length=length)
+    with pytest.raises(UserError, match="one of --source-length and --beam, whose graph takes every source as it is"):
+        ExportConfig(source_length=8, beam=True)

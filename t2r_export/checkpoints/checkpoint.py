@@ -26,13 +26,12 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import brief
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
-from t2r_export.paths import OPEN, existing_model
+from t2r_export.paths import GRAPHS, OPEN, existing_model
 from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable
 
 FORMAT = "t2r-checkpoint"
 VERSION = 1
-GRAPHS = (".onnx", ".ort")
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 SOURCE_TOKENIZER = "source_tokenizer"  # a key where a translator's sources have a tokenizer of their own
 

@@ -11,12 +11,11 @@ from t2r_export.cli.output import json_option, note_each, shorter, show, table
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, LENGTH, PARTS, SEPARATOR, Shares, usual_length
-from t2r_export.paths import existing_graph, existing_model
+from t2r_export.paths import GRAPHS, existing_graph, existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
-GRAPHS = (".onnx", ".ort")
 
 
 @click.command("evaluate")
@@ -122,8 +121,9 @@ def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
     from t2r_export.evaluate_pairs import evaluate_pairs
     from t2r_export.training.pairs import read_pairs
 
-    with progress("sentences translated", len(read_pairs(pairs)) if options["bleu"] else 0) as on_progress:
-        found = evaluate_pairs(model, pairs, on_progress=on_progress, **options)
+    texts = read_pairs(pairs)
+    with progress("sentences translated", len(texts)) as on_progress:
+        found = evaluate_pairs(model, texts, on_progress=on_progress, **options)
     note_each(found.notes)
     lines = []
     if (nats := found.text) is not None:

@@ -67,6 +67,12 @@ from t2r_export.paths import check_outputs, existing_model, graph_outputs
     help="Of a translator, also write a beam graph beside OUT, which translates a sentence in one run.",
 )
 @click.option(
+    "--source-length",
+    type=int,
+    metavar="M",
+    help="Of a translator, fill every source up to M tokens: all shapes are numbers, as --target npu needs them.",
+)
+@click.option(
     "--quantize",
     "scheme",
     type=click.Choice(list(SCHEMES)),
@@ -86,6 +92,7 @@ def command(
     generate: bool,
     beam: bool,
     float16_safe: bool,
+    source_length: int | None,
     scheme: str | None,
     check: Path | None,
     as_json: bool,
@@ -102,6 +109,7 @@ def command(
         float16_safe=float16_safe,
         generate=generate,
         beam=beam,
+        source_length=source_length,
     )
     how = None if scheme is None else QuantizeConfig(scheme=scheme, **given)
     if how is None:

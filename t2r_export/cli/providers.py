@@ -77,13 +77,8 @@ def opened(
     graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
 ) -> Decoder:
     """The graph as the options say."""
-    check(provider, provider_options)
-    existing_graph(graph)
-
-    from t2r_runtime import Decoder
-
-    with own_stdout():
-        return Decoder(graph, provider, threads, parsed(provider_options), allow_fallback)
+    decoder: Decoder = _opened("Decoder", graph, provider, threads, provider_options, allow_fallback)
+    return decoder
 
 
 def decoder_alone(
@@ -100,13 +95,21 @@ def translator(
     graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
 ) -> Translator:
     """The translator as the options say."""
+    made: Translator = _opened("Translator", graph, provider, threads, provider_options, allow_fallback)
+    return made
+
+
+def _opened(
+    kind: str, graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+) -> Any:
+    """What of the runtime opens a graph, by its name, on this one."""
     check(provider, provider_options)
     existing_graph(graph)
 
-    from t2r_runtime import Translator
+    import t2r_runtime
 
     with own_stdout():
-        return Translator(graph, provider, threads, parsed(provider_options), allow_fallback)
+        return getattr(t2r_runtime, kind)(graph, provider, threads, parsed(provider_options), allow_fallback)
 
 
 def note_split(provider: str, placement: Mapping[str, int]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from t2r_export.config.targets import find
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BEAM, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
+from t2r_runtime.source import MAX_SOURCE_LENGTH
 
 STATE_LAYOUTS = ("layers", "packed")
 MAX_BATCH = 1 << 16
@@ -28,6 +29,7 @@ class ExportConfig:
     float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
     generate: bool = False  # a companion that generates by itself
     beam: bool = False  # of a translator, a companion that translates by itself
+    source_length: int | None = None  # of a translator, what every source is filled up to; None: as long as it is
 
     def __post_init__(self) -> None:
         target = find(self.target)
@@ -40,6 +42,12 @@ class ExportConfig:
         check_past_end(self.past_end)
         if self.top_k is not None and self.top_k < 1:
             raise UserError("a number of largest logits of at least 1", str(self.top_k), "correct --top-k")
+        if self.source_length is not None and not 1 <= self.source_length <= MAX_SOURCE_LENGTH:
+            received = str(self.source_length)
+            raise UserError(f"a source length from 1 to {MAX_SOURCE_LENGTH}", received, "correct --source-length")
+        if self.source_length is not None and self.beam:
+            do = "leave out one of them"
+            raise UserError("one of --source-length and --beam, whose graph takes every source as it is", "both", do)
         if target.static and self.state_layout != "layers":
             raise UserError(
                 f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",

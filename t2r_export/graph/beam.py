@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.graph import search
-from t2r_export.graph.nodes import check, needed, renamed
+from t2r_export.graph.nodes import made_of, needed, renamed
 from t2r_runtime.errors import UserError
 from t2r_runtime.interface import GENERATED, LENGTH_PENALTY, SCORES, SEARCH_NUMBERS
 from t2r_runtime.signature import (
@@ -66,10 +66,7 @@ def beam_graph(step: onnx.ModelProto, encoder: onnx.ModelProto, signature: Signa
         ],
         [*step.graph.initializer, *weights, *start.initializer, *constants],
     )
-    made = helper.make_model(outer, opset_imports=step.opset_import, ir_version=step.ir_version)
-    made.producer_name, made.producer_version = step.producer_name, step.producer_version
-    check(made)
-    return made
+    return made_of(step, outer)
 
 
 def check_signature(signature: Signature) -> None:

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from t2r_export.graph import choice
-from t2r_export.graph.nodes import check, needed, renamed
+from t2r_export.graph.nodes import made_of, needed, renamed
 from t2r_runtime.errors import UserError
 from t2r_runtime.interface import GENERATED, MAX_TOKENS, OCCURRED, REAL_NUMBERS, STOP_TOKENS, WHOLE_NUMBERS
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature
@@ -62,10 +62,7 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
         ],
         [*graph.initializer, *start.initializer],
     )
-    made = helper.make_model(outer, opset_imports=step.opset_import, ir_version=step.ir_version)
-    made.producer_name, made.producer_version = step.producer_name, step.producer_version
-    check(made)
-    return made
+    return made_of(step, outer)
 
 
 def check_signature(signature: Signature) -> None:

@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import set_nodes
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PAST, PRESENT, Signature, StateSpec
+from t2r_runtime.signature import PAST, PRESENT, SOURCE_LENGTH, Signature, StateSpec
 
 Kinds = dict[str, list[StateSpec]]  # the states by what stands before the layer's number in their names
 
@@ -28,6 +28,13 @@ def low_name(name: str) -> str:
     """`S.3` -> `S_low.3`: what the sum of a compensated state has rounded off."""
     kind, dot, layer = name.partition(".")
     return f"{kind}_low{dot}{layer}"
+
+
+def with_source_length(specs: Sequence[StateSpec], length: int | None) -> list[StateSpec]:
+    """The states of sources of this one length; None: of any."""
+    if length is None:
+        return list(specs)
+    return [replace(s, shape=tuple(length if d == SOURCE_LENGTH else d for d in s.shape)) for s in specs]
 
 
 def with_low(specs: Sequence[StateSpec], names: Iterable[str]) -> list[StateSpec]:
@@ -62,6 +69,7 @@ def states_in(specs: Sequence[StateSpec], signature: Signature) -> list[StateSpe
     """The states that a graph of this signature must have for a model's."""
     if signature.state_layout == "packed":
         return [_packed_spec(kind, members) for kind, members in _kinds(specs).items()]
+    specs = with_source_length(specs, None if signature.source is None else signature.source.source_length)
     present = {spec.name for spec in signature.states}
     low = [spec.past for spec in specs if low_name(spec.name) in present]
     return with_low(specs, low) if low else list(specs)

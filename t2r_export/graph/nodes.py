@@ -37,6 +37,14 @@ def renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str]) -> list[o
     return copies
 
 
+def made_of(step: onnx.ModelProto, graph: onnx.GraphProto) -> onnx.ModelProto:
+    """A checked model of a graph that was made of a step graph's parts."""
+    made = helper.make_model(graph, opset_imports=step.opset_import, ir_version=step.ir_version)
+    made.producer_name, made.producer_version = step.producer_name, step.producer_version
+    check(made)
+    return made
+
+
 def check(model: onnx.ModelProto) -> None:
     """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.graph.recording."""
     checked = onnx.ModelProto()

@@ -71,7 +71,7 @@ class GraphOps(Operators):
         if not self.many:
             return self.unsqueeze(start, 1), self.add(start, 1)
         tokens = self.cast(self.prompt.tokens, start.dtype)
-        steps = self.prompt.range(self.constant([0], start.dtype), tokens, self.prompt.length)
+        steps = self._places(self.prompt.length, tokens)
         return self.add(self.unsqueeze(start, 1), steps), self.add(start, tokens)
 
     def blocks(self, x: Value, size: int) -> Value:
@@ -136,14 +136,17 @@ class GraphOps(Operators):
 
     def padding_mask(self, x: Value, lengths: Value) -> Value:
         length = x.shape[2]
-        if isinstance(length, int):
-            places = self.constant(np.arange(length), lengths.dtype, f"places_{length}")
-        else:
-            zero, one = self.constant(0, lengths.dtype), self.constant(1, lengths.dtype)
-            end = self.cast(self.emit("Shape", [x], (1,), "int64", start=2, end=3), lengths.dtype)
-            places = self.emit("Range", [zero, self.squeeze(end, 0), one], (length,), lengths.dtype)
+        end = self.cast(self.emit("Shape", [x], (1,), "int64", start=2, end=3), lengths.dtype)
+        places = self._places(length, end)
         hidden = self.emit("GreaterOrEqual", [places, self.unsqueeze(lengths, 1)], (lengths.shape[0], length), "bool")
         return self.unsqueeze(self.unsqueeze(self.cast(hidden, "float32"), 1), 1)
+
+    def _places(self, length: Dim, end: Value) -> Value:
+        """0 … length - 1 (length,); `end` (1,) is the length, which the graph alone may know."""
+        if isinstance(length, int):
+            return self.constant(np.arange(length), end.dtype, f"places_{end.dtype}_{length}")
+        zero, one = self.constant(0, end.dtype), self.constant(1, end.dtype)
+        return self.emit("Range", [zero, self.scalar(end), one], (length,), end.dtype)
 
     def linear_attention_chunks(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None

@@ -18,7 +18,7 @@ CHUNK = 64  # tokens; from 64 to 128 the time was the same within the noise, and
 
 
 class Prompt:
-    """The tokens that are read: T of each of B sequences, T known to the graph alone.
+    """The tokens that are read: T of each of B sequences, known to the graph alone unless they are numbers.
 
     Args:
         x: (B, T, D).
@@ -28,16 +28,19 @@ class Prompt:
         self.ops = ops
         self.batch, self.length = x.shape[:2]
         self._batch = ops.emit("Shape", [x], (1,), "int64", end=1)
-        self.tokens = ops.emit("Shape", [x], (1,), "int64", start=1, end=2)
+        known = isinstance(self.length, int)
+        self.tokens = (
+            ops.constant([self.length], "int64") if known else ops.emit("Shape", [x], (1,), "int64", start=1, end=2)
+        )
         self._rest: dict[int, Value] = {}
         self._sizes: dict[tuple[int, ...], Value] = {}
 
     def by_sequence(self, x: Value, *sizes: int) -> Value:
         """Rows (N, …) -> (B, T, *sizes)."""
-        if isinstance(self.batch, int):
-            return self.ops.emit(
-                "Reshape", [x, self.ops.constant([self.batch, -1, *sizes], "int64")], (self.batch, self.length, *sizes)
-            )
+        known = [d if isinstance(d, int) else -1 for d in (self.batch, self.length)]
+        if known != [-1, -1]:
+            whole = self.ops.constant([*known, *sizes], "int64")
+            return self.ops.emit("Reshape", [x, whole], (self.batch, self.length, *sizes))
         if sizes not in self._sizes:
             rest = self.ops.constant(sizes, "int64")
             self._sizes[sizes] = self.ops.concat([self._batch, self.tokens, rest])
@@ -91,7 +94,7 @@ class Prompt:
     def range(self, start: Value, end: Value, length: Dim) -> Value:
         """start … end - 1, both (1,)."""
         ops = self.ops
-        bounds = [ops.squeeze(start, 0), ops.squeeze(end, 0), ops.constant(1, end.dtype)]
+        bounds = [ops.scalar(start), ops.scalar(end), ops.constant(1, end.dtype)]
         return ops.emit("Range", bounds, (length,), end.dtype)
 
 

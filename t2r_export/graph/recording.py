@@ -80,11 +80,12 @@ def build_graph(
 
 
 def build_encoder(
-    model: Transformer, states: Sequence[StateSpec], batch: int | str, target: Target
+    model: Transformer, states: Sequence[StateSpec], batch: int | str, target: Target, length: int | str = SOURCE_LENGTH
 ) -> tuple[onnx.ModelProto, GraphOps]:
-    """What reads a source, as `build_graph`'s: source tokens and lengths to every constant state of a translator."""
-    ops = target.ops(model, batch, SOURCE_LENGTH)
-    inputs = [Value(SOURCE_IDS, "int64", (batch, SOURCE_LENGTH)), Value(SOURCE_LENGTHS, "int64", (batch,))]
+    """What reads a source, as `build_graph`'s: source tokens (B, length) and lengths to every constant state of a
+    translator."""
+    ops = target.ops(model, batch, length)
+    inputs = [Value(SOURCE_IDS, "int64", (batch, length)), Value(SOURCE_LENGTHS, "int64", (batch,))]
     made = model.encode(inputs[0], inputs[1], ops)
     results = {spec.name: made[spec.name] for spec in states if spec.constant}
     results |= {spec.present: made[spec.name] for spec in states if spec.name in model.start_states}

@@ -116,16 +116,17 @@ class Attention(Mixer):
     def fold_state(self, state: State[Tensor]) -> State[Tensor]:
         return self.inner.fold_state(state)
 
+    def _remade(self, config: MixerConfig) -> Attention:
+        """A layer of this kind around another mixer, with fresh weights."""
+        sizes = self.sizes
+        return type(self)(self.width, config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope)
+
     @torch.no_grad()
     def fold(self) -> Attention:
         """W̃ = W_φ W, b̃ = b_φ + W_φ b for q and k (eq. 8), any scale of q inside; computed in float64."""
         assert self.why_not_foldable() is None
         inner, packing = self.inner.fold(self.o.weight), self.inner.packing()
-        sizes = self.sizes
-        kind = EncoderAttention if isinstance(self, EncoderAttention) else Attention
-        made = kind(self.width, inner.config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope).to(
-            self.o.weight
-        )
+        made = self._remade(inner.config).to(self.o.weight)
         made.inner.load_state_dict(inner.state_dict())
         made.o.load_state_dict(self.o.state_dict())
         if packing is None:

@@ -62,14 +62,14 @@ class MergedAttention(Attention):
         shape = (BATCH, self.sizes.kv_heads, SOURCE_LENGTH, self.sizes.size)
         return [*own, *(StateSpec(SOURCE + name, "float32", shape, constant=True) for name in ("k", "v"))]
 
+    def _remade(self, config: MixerConfig) -> MergedAttention:
+        return MergedAttention(self.width, config, self.attention, self.sizes.eps)
+
     @torch.no_grad()
     def fold(self) -> MergedAttention:
         """As an attention layer's, and the same of the source's keys."""
-        plain = super().fold()
-        made = MergedAttention(self.width, plain.config, self.attention, self.sizes.eps).to(self.o.weight)
-        made.load_state_dict(plain.state_dict(), strict=False)
-        packing = self.inner.packing()
-        assert packing is not None
+        made, packing = super().fold(), self.inner.packing()
+        assert isinstance(made, MergedAttention) and packing is not None
         weight, bias = folded(self.source_k, packing.k, 1.0)
         made.source_k.weight.copy_(weight)
         made.source_k.bias.copy_(bias)

@@ -97,6 +97,10 @@ class Transformer(Stack):
         """ids (B,) int64, states -> logits (B, vocabulary) and the states after this token."""
         return self.run(ids, states, self.ops(None))
 
+    def rows(self, ids: Tensor, states: State[Tensor]) -> Tensor:
+        """What stands behind the last block for ids (B, T), from `states`: rows (B·T, D), for `logits_of`."""
+        return self._run(ids, states, self.ops(ids.shape[1]))[0]
+
     def traces(self, ids: Tensor, states: State[Tensor] | None = None) -> list[BlockTrace[Tensor]]:
         """What happens inside every block for ids (B, T), from `states` (default: the initial ones): rows (B·T, D)."""
         states = self.init_state(len(ids)) if states is None else states

@@ -127,10 +127,12 @@ class SideBySide:
         """Tokens (B, M), int64, and lengths (B,): the first row full, the others shorter where they can be."""
         encoder = self.model.encoder
         assert encoder is not None
-        longest = min(SOURCE_TOKENS, encoder.config.max_positions or SOURCE_TOKENS)
+        known = self.decoder.signature.source
+        most = None if known is None else known.max_source
+        longest = SOURCE_TOKENS if most is None else min(SOURCE_TOKENS, most)
         lengths = torch.randint(1, longest + 1, (batch,), generator=self.generator)
         lengths[0] = longest
-        shape = (batch, longest)
+        shape = (batch, longest if known is None else known.source_length or longest)
         return torch.randint(0, encoder.config.vocab_size, shape, generator=self.generator), lengths
 
     def random_state(self, batch: int) -> State[Tensor]:

@@ -11,27 +11,30 @@ import torch
 from t2r_export.proof.side_by_side import SideBySide, arrays, state_error, worse
 from t2r_runtime.beam import Beam
 from t2r_runtime.signature import SOURCE_LENGTH, StateSpec
+from t2r_runtime.stepper import SourceReader
 from t2r_runtime.translator import Translator
 
 BEAM_WIDTHS, BEAM_TOKENS = (1, 4), 24
 BATCH = 3  # sources of different lengths, where a graph takes any number
 
 
-def source_errors(both: SideBySide, translator: Translator) -> tuple[float, float]:
+def source_errors(both: SideBySide, encoder: SourceReader) -> tuple[float, float]:
     """Worst relative error of a source state, see `state_error`: against the eager encoder, and of a source alone
     against the same in a batch with longer ones."""
-    source_ids, lengths = both.random_sources(translator.signature.batch or BATCH)
+    source_ids, lengths = both.random_sources(encoder.signature.batch or BATCH)
     rows = [row[:length].numpy() for row, length in zip(source_ids, lengths.tolist(), strict=True)]
-    together = translator.encode(rows)
+    together = encoder.encode(rows)
     filled = torch.where(torch.arange(source_ids.shape[1]) < lengths[:, None], source_ids, 0)  # as the runtime does
     expected = arrays(both.model, both.model.start(filled, lengths))
-    of_source = {spec.name for spec in translator.signature.constant}
-    against_eager = state_error(together, {name: value for name, value in expected.items() if name in of_source})
+    known = encoder.signature.source
+    assert known is not None
+    made = [spec for spec in encoder.signature.states if spec.constant or spec.name in known.start_states]
+    against_eager = state_error(together, {spec.name: expected[spec.name] for spec in made})
     alone = 0.0
-    if translator.signature.batch is None:
+    if encoder.signature.batch is None:
         for row, source in enumerate(rows):
-            found = translator.encode([source])
-            cut = {s.name: _cut(s, together[s.name][[row]], source.size) for s in translator.signature.constant}
+            found = encoder.encode([source])
+            cut = {spec.name: _cut(spec, together[spec.name][[row]], source.size) for spec in made}
             alone = worse(alone, state_error({name: found[name] for name in cut}, cut))
     return against_eager, alone
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import SCHEMES
+from t2r_export.config.targets import find
+
+SOURCE_LENGTH = 64  # tokens of every source, where all shapes are numbers
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,12 @@ class ProviderGraph:
     growing: bool = True  # takes the growing cache of a softmax layer
     activation_bits: int = 8  # of int8-static
     schemes: tuple[str, ...] = ()  # that the parity suite runs there; docs/providers.md says why no others
+
+    def config_of(self, encoder: EncoderConfig | None) -> ExportConfig:
+        """What a model with that encoder is exported with: where all shapes are numbers, the length of its sources."""
+        if encoder is None or not find(self.config.target).static:
+            return self.config
+        return replace(self.config, source_length=min(SOURCE_LENGTH, encoder.max_positions or SOURCE_LENGTH))
 
 
 NPU = ProviderGraph(ExportConfig(batch=1, target="npu"), growing=False)

@@ -25,7 +25,7 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import SubprocessDecoder, remote_versions
+from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator, remote_versions
 from t2r_export.python import THIS
 from t2r_export.quantize import calibration_tokens, quantize
 from t2r_export.training.sample import sample
@@ -164,7 +164,7 @@ class _Graphs:
         if key not in self._made:
             out = self._folder / f"{len(self._made)}.onnx"
             if precision == NONE:
-                export(self.checkpoint, out, wanted.config)
+                export(self.checkpoint, out, wanted.config_of(self.checkpoint.config.encoder))
             else:
                 source = self.path(wanted, NONE)
                 out = self._folder / f"{len(self._made)}.onnx"
@@ -220,20 +220,23 @@ def _measured(graphs: _Graphs, provider: str, precision: str, command: str, step
     wanted, partial = PROVIDER_GRAPHS[provider], PROVIDERS[provider].partial or allow_fallback
     if not wanted.growing and any(spec.grows for spec in graphs.checkpoint.model.state_spec()):
         return Cell(provider, precision, "takes no caches that grow: convert every layer")
-    decoder = None
+    decoder = encoder = None
     try:
         tolerance(provider, precision)
         path = graphs.path(wanted, precision)
         decoder = SubprocessDecoder(command, path, provider, threads=1, allow_fallback=partial)
+        if decoder.signature.source is not None:
+            encoder = SubprocessTranslator(command, path, provider, threads=1, allow_fallback=partial)
         placement = decoder.placement
         if provider not in placement:
             return Cell(provider, precision, f"takes none of the graph's {sum(placement.values())} nodes")
-        report = verify(graphs.checkpoint, path, provider, steps, decoder=decoder)
+        report = verify(graphs.checkpoint, path, provider, steps, decoder=decoder, encoder=encoder)
     except UserError as error:
         return Cell(provider, precision, f"expected {error.expected}; received {error.received}")
     finally:
-        if decoder is not None:
-            decoder.close()
+        for opened in (decoder, encoder):
+            if opened is not None:
+                opened.close()
     return _cell(report, precision, placement)
 
 

@@ -1,4 +1,4 @@
-"""A decoder in another process, which may be another Python with another ONNX Runtime.
+"""A decoder or an encoder in another process, which may be another Python with another ONNX Runtime.
 
 One process holds one ONNX Runtime, some providers come with their own, and some end the process that asks them for what
 they cannot do. `SubprocessDecoder` is a Stepper and hands each call to a process that runs t2r_export.providers.served.
@@ -12,7 +12,7 @@ import inspect
 import pickle
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_export.python import THIS
 from t2r_export.python import start as start_python
-from t2r_runtime import Decoder, UserError
+from t2r_runtime import Decoder, Translator, UserError
 from t2r_runtime.signature import Signature
 from t2r_runtime.stepper import Ids
 
@@ -126,6 +126,23 @@ class SubprocessDecoder:
 
     def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
         self._worker.call("set_state", states, position)
+
+    def close(self) -> None:
+        """End the process."""
+        self._worker.close()
+
+
+class SubprocessTranslator:
+    """What reads sources as a Translator does, in another process as SubprocessDecoder."""
+
+    def __init__(self, command: str, *arguments: Any, **options: Any) -> None:
+        self._worker = Worker(command, Translator)
+        self._worker.call("__init__", *arguments, **options)
+        self.signature: Signature = self._worker.call("signature")
+
+    def encode(self, sources: Iterable[ArrayLike]) -> dict[str, NDArray[Any]]:
+        """As of the Translator."""
+        return dict(self._worker.call("encode", list(sources)))
 
     def close(self) -> None:
         """End the process."""

@@ -44,7 +44,7 @@ def evaluate(model: Transformer, batches: Sequence[Batch]) -> Evaluation:
     total = torch.zeros((), dtype=torch.float64, device=device)
     for batch in batches:
         batch = batch.to(device)
-        rows = model.traces(batch.ids, initial_states(model, batch))[-1].output
+        rows = model.rows(batch.ids, initial_states(model, batch))
         logits = model.logits_of(batch.predicted(rows))
         total += F.cross_entropy(logits.float(), batch.labels, reduction="sum")
     return Evaluation(total.item() / tokens, tokens, max(batch.ids.shape[1] for batch in batches))

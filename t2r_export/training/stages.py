@@ -173,7 +173,7 @@ class Task(Stage):
     """Cross-entropy of the text. Also trains a model from random weights."""
 
     def forward(self, batch: Batch) -> Tensor:
-        rows = self.student.traces(batch.ids, self.states(batch))[-1].output
+        rows = self.student.rows(batch.ids, self.states(batch))
         logits = self.student.logits_of(batch.predicted(rows))
         return next_token_loss(logits, batch.labels, self.loss_weights.label_smoothing) + self.penalty()
 

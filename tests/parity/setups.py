@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import small
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import SubprocessDecoder
-from t2r_runtime import PROVIDERS, Decoder
+from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator
+from t2r_runtime import PROVIDERS, Decoder, Translator
 
 GRAPHS = {
     "layers": ExportConfig(),
@@ -46,6 +49,8 @@ DNNL = dict.fromkeys(
     ("dpfp", "rfa", "favor", "head_norms", "delta_wide", "hybrid_sum", "hybrid_gated", "product_keys") + ("mixed",),
     REDUCES_ALL,
 )
+# an encoder's norms are of [M, D]
+DNNL |= {name: REDUCES_ALL for name in small.MODELS if name.startswith("translator_")}
 SETUPS = {
     "cpu": Setup(("layers", "packed", "batch_3")),
     "cuda": Setup(("layers", "packed", "batch_3")),
@@ -72,6 +77,21 @@ def core() -> int:
     return cores[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(cores)]
 
 
+def wanted(config: ModelConfig, **changes: Any) -> ExportConfig:
+    """How a model is exported that is tested in one kind of graph."""
+    return replace(WANTED.config_of(config.encoder), **changes)
+
+
+def reader(path: Path) -> Translator | SubprocessTranslator:
+    """What reads a translator's sources on the provider at hand."""
+    partial = PROVIDERS[PROVIDER].partial
+    if SETUP.python is None:
+        return Translator(path, PROVIDER, allow_fallback=partial)
+    return SubprocessTranslator(
+        f"taskset -c {core()} {os.environ[SETUP.python]}", path, PROVIDER, allow_fallback=partial
+    )
+
+
 def opened(path: Path) -> Decoder | SubprocessDecoder:
     """The graph on the provider at hand, some of its nodes at least; all of them, unless no graph is taken whole."""
     partial = PROVIDERS[PROVIDER].partial
@@ -83,5 +103,6 @@ def opened(path: Path) -> Decoder | SubprocessDecoder:
             f"taskset -c {core()} {os.environ[SETUP.python]}", path, PROVIDER, allow_fallback=partial
         )
     assert decoder.placement.get(PROVIDER, 0) > 0, decoder.placement
-    assert partial or decoder.placement.keys() == {PROVIDER}
+    lengths = decoder.signature.source is not None and bool(PROVIDERS[PROVIDER].elsewhere)
+    assert partial or lengths or decoder.placement.keys() == {PROVIDER}
     return decoder

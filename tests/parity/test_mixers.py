@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 import small
-from parity.setups import SETUP, SETUPS, WANTED
+from parity.setups import SETUP, SETUPS, wanted
 from parity.test_parity import NAMES, config, fits, saved, verified
 from t2r_export.cli.reports import parity_text
 from t2r_export.config import mixers
@@ -31,7 +30,7 @@ MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
 def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
     loaded = saved(name, tmp_path / "model.pt")
     # most have no sums that float16 would round off, and a few steps need no care of those that have
-    export(loaded, tmp_path / "model.onnx", dataclasses.replace(WANTED.config, float16_safe=False))
+    export(loaded, tmp_path / "model.onnx", wanted(loaded.config, float16_safe=False))
     report = verified(loaded, tmp_path / "model.onnx", SETUP.mixer_steps)
     assert report.passed, parity_text(report)
 

@@ -12,7 +12,7 @@ import torch
 
 import margins
 import small
-from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened
+from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened, reader
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.reports import parity_text
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
@@ -58,7 +58,9 @@ def saved(name: str, path: Path, seed: int = 0) -> checkpoint.Checkpoint:
 
 
 def verified(loaded: checkpoint.Checkpoint, path: Path, steps: int = SETUP.steps) -> Report:
-    report = margins.noted(verify(loaded, path, PROVIDER, steps, decoder=opened(path), rounding=bool(margins.FILE)))
+    encoder = None if loaded.config.encoder is None else reader(path)
+    every = bool(margins.FILE)
+    report = margins.noted(verify(loaded, path, PROVIDER, steps, decoder=opened(path), encoder=encoder, rounding=every))
     print(parity_text(report))
     return report
 

@@ -33,7 +33,7 @@ Z = StateSpec("z.0", "float32", ("B", G, K))
 CACHE = StateSpec("cache.1", "float32", ("B", "T", D))
 POSITION = StateSpec("position", "int32", ("B",))
 SOURCE = StateSpec("source_m", "float32", ("B", D), 0.25, constant=True)
-TRANSLATES = Source((), 11, None, 8, (1,), (0,))
+TRANSLATES = Source((), 11, None, 8, None, (1,), (0,))
 GREEDY = Sampling(temperature=0, stop_tokens=())
 
 

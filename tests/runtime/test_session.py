@@ -64,8 +64,8 @@ SOURCE_KEYS = sorted(graphs.signature("source").to_metadata().keys() - graphs.si
 
 
 def test_a_decoder_alone_has_no_key_of_a_source() -> None:
-    names = ("banned_tokens", "max_source", "source_states", "source_tokenizer", "source_vocab_size", "start_states")
-    assert SOURCE_KEYS == [f"t2r.{name}" for name in (*names, "start_tokens")]
+    sources = [f"t2r.source_{name}" for name in ("length", "states", "tokenizer", "vocab_size")]
+    assert SOURCE_KEYS == ["t2r.banned_tokens", "t2r.max_source", *sources, "t2r.start_states", "t2r.start_tokens"]
 
 
 @pytest.mark.parametrize("key", [key for key in SOURCE_KEYS if key != "t2r.source_states"])
@@ -88,6 +88,9 @@ def test_a_missing_key_of_a_translator_is_named(key: str) -> None:
         ("source_tokenizer", {}),
         ("max_source", 0),
         ("max_source", "9"),
+        ("source_length", 0),
+        ("source_length", 1 << 30),
+        ("source_length", "9"),
         ("start_tokens", []),
         ("start_tokens", [graphs.VOCABULARY]),
         ("start_tokens", [1] * 1025),

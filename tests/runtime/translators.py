@@ -35,7 +35,7 @@ Edit = Callable[[onnx.ModelProto], None]
 
 def signature(cache: bool = False, **changes: Any) -> Signature:
     source = {"start_states": ("h",), "source_vocab_size": SOURCE, "source_tokenizer": None, "max_source": 12}
-    source |= {"start_tokens": START, "banned_tokens": BANNED}
+    source |= {"source_length": None, "start_tokens": START, "banned_tokens": BANNED}
     source |= {name: changes.pop(name) for name in [*changes] if name in source}
     values = {"states": (*STATES, *([CACHE] if cache else [])), "vocab_size": TARGET, "eos_tokens": ENDS}
     values |= {"source": Source(**source), "graphs": {"encoder": "encoder.onnx"}}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from t2r_runtime.errors import UserError
-from t2r_runtime.penalties import LARGEST_PENALTY, LONGEST_NGRAM
+from t2r_runtime.checks import is_number, require_value
+from t2r_runtime.penalties import check_penalties
 
 STEEPEST = 10.0  # the largest exponent of a length
 
@@ -53,37 +52,20 @@ class Beam:
         whole = {"width": 1, "n_best": 1, "min_tokens": 0, **({} if self.max_tokens is None else {"max_tokens": 1})}
         for name, least in whole.items():
             value = getattr(self, name)
-            _require(type(value) is int and least <= value < 1 << 31, f"{name} of at least {least}", value)
-        _require(self.n_best <= self.width, f"n_best of at most the width, {self.width}", self.n_best)
+            require_value(type(value) is int and least <= value < 1 << 31, f"{name} of at least {least}", value)
+        require_value(self.n_best <= self.width, f"n_best of at most the width, {self.width}", self.n_best)
         steep = self.length_penalty
-        _require(
-            _is_number(steep) and abs(steep) <= STEEPEST, f"a length_penalty from {-STEEPEST} to {STEEPEST}", steep
+        require_value(
+            is_number(steep) and abs(steep) <= STEEPEST, f"a length_penalty from {-STEEPEST} to {STEEPEST}", steep
         )
         stopping = self.early_stopping
-        _require(isinstance(stopping, bool) or stopping == "never", 'early_stopping True, False or "never"', stopping)
-        _require(isinstance(self.forced_end, bool), "forced_end True or False", self.forced_end)
-        penalty, ngram = self.repetition_penalty, self.no_repeat_ngram
-        _require(
-            _is_number(penalty) and 1 / LARGEST_PENALTY <= penalty <= LARGEST_PENALTY,
-            f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
-            penalty,
+        require_value(
+            isinstance(stopping, bool) or stopping == "never", 'early_stopping True, False or "never"', stopping
         )
-        _require(
-            type(ngram) is int and 0 <= ngram <= LONGEST_NGRAM,
-            f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
-            ngram,
-        )
+        require_value(isinstance(self.forced_end, bool), "forced_end True or False", self.forced_end)
+        check_penalties(self.repetition_penalty, self.no_repeat_ngram)
 
     @property
     def looks_back(self) -> bool:
         """Whether a choice depends on what has occurred before."""
         return self.repetition_penalty != 1 or self.no_repeat_ngram > 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _require(good: bool, expected: str, received: object) -> None:
-    if not good:
-        raise UserError(expected, repr(received), "choose another value")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,17 @@ def require_kind(value: object, kind: type | tuple[type, ...], expected: str) ->
     """
     if not isinstance(value, kind):
         raise UserError(expected, printable(f"{type(value).__name__} {value!r}", 100), "see the function's description")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def require_value(good: bool, expected: str, received: object) -> None:
+    """Refuse a value out of range. Raises UserError."""
+    if not good:
+        raise UserError(expected, repr(received), "choose another value")
 
 
 def array_of(value: object, what: str) -> NDArray[Any]:

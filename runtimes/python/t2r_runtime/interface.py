@@ -103,7 +103,8 @@ def first_feeds(signature: Signature) -> dict[str, Array]:
     if signature.role == BEAM:
         return {SOURCE_IDS: np.zeros((1, 2), np.int64), **beam_feeds(Beam(2), 2)}
     if signature.role == ENCODER:
-        return {SOURCE_IDS: np.zeros((batch, 2), np.int64), SOURCE_LENGTHS: np.full(batch, 2, np.int64)}
+        length = 2 if signature.source is None else signature.source.source_length or 2
+        return {SOURCE_IDS: np.zeros((batch, length), np.int64), SOURCE_LENGTHS: np.full(batch, 1, np.int64)}
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
     if signature.role == GENERATE:
         states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, (), ())
@@ -220,7 +221,8 @@ def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     started = [spec for spec in signature.chained if spec.name in signature.source.start_states]
     outputs: dict[str, Form] = {spec.name: (spec.dtype, spec.shape) for spec in signature.constant}
     outputs |= {spec.present: (spec.dtype, spec.shape) for spec in started}
-    return {SOURCE_IDS: ("int64", (BATCH, SOURCE_LENGTH)), SOURCE_LENGTHS: ("int64", (BATCH,))}, outputs
+    length = signature.source.source_length or SOURCE_LENGTH
+    return {SOURCE_IDS: ("int64", (BATCH, length)), SOURCE_LENGTHS: ("int64", (BATCH,))}, outputs
 
 
 def _beam(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:

@@ -13,7 +13,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,6 +52,7 @@ class Provider:
     fixed_batch: bool = False  # takes nothing of a graph whose batch is free
     compiles: bool = False  # its compiled programs can be kept in a file and opened again
     partial: bool = False  # never takes a whole step graph, so that it needs allow_fallback
+    elsewhere: frozenset[str] = frozenset()  # operators on the lengths of sources that it may leave to the CPU
     hint: str = "export the graph for this provider"  # what to do where it did not take every node
 
 
@@ -73,6 +74,7 @@ PROVIDERS: dict[str, Provider] = {
         "install onnxruntime-ep-webgpu beside onnxruntime",
         plugin="onnxruntime_ep_webgpu",
         device="webgpu",
+        elsewhere=frozenset({"Cast", "Concat", "Gather"}),  # lengths are int64, for which it has few kernels
         hint="export without quantization, or with one that WebGPU takes",
     ),
     "qnn": Provider(
@@ -236,13 +238,14 @@ def placement(session: ort.InferenceSession, provider: Provider, feeds: Callable
     return taken
 
 
-def check_placement(name: str, provider: Provider, taken: Placement) -> None:
-    """Refuse a session some of whose nodes run elsewhere than on the provider.
+def check_placement(name: str, provider: Provider, taken: Placement, spared: Collection[str] = ()) -> None:
+    """Refuse a session some of whose nodes run elsewhere than on the provider, but those of the `spared` operators.
 
     Raises:
         UserError: names the nodes, and says what would help.
     """
-    elsewhere = [node for where, nodes in taken.items() if where != provider.ort_name for node in nodes]
+    others = [node for where, nodes in taken.items() if where != provider.ort_name for node in nodes]
+    elsewhere = [node for node in others if node.operator not in spared]
     if elsewhere:
         total = sum(map(len, taken.values()))
         counts = Counter(node.operator for node in elsewhere)

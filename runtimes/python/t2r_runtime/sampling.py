@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import array_of, require_kind
+from t2r_runtime.checks import array_of, is_number, require_kind, require_value
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.noise import gumbel, word
-from t2r_runtime.penalties import LARGEST_PENALTY, LONGEST_NGRAM, Logits, penalized
+from t2r_runtime.penalties import Logits, check_penalties, penalized
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,17 @@ class Sampling:
 
     def __post_init__(self) -> None:
         temperature, top_k, top_p, seed = self.temperature, self.top_k, self.top_p, self.seed
-        _require(
-            _is_number(temperature) and 0 <= temperature <= sys.float_info.max,
+        require_value(
+            is_number(temperature) and 0 <= temperature <= sys.float_info.max,
             "a temperature of 0 or more",
             temperature,
         )
-        _require(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k)
-        _require(_is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
-        _require(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
-        min_p, penalty, ngram = self.min_p, self.repetition_penalty, self.no_repeat_ngram
-        _require(_is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p)
-        _require(
-            _is_number(penalty) and 1 / LARGEST_PENALTY <= penalty <= LARGEST_PENALTY,
-            f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
-            penalty,
-        )
-        _require(
-            type(ngram) is int and 0 <= ngram <= LONGEST_NGRAM,
-            f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
-            ngram,
-        )
+        require_value(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k)
+        require_value(is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
+        require_value(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
+        min_p = self.min_p
+        require_value(is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p)
+        check_penalties(self.repetition_penalty, self.no_repeat_ngram)
 
     @property
     def looks_back(self) -> bool:
@@ -185,12 +176,3 @@ def _row_of_integers(value: ArrayLike, what: str) -> NDArray[np.int64]:
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
         raise UserError(f"{what}, integers (N,)", printable(repr(value), 100), "give one row of them")
     return row.astype(np.int64)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _require(good: bool, expected: str, received: object) -> None:
-    if not good:
-        raise UserError(expected, repr(received), "choose another value")

@@ -168,7 +168,7 @@ def _open(
     except Exception as error:  # as above
         raise UserError(f"a first step on {provider}", printable(error), "choose another provider") from error
     if not allow_fallback:
-        providers.check_placement(provider, chosen, taken)
+        providers.check_placement(provider, chosen, taken, () if signature.source is None else chosen.elsewhere)
     return session, signature, taken
 
 

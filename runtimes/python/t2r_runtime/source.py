@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SPECIAL = 1024  # tokens that a text starts from, or that are never chosen
+MAX_SOURCE_LENGTH = 1 << 20  # tokens that every source may be filled up to
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Source:
     source_vocab_size: int
     source_tokenizer: str | None  # the text of a tokenizer.json; None: that of the target
     max_source: int | None  # the most tokens of a source; None where there is no end
+    source_length: int | None  # M of a graph whose M is one number, to which sources are filled up; None: any
     start_tokens: tuple[int, ...]  # read before the first choice
     banned_tokens: tuple[int, ...]  # never chosen
 
@@ -39,6 +41,11 @@ class Source:
             "source_vocab_size": type(self.source_vocab_size) is int and 0 < self.source_vocab_size <= most,
             "source_tokenizer": self.source_tokenizer is None or isinstance(self.source_tokenizer, str),
             "max_source": self.max_source is None or (type(self.max_source) is int and self.max_source > 0),
+            "source_length": self.source_length is None
+            or (
+                type(self.source_length) is type(self.max_source) is int
+                and self.max_source <= self.source_length <= MAX_SOURCE_LENGTH
+            ),
             "start_tokens": tokens(self.start_tokens, 1),
             "banned_tokens": tokens(self.banned_tokens, 0),
         }

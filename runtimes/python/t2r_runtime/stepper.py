@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +71,19 @@ class Stepper(Protocol):
 
     def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
         """Go on from copies of `states`."""
+        ...
+
+
+class SourceReader(Protocol):
+    """A translator's encoder graph in use: a Translator, here or in another process."""
+
+    @property
+    def signature(self) -> Signature:
+        """What the step graph's metadata says."""
+        ...
+
+    def encode(self, sources: Iterable[ArrayLike]) -> dict[str, NDArray[Any]]:
+        """Read sources → the states that their translations start from, a row each."""
         ...
 
 

@@ -98,7 +98,7 @@ class Translator:
         signature, graph, longest = self.signature, self._graph, int(lengths.max())
         signature.require_batch(len(rows))
         signature.require_memory(len(rows), graph.max_state_bytes, longest)
-        ids = np.zeros((len(rows), longest), np.int64)
+        ids = np.zeros((len(rows), self.source.source_length or longest), np.int64)
         for row, source in zip(ids, rows, strict=True):
             row[: source.size] = source
         started = [spec for spec in signature.chained if spec.name in self.source.start_states]

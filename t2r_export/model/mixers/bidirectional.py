@@ -9,10 +9,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.model.mixers.banded import attend
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.cross import SourceSums
-from t2r_export.model.ops import MASKED, State, T
+from t2r_export.model.mixers.source import attend_source
+from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import StateSpec
 
@@ -21,11 +21,7 @@ class SoftmaxEncoder(AttentionMixer):
     """Multi-head attention with grouped key/value heads."""
 
     def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        ops, sizes = step.ops, self.sizes
-        bias: T = step.shared("source mask", lambda: ops.mul(step.hidden(heads.k), MASKED))
-        rows = ops.group_queries(ops.mul(heads.q, sizes.scale), sizes.kv_heads)
-        o, _, _ = attend(rows, heads.k, heads.v, ops, bias, sizes.softcap)
-        return ops.ungroup_queries(o, sizes.heads), {}
+        return attend_source(heads.q, heads.k, heads.v, self.sizes, step), {}
 
     def state_spec(self) -> list[StateSpec]:
         return []

@@ -16,12 +16,11 @@ import dataclasses
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import LinearConfig, MixerConfig
-from t2r_export.model.mixers.banded import attend
 from t2r_export.model.mixers.base import HeadSizes, Packing
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.linear import HeadNorm
-from t2r_export.model.mixers.source import read_sums, sum_source
-from t2r_export.model.ops import MASKED, Ops, State, T
+from t2r_export.model.mixers.source import attend_source, read_sums, sum_source
+from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, SOURCE_LENGTH, StateSpec
 
@@ -73,12 +72,7 @@ class SoftmaxCross(CrossMixer):
         return {"source_k": k, "source_v": v}
 
     def forward(self, q: T, state: State[T], step: Step[T]) -> T:
-        ops, sizes, k = step.ops, self.sizes, state["source_k"]
-        bias: T = step.shared("source mask", lambda: ops.mul(step.hidden(k), MASKED))
-        # scaling q, not the scores: d numbers per head instead of M
-        rows = ops.group_queries(ops.mul(q, sizes.scale), sizes.kv_heads)
-        o, _, _ = attend(rows, k, state["source_v"], ops, bias, sizes.softcap)
-        return ops.ungroup_queries(o, sizes.heads)
+        return attend_source(q, state["source_k"], state["source_v"], self.sizes, step)
 
 
 class SourceSums(nn.Module):

@@ -13,6 +13,7 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.model.mixers.banded import attend
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
+from t2r_export.model.mixers.source import source_bias
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, GROWING, StateSpec
@@ -33,9 +34,8 @@ class SoftmaxMixer(AttentionMixer):
             own = (heads.plain_q, ops.parameter(self.memory.k), ops.parameter(self.memory.v), None)
             o = self._beside(heads, state["k"], k, v, own, step)
         elif "source_k" in state:  # of a merged layer
-            source = state["source_k"]
-            bias: T = step.shared("source mask", lambda: ops.mul(step.hidden(source), MASKED))
-            o = self._beside(heads, state["k"], k, v, (heads.q, source, state["source_v"], bias), step)
+            source = (heads.q, state["source_k"], state["source_v"], source_bias(state["source_k"], step))
+            o = self._beside(heads, state["k"], k, v, source, step)
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
         return o, {"k": k, "v": v}

@@ -1,11 +1,26 @@
-"""The sums of linear attention over a source: how they are made, and what a query reads of them."""
+"""What layers make of a source and read of it: attention to its tokens, or the sums of linear attention over them."""
 
 from __future__ import annotations
 
-from t2r_export.model.mixers.banded import transposed
+from t2r_export.model.mixers.banded import attend, transposed
+from t2r_export.model.mixers.base import HeadSizes
 from t2r_export.model.mixers.feature_maps import FeatureMap
-from t2r_export.model.ops import Ops, T
+from t2r_export.model.ops import MASKED, Ops, T
 from t2r_export.model.step import Step
+
+
+def source_bias(k: T, step: Step[T]) -> T:
+    """What scores of the keys of a source (B, G, M, d) are changed by, (B, 1, 1, M): the same for all layers."""
+    found: T = step.shared("source mask", lambda: step.ops.mul(step.hidden(k), MASKED))
+    return found
+
+
+def attend_source(q: T, k: T, v: T, sizes: HeadSizes, step: Step[T]) -> T:
+    """Softmax attention of q (B, H, T, d) to k and v (B, G, M, ·) of a source -> o (B, H, T, V)."""
+    # scaling q, not the scores: d numbers per head instead of M
+    rows = step.ops.group_queries(step.ops.mul(q, sizes.scale), sizes.kv_heads)
+    o, _, _ = attend(rows, k, v, step.ops, source_bias(k, step), sizes.softcap)
+    return step.ops.ungroup_queries(o, sizes.heads)
 
 
 def sum_source(phi: FeatureMap, k: T, v: T, source: Step[T]) -> tuple[T, T]:

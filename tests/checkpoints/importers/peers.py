@@ -10,6 +10,19 @@ from torch import Tensor
 from t2r_export.model.transformer import Transformer
 
 TOLERANCE = 1e-5  # of logits; measured: 2e-6
+BART = {
+    "vocab_size": 29,
+    "d_model": 12,
+    "encoder_layers": 2,
+    "encoder_ffn_dim": 17,
+    "encoder_attention_heads": 3,
+    "decoder_layers": 3,
+    "decoder_ffn_dim": 11,
+    "decoder_attention_heads": 2,
+    "max_position_embeddings": 23,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 3,
+}
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from checkpoints.importers.key_tables import page
-from checkpoints.importers.peers import TOLERANCE, logit_error
+from checkpoints.importers.peers import BART, TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
@@ -31,19 +31,6 @@ LLAMA = {
     "num_key_value_heads": 3,
     "head_dim": 10,
     "max_position_embeddings": 24,
-}
-BART = {
-    "vocab_size": 29,
-    "d_model": 12,
-    "encoder_layers": 2,
-    "encoder_ffn_dim": 17,
-    "encoder_attention_heads": 3,
-    "decoder_layers": 3,
-    "decoder_ffn_dim": 11,
-    "decoder_attention_heads": 2,
-    "max_position_embeddings": 23,
-    "pad_token_id": 0,
-    "decoder_start_token_id": 3,
 }
 TRANSLATORS = ("bart", "marian", "pegasus")
 SIZES = {name: GPT2 if name == "gpt2" else BART if name in TRANSLATORS else LLAMA for name in IMPORTERS}

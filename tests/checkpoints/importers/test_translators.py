@@ -11,24 +11,11 @@ import torch
 from torch import Tensor
 
 import folders
-from checkpoints.importers.peers import TOLERANCE, logit_error
+from checkpoints.importers.peers import BART, TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_runtime.errors import UserError
 
-SIZES = {
-    "vocab_size": 29,
-    "d_model": 12,
-    "encoder_layers": 2,
-    "encoder_ffn_dim": 17,
-    "encoder_attention_heads": 3,
-    "decoder_layers": 3,
-    "decoder_ffn_dim": 11,
-    "decoder_attention_heads": 2,
-    "max_position_embeddings": 23,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 3,
-}
+SIZES = {**BART, "eos_token_id": 1}
 OWN = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("Bart", {}),
