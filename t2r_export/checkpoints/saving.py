@@ -24,6 +24,7 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
+from t2r_runtime.tokenizer_file import library_tokenizer
 
 LONGEST = 1024  # how far sines go in a folder; they do not end here
 
@@ -74,11 +75,23 @@ def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
         save_file(tensors, part, {"format": "pt"})
     if loaded.tokenizer is not None and loaded.source_tokenizer is None:
         files += [folder / "tokenizer.json", folder / "tokenizer_config.json"]
-        said = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
-        for path, text in zip(files[3:], (loaded.tokenizer, said), strict=True):
+        said = {"tokenizer_class": "PreTrainedTokenizerFast", **_special(loaded.config, loaded.tokenizer)}
+        for path, text in zip(files[3:], (loaded.tokenizer, json.dumps(said) + "\n"), strict=True):
             with replacing(path) as part:
                 part.write_text(text, encoding="utf-8")
     return files
+
+
+def _special(model: ModelConfig, tokenizer: str) -> dict[str, str]:
+    """Texts of special tokens by their names in tokenizer_config.json.
+
+    CTranslate2 starts a Pegasus from the padding token and wants a token for what is unknown, which nothing is here.
+    """
+    end = model.eos_tokens[0] if model.eos_tokens else None
+    named = {"eos_token": end, "pad_token": model.start_tokens[0], "unk_token": end}
+    library = library_tokenizer(tokenizer)
+    texts = {name: None if token is None else library.id_to_token(token) for name, token in named.items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def _stored(source: Source, state: Mapping[str, Tensor]) -> Tensor:
@@ -138,6 +151,9 @@ def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str,
         "scale_embedding": scaled,
         "tie_word_embeddings": model.tied_head,
         "is_encoder_decoder": True,
+        # transformers goes by the family, CTranslate2 by these
+        "normalize_before": model.norm_position == "pre",
+        "normalize_embedding": False,
     }
     if family == "marian":
         config |= {"share_encoder_decoder_embeddings": not own, "decoder_vocab_size": model.vocab_size}

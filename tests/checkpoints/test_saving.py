@@ -15,6 +15,7 @@ import texts
 from checkpoints.importers.peers import TOLERANCE, logit_error
 from checkpoints.importers.test_translators import reference
 from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.saving import save_folder
 from t2r_export.cli import main
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers import LinearConfig
@@ -90,10 +91,25 @@ def test_an_import_that_is_saved_is_what_it_was(name: str, tmp_path: Path) -> No
     torch.testing.assert_close(again.model.state_dict(), loaded.model.state_dict(), rtol=0, atol=0)
     stored = json.loads((tmp_path / "ours" / "config.json").read_text())
     others = {"activation_function", "max_position_embeddings", "pad_token_id", "bos_token_id"}
+    others |= {"normalize_before", "normalize_embedding"}  # which transformers writes no longer
     expected = theirs.config.to_dict()
     assert {key: value for key, value in stored.items() if key not in others} == {
         key: expected[key] for key in stored if key not in others
     }
+
+
+@pytest.mark.parametrize("family, before", [("marian", False), ("pegasus", True)])
+def test_ctranslate2_finds_what_its_converter_reads(family: str, before: bool, tmp_path: Path) -> None:
+    """Where the norms stand, and the texts of the end, of the token that it starts from, and of an unknown one."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    model = small.model(ours(family, start_tokens=(3,), eos_tokens=(2, 6)))
+    save_folder(checkpoint.made(model, texts.tokenizer(), {}), tmp_path, family)
+    config, tokenizer = AutoConfig.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert (config.normalize_before, config.normalize_embedding) == (before, False)
+    special = (tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token)
+    assert special == tuple(texts.LETTERS[token] for token in (2, 3, 2))
+    assert len(tokenizer.get_vocab()) == len(texts.LETTERS)  # a row of the table each, and none that is new
 
 
 REFUSED = {
@@ -126,8 +142,6 @@ def test_what_a_family_has_no_place_for_is_refused(
 
 
 def test_a_recurrent_translator_is_refused(tmp_path: Path) -> None:
-    from t2r_export.checkpoints.saving import save_folder
-
     student = convert(small.model(ours("marian")), LinearConfig(4), cross=LinearConfig(5))
     with pytest.raises(
         UserError, match="softmax layers, and otherwise what marian has; received layers; crosses; save the teacher"
