@@ -77,9 +77,7 @@ def _swapped(
         return kept
     for layer in chosen:
         if not isinstance(kept[layer], SoftmaxConfig | WindowConfig):
-            raise UserError(
-                f"{what} {layer} to be softmax or a window", f"a {kept[layer].kind} layer", "convert the original model"
-            )
+            raise UserError(f"{what} {layer} to be softmax or a window", kept[layer].kind, "convert the original model")
     return tuple(mixer if layer in chosen else old for layer, old in enumerate(kept))
 
 

@@ -18,6 +18,7 @@ from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
 from t2r_export.config.mixers import (
+    AverageConfig,
     GRUConfig,
     Guard,
     HybridConfig,
@@ -134,6 +135,7 @@ CONFIGS = {
     "hybrid_token": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token")),
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
+    "average": with_layers(GPT2, AverageConfig(), AverageConfig(ffn_size=12)),
     # all-attention: a memory in each layer, and nothing behind it
     "memory_softmax": with_layers(LLAMA, SoftmaxConfig(memory=3), LINEAR),
     "memory_window": with_layers(GPT2, WindowConfig(3, 2, memory=4)),
@@ -204,6 +206,7 @@ TRANSLATORS = {
     "merged_gated": translator(MergedConfig(), linear(6), "gated"),
     "merged_softmax": translator(MergedConfig(), base="softmax"),
     "cross_lstm": translator(base=with_layers(GPT2, LSTMConfig(), LINEAR)),
+    "cross_average": translator(LINEAR_CROSS, base=with_layers(GPT2, AverageConfig(12), AverageConfig())),
 }
 MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}
 

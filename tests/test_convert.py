@@ -114,8 +114,7 @@ def test_only_softmax_is_converted() -> None:
     with pytest.raises(UserError) as caught:
         convert(hybrid, LinearConfig(K), "0,1")
     assert (
-        str(caught.value)
-        == "expected layer 0 to be softmax or a window; received a linear layer; convert the original model"
+        str(caught.value) == "expected layer 0 to be softmax or a window; received linear; convert the original model"
     )
 
 
@@ -160,5 +159,5 @@ def test_what_becomes_of_the_source() -> None:
     with pytest.raises(UserError, match="whose layers look at a source; received a decoder alone"):
         convert(small.model("softmax"), mixer, cross=mixer)
     once = convert(small.model("translator_softmax"), small.WINDOW, cross=mixer)
-    with pytest.raises(UserError, match="cross layer 0 to be softmax or a window; received a linear layer"):
+    with pytest.raises(UserError, match="cross layer 0 to be softmax or a window; received linear"):
         convert(once, small.WINDOW, cross=mixer)

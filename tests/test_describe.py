@@ -97,6 +97,7 @@ REASONS = {
     "and the first 2; layer 1 (linear) keeps S (3 × 5 × 4) and z (3 × 5)",
     "lstm": "constant: each layer keeps h and c",
     "gru": "constant: each layer keeps h",
+    "average": "constant: each layer keeps the sum of its inputs",
 }
 
 

@@ -58,7 +58,7 @@ def _check_carried(student: Transformer, row: int | None) -> None:
 def _check_positions(config: FinetuneConfig, count: int, student: Transformer) -> None:
     model = student.config
     if _counting(student):
-        received = f"{count}, and layers whose buffers are filled in the order of positions"
+        received = f"{count}, and layers whose states count on every position before"
         raise _wrong("0 start positions", received)
     if not student.counts:
         raise _wrong("0 start positions for a student that counts none", f"{count}")
@@ -78,7 +78,7 @@ def _wrong(expected: str, received: str) -> UserError:
 
 
 def _counting(student: Transformer) -> bool:
-    """Whether a layer takes the position for the number of tokens in its buffer."""
+    """Whether a layer takes the position for the number of tokens in its buffer, or in its sum."""
     return any(mixer.needs_position for block in student.blocks for mixer in block.mixers)
 
 

@@ -1,4 +1,5 @@
-"""Every command on a plain LSTM or GRU, and on a model with every feed-forward: nothing asks for attention."""
+"""Every command on a plain LSTM or GRU, on averages, and on a model with every feed-forward: nothing asks for
+attention."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
-from t2r_export.config.mixers import GRUConfig, LinearConfig, LSTMConfig
+from t2r_export.config.mixers import AverageConfig, GRUConfig, LinearConfig, LSTMConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.initialize import initialize
 
@@ -21,6 +22,7 @@ PLAIN = dataclasses.replace(
 MODELS: dict[str, ModelConfig] = {
     "lstm": dataclasses.replace(PLAIN, layers=(LSTMConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),
     "gru": dataclasses.replace(PLAIN, layers=(GRUConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),
+    "average": dataclasses.replace(CONFIG, layers=(AverageConfig(), AverageConfig(24)), attention=None),
     "feed-forwards": dataclasses.replace(
         CONFIG,
         layers=(LinearConfig(5), LinearConfig(5), LinearConfig(5, memory=4)),
@@ -48,8 +50,9 @@ def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
         assert written.strip("\n") and set(written) <= set(LETTERS) | {"\n"}
 
 
-def test_softmax_becomes_lstm(tmp_path: Path, capsys: Output) -> None:
+@pytest.mark.parametrize("mixer, options", [("lstm", []), ("average", ["--ffn-size", 9])])
+def test_softmax_becomes_another(mixer: str, options: list[object], tmp_path: Path, capsys: Output) -> None:
     checkpoint.save(tmp_path / "m.pt", initialize(CONFIG, 0), letter_tokenizer(), {})
-    said = run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", "lstm", "--layers", 1)[0]
+    said = run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", mixer, *options, "--layers", 1)[0]
     assert said.endswith("their new parameters are untrained: t2r finetune trains them\n")  # with no more of them
-    assert [layer.kind for layer in checkpoint.load(tmp_path / "c.pt").config.layers] == ["softmax", "lstm"]
+    assert [layer.kind for layer in checkpoint.load(tmp_path / "c.pt").config.layers] == ["softmax", mixer]

@@ -17,7 +17,7 @@ from t2r_runtime import Batch, Decoder, Sampling
 from t2r_runtime.errors import UserError
 
 PROMPTS = ([1, 5, 16], [3], [2, 2, 9, 4, 11, 7], [8, 0])
-NAMES = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "window_rotary", "lstm", "mixed")
+NAMES = ("learned", "sinusoidal", "rotary_keep", "rotary_drop", "window_rotary", "lstm", "average", "mixed")
 COUNT = 8
 
 

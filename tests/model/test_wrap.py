@@ -23,7 +23,17 @@ from t2r_runtime.signature import POSITION
 N, LONG = 6, 23  # three times past the end of N, whatever the position at first
 PLACES = ("learned", "sinusoidal", "rotary_keep", "gated", "gated_rotary", "delta_rotary", "memory")
 DISTANCES = ("rotary_after", "conv_after", "hybrid_after", "rotary_drop", "none", "lstm")
-BOTH = ("window", "window_rotary", "hybrid", "hybrid_sum", "hybrid_gate", "hybrid_gated", "memory_softmax", "softmax")
+BOTH = (
+    "average",
+    "window",
+    "window_rotary",
+    "hybrid",
+    "hybrid_sum",
+    "hybrid_gate",
+    "hybrid_gated",
+    "memory_softmax",
+    "softmax",
+)
 
 
 def wrapped(name: str, past_end: str = f"wrap:{N}") -> Transformer:

@@ -72,6 +72,7 @@ def test_a_softmax_layer_beside_them_does_not() -> None:
         ("hybrid_sum", 0),
         ("sinusoidal", 0),
         ("learned", 0),
+        ("average", 0),
         ("lstm", 0),
     ],
 )
@@ -82,7 +83,8 @@ def test_who_gets_them_unasked(name: str, expected: int) -> None:
 @pytest.mark.parametrize(
     "name, changes, message",
     [
-        ("window_rotary", {}, "0 start positions; received 9, and layers whose buffers are filled in the order of pos"),
+        ("window_rotary", {}, "0 start positions; received 9, and layers whose states count on every position before"),
+        ("average", {}, "0 start positions; received 9, and layers whose states count on every position before"),
         ("lstm", {}, "0 start positions for a student that counts none; received 9"),
         ("learned", {"length": 33}, "start positions of at most 8, so that windows end within the learned table; rec"),
         (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from t2r_export.config.mixers.average import AverageConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.hybrid import HybridConfig
 from t2r_export.config.mixers.linear import LinearConfig
@@ -29,6 +30,7 @@ MIXERS: dict[str, Entry[MixerConfig]] = {
         Entry(HybridConfig, f"{MODEL}.hybrid:HybridMixer"),
         Entry(LSTMConfig, f"{MODEL}.recurrent:LSTMMixer"),
         Entry(GRUConfig, f"{MODEL}.recurrent:GRUMixer"),
+        Entry(AverageConfig, f"{MODEL}.average:AverageMixer"),
     )
 }
 
@@ -56,6 +58,7 @@ __all__ = [
     "CROSSES",
     "ENCODERS",
     "MIXERS",
+    "AverageConfig",
     "GRUConfig",
     "Guard",
     "HybridConfig",
