@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from comparison.engines import Candidate, Files, make, parse, require_installed
 from comparison.sizes import config_of
 from comparison.tables import DECODE
 from comparison.timing import machine
-from comparison.worker import DISCARDED, Worker
+from comparison.worker import DISCARDED, Process, Worker
 from t2r_export.providers.bandwidth import bandwidth
 from t2r_export.providers.bench import SETTLE, Spread, turns
 from t2r_runtime.errors import UserError
@@ -30,6 +30,7 @@ MAX_TOKENS = 1 << 20
 CONTEXTS = (16, 128, 1024, 4096, 8192, 100_000)
 PROMPTS = (512, 4096)
 
+W = TypeVar("W", bound=Process)
 Note = Callable[[str], object]
 
 
@@ -109,14 +110,21 @@ def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = 
 
 
 def make_all(candidates: Sequence[Candidate], size: str, folder: Path, note: Note) -> dict[str, Files]:
-    """Every candidate's files by its name; a control has those of what it repeats."""
+    """Every candidate's files by its name, of a model of that size."""
+    return make_each(candidates, lambda candidate, place: make(candidate, size, place), folder, note)
+
+
+def make_each(
+    candidates: Sequence[Candidate], make: Callable[[Candidate, Path], Files], folder: Path, note: Note
+) -> dict[str, Files]:
+    """What `make` writes for every candidate, by its name; a control has the files of what it repeats."""
     made: dict[tuple[str, ...], Files] = {}
     for number, candidate in enumerate(candidates):
         if candidate.files_key not in made:
             note(f"making {candidate.name}")
             place = folder / str(number)
             place.mkdir()
-            made[candidate.files_key] = make(candidate, size, place)
+            made[candidate.files_key] = make(candidate, place)
     return {candidate.name: made[candidate.files_key] for candidate in candidates}
 
 
@@ -198,7 +206,7 @@ def _side_by_side(
         for name, seconds in in_turn(workers, rows, rounds, work).items():
             with kept(rows[name]):
                 rows[name] |= {**asdict(spread(seconds)), **workers[name].memory()}
-    return _with_ratios(rows)
+    return with_ratios(rows)
 
 
 def _starts(plan: Plan, files: dict[str, Files], threads: int) -> list[dict[str, Any]]:
@@ -218,11 +226,11 @@ def _starts(plan: Plan, files: dict[str, Files], threads: int) -> list[dict[str,
     for name, values in seconds.items():
         if values and "error" not in rows[name]:
             rows[name] |= asdict(Spread.of(values))
-    return _with_ratios(rows)
+    return with_ratios(rows)
 
 
 def in_turn(
-    workers: dict[str, Worker], rows: dict[str, dict[str, Any]], rounds: int, work: Callable[[Worker], list[float]]
+    workers: dict[str, W], rows: dict[str, dict[str, Any]], rounds: int, work: Callable[[W], list[float]]
 ) -> dict[str, list[float]]:
     """What `work` measured of each worker over all rounds; one that fails has no more turns, and no values."""
     values: dict[str, list[float]] = {name: [] for name in workers}
@@ -248,7 +256,7 @@ def _worker(candidate: Candidate, files: dict[str, Files], threads: int, capacit
     return Worker(candidate.engine, made.path, threads, capacity, made.options)
 
 
-def _with_ratios(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def with_ratios(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows, each with the ratio of its median to the first one's."""
     measured = [row for row in rows.values() if "median" in row]
     for row in measured:

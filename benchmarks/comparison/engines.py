@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from comparison import timing
 from comparison.peer_files import write_folder, write_gguf
@@ -30,6 +30,7 @@ from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
 
+S = TypeVar("S")
 AGAIN = "again"
 
 
@@ -64,25 +65,29 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Engine:
-    """A decoder that can take part."""
+class Engine(Generic[S]):
+    """A decoder that can take part; `make` writes a candidate's files into an empty folder, of a size or of models."""
 
     forms: tuple[str, ...]
     options: tuple[str, ...]
     modules: tuple[str, ...]  # that the extra `peers` installs
-    make: Callable[[Candidate, str, Path], Files]
+    make: Callable[[Candidate, S, Path], Files]
 
 
-def parse(text: str) -> Candidate:
-    """Read `engine:form:option=value:…`.
+Engines = Mapping[str, Engine[S]]
+
+
+def parse(text: str, engines: Engines[Any] | None = None) -> Candidate:
+    """Read `engine:form:option=value:…`, of `engines` or, where none are given, of ENGINES.
 
     Raises:
         UserError: an unknown engine, form or option; lists the known ones.
     """
+    engines = ENGINES if engines is None else engines
     engine, *rest = text.removesuffix(f":{AGAIN}").split(":")
-    if engine not in ENGINES:
-        raise UserError(f"an engine of {', '.join(ENGINES)}", repr(text), "write engine:form, as in t2r:w4")
-    known = ENGINES[engine]
+    if engine not in engines:
+        raise UserError(f"an engine of {', '.join(engines)}", repr(text), "write engine:form, as in t2r:w4")
+    known = engines[engine]
     if not rest or rest[0] not in known.forms:
         forms = ", ".join(f"{engine}:{form}" for form in known.forms)
         raise UserError(f"one of {forms}", repr(text), "choose one of those")
@@ -96,14 +101,15 @@ def parse(text: str) -> Candidate:
     return Candidate(text, engine, rest[0], options)
 
 
-def require_installed(candidates: list[Candidate]) -> None:
+def require_installed(candidates: list[Candidate], engines: Engines[Any] | None = None) -> None:
     """Refuse to start a long measurement that an engine's absence would end.
 
     Raises:
         UserError: an engine's packages are not there; names the extra that brings them.
     """
+    engines = ENGINES if engines is None else engines
     for candidate in candidates:
-        missing = [m for m in ENGINES[candidate.engine].modules if importlib.util.find_spec(m) is None]
+        missing = [m for m in engines[candidate.engine].modules if importlib.util.find_spec(m) is None]
         if missing:
             raise UserError(
                 f"the packages that {candidate.engine} needs",
@@ -201,7 +207,7 @@ def whole(candidate: Candidate, option: str, default: int) -> int:
     return int(text)
 
 
-ENGINES: dict[str, Engine] = {
+ENGINES: dict[str, Engine[str]] = {
     "t2r": Engine(
         ("float32", "fp16", "int8", "w8", "w4"),
         ("K", "block", "head_bits", "embedding_bits", "target", "positions", "batch", "top_k", "prefill"),

@@ -14,6 +14,7 @@ from comparison.exports import bench_export
 from comparison.profile import bench_profile
 from comparison.tables import EXPORT
 from comparison.timing import machine
+from comparison.translate import TranslatePlan, bench_translate
 from t2r_runtime.errors import UserError
 
 Note = Callable[[str], object]
@@ -99,9 +100,15 @@ def _export(sizes: list[str], engines: tuple[str, ...], rounds: int) -> Measure:
     return measure
 
 
+def _translate(**options: Any) -> Measure:
+    plan = TranslatePlan(**options)
+    return lambda note: bench_translate(plan, note)
+
+
 KINDS: dict[str, Callable[..., Measure]] = {
     "decode": _decode,
     "batch": _batch,
     "profile": _profile,
     "export": _export,
+    "translate": _translate,
 }

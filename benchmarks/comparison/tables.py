@@ -13,6 +13,7 @@ from t2r_runtime.errors import UserError
 
 # the formats of results
 DECODE, BATCH, EXPORT, PROFILE = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export", "t2r-bench-profile"
+TRANSLATE = "t2r-bench-translate"
 Row = Mapping[str, Any]
 
 
@@ -54,7 +55,7 @@ def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for speed in result["bandwidth"]:
         threads = speed["threads"]
-        where = f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
+        where = _where(result, threads)
 
         def of(kind: str, threads: int = threads) -> list[Row]:
             return [row for row in result[kind] if row["threads"] == threads]
@@ -109,7 +110,7 @@ def export_table(result: Mapping[str, Any]) -> Table:
 def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of `bench_profile`'s result: `operators` and `products`, a column of microseconds for each graph."""
     threads, rate = result["threads"], result["bytes_per_second"] / 1e9
-    where = f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
+    where = _where(result, threads)
     profiles = result["profiles"]
     steps = ["a whole step", *(f"{found['step']:.0f}" for found in profiles)]
     head = ["", *(found["name"] for found in profiles)]
@@ -123,6 +124,43 @@ def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     }
 
 
+def translate_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of `bench_translate`'s result: `parity`, and `sentences-2`, … for each number of threads."""
+    tables = {"parity": _parity(result)}
+    for threads in dict.fromkeys(row["threads"] for kind in ("speeds", "lengths") for row in result[kind]):
+        where = _where(result, threads)
+        speeds, lengths, starts = (
+            [row for row in result[kind] if row["threads"] == threads] for kind in ("speeds", "lengths", "starts")
+        )
+        set_ = [{**row, "setting": f"beam {row['beam']}, batch {row['batch']}"} for row in speeds]
+        for name, made in {
+            "sentences": _grid(f"{where}: sentences a second (10-90 %)", set_, "setting", _rate),
+            "tokens": _grid(f"{where}: target tokens a second", set_, "setting", _tokens),
+            "ratios": _grid(f"{where}: sentences a second, ratio to the first", set_, "setting", _ratio),
+            "memory": _grid(f"{where}: resident memory, MB", set_, "setting", _megabytes),
+            "lengths": _grid(f"{where}: ms a token of a translation of each length", lengths, "length", _spread),
+            "starts": _starts(where, starts, result["candidates"], "translation"),
+        }.items():
+            if any("median" in row for row in {"lengths": lengths, "starts": starts}.get(name, speeds)):
+                tables[f"{name}-{threads}"] = made
+    return tables
+
+
+def _parity(result: Mapping[str, Any]) -> Table:
+    """A line a candidate, a column a beam: translations that are not the first one's."""
+    rows = result["parity"]
+    beams = list(dict.fromkeys(row["beam"] for row in rows))
+    found = {(row["name"], row["beam"]): f"{row['differ']} of {row['sentences']}" for row in rows}
+    names = dict.fromkeys(row["name"] for row in rows)
+    lines = [[name, *(found[name, beam] for beam in beams)] for name in names]
+    title = f"{result['size']}: translations that differ from the first one's"
+    return Table(title, ["", *(f"beam {beam}" for beam in beams)], lines)
+
+
+def _where(result: Mapping[str, Any], threads: int) -> str:
+    return f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
+
+
 def _shares(profiles: Sequence[Row], kind: str, cell: Callable[[Row], str]) -> list[list[str]]:
     """A line for each operator or product that any graph has, a column a graph."""
     found = [{share["name"]: share for share in profile[kind]} for profile in profiles]
@@ -131,18 +169,18 @@ def _shares(profiles: Sequence[Row], kind: str, cell: Callable[[Row], str]) -> l
 
 
 def _grid(title: str, rows: Sequence[Row], column: str, cell: Callable[[Row], str]) -> Table:
-    """A line a candidate, a column a length."""
+    """A line a candidate, a column a length or a setting."""
     names = list(dict.fromkeys(row["name"] for row in rows))
-    lengths = list(dict.fromkeys(row[column] for row in rows))
+    places = list(dict.fromkeys(row[column] for row in rows))
     found = {(row["name"], row[column]): row for row in rows}
-    cells = [[_cell(found.get((name, length), {}), cell) for length in lengths] for name in names]
+    cells = [[_cell(found.get((name, place), {}), cell) for place in places] for name in names]
     lines = [[name, *line] for name, line in zip(names, cells, strict=True)]
-    return Table(title, ["", *(f"{length:,}" for length in lengths)], lines)
+    return Table(title, ["", *(f"{place:,}" if isinstance(place, int) else place for place in places)], lines)
 
 
-def _starts(where: str, rows: Sequence[Row], candidates: Sequence[Row]) -> Table:
+def _starts(where: str, rows: Sequence[Row], candidates: Sequence[Row], first: str = "token") -> Table:
     files = {candidate["name"]: candidate["file_bytes"] for candidate in candidates}
-    head = ["", "process start to first token, s", "ratio", "file, MB"]
+    head = ["", f"process start to first {first}, s", "ratio", "file, MB"]
     lines = [[r["name"], _cell(r, _spread), _cell(r, _ratio), _mega(files[r["name"]])] for r in rows]
     return Table(f"{where}: start", head, lines)
 
@@ -178,6 +216,10 @@ def _rate(row: Row) -> str:
     return f"{row['median']:.0f} ({row['low']:.0f}-{row['high']:.0f})"
 
 
+def _tokens(row: Row) -> str:
+    return f"{row['tokens_per_second']:.0f}"
+
+
 def _ratio(row: Row) -> str:
     return f"{row['ratio']:.2f}"
 
@@ -195,4 +237,5 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], dict[str, Table]]] = {
     PROFILE: profile_tables,
     BATCH: lambda result: {"batch": batch_table(result)},
     EXPORT: lambda result: {"export": export_table(result)},
+    TRANSLATE: translate_tables,
 }

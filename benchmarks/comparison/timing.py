@@ -11,7 +11,7 @@ from typing import Any
 from t2r_export.errors import CheckFailed
 from t2r_export.providers import bench
 
-PEER_PACKAGES = ("onnxruntime-genai", "llama-cpp-python", "gguf")
+PEER_PACKAGES = ("onnxruntime-genai", "llama-cpp-python", "gguf", "transformers", "ctranslate2")
 
 
 def machine() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from comparison.runners import RUNNERS, Runner
 from t2r_export.providers import subprocess
@@ -19,7 +19,19 @@ from t2r_runtime.errors import UserError
 DISCARDED = 2  # tokens at the start of a turn: the threads wake up, and the caches are another candidate's
 
 
-class Measured:
+class Resident:
+    """What every served object says of its process."""
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes of this process, `resident` now and `peak` at the most; empty where there is no /proc."""
+        status = Path("/proc/self/status")
+        if not status.exists():
+            return {}
+        values = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return {name: 1024 * int(values[key].split()[0]) for name, key in (("resident", "VmRSS"), ("peak", "VmHWM"))}
+
+
+class Measured(Resident):
     """A runner and a clock: what the process serves. Arguments as of Worker."""
 
     def __init__(self, engine: str, path: Path, threads: int, capacity: int, options: Mapping[str, Any]) -> None:
@@ -52,38 +64,24 @@ class Measured:
         self._runner.read(prompt)
         self._runner.token()
 
-    def memory(self) -> dict[str, int]:
-        """Resident bytes of this process, `resident` now and `peak` at the most; empty where there is no /proc."""
-        status = Path("/proc/self/status")
-        if not status.exists():
-            return {}
-        values = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return {name: 1024 * int(values[key].split()[0]) for name, key in (("resident", "VmRSS"), ("peak", "VmHWM"))}
 
-
-class Worker:
-    """A `Measured` in a process of its own; its methods are those.
+class Process:
+    """An object of the kind `kind` in a process of its own.
 
     Args:
-        engine: a key of RUNNERS.
-        path: its model.
+        engine: the first argument that it is opened with. opening: the others.
         threads: inside an operator.
-        capacity: tokens that it must hold at most.
-        options: what else the engine's runner takes.
 
     Raises:
         UserError: the engine does not open the model, from `open`; it failed or its process died, from any call.
     """
 
-    def __init__(
-        self, engine: str, path: Path, threads: int, capacity: int, options: Mapping[str, Any] | None = None
-    ) -> None:
-        self._engine = engine
-        self._opening = (engine, path, threads, capacity, dict(options or {}))
+    def __init__(self, kind: type, threads: int, engine: str, *opening: Any) -> None:
+        self._engine, self._opening = engine, (engine, *opening)
         command = f"env OMP_NUM_THREADS={threads} {THIS}"
-        self._process = subprocess.Worker(command, Measured)
+        self._process = subprocess.Worker(command, kind)
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -92,6 +90,35 @@ class Worker:
     def open(self) -> None:
         """Import the engine and load the model."""
         self._call("__init__", *self._opening)
+
+    def memory(self) -> dict[str, int]:
+        bytes_: dict[str, int] = self._call("memory")
+        return bytes_
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return self._process.call(name, *arguments)
+        except Exception as error:  # whatever a foreign library raises
+            received = error.received if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            advice = "leave that engine out, or give it fewer tokens or more memory"
+            raise UserError(f"{self._engine} to {name.strip('_')}", " ".join(received.split()), advice) from error
+
+
+class Worker(Process):
+    """A `Measured` in a process of its own; its methods are those.
+
+    Args:
+        engine: a key of RUNNERS.
+        path: its model.
+        threads: inside an operator.
+        capacity: tokens that it must hold at most.
+        options: what else the engine's runner takes.
+    """
+
+    def __init__(
+        self, engine: str, path: Path, threads: int, capacity: int, options: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(Measured, threads, engine, path, threads, capacity, dict(options or {}))
 
     def place(self, context: int) -> None:
         self._call("place", context)
@@ -105,15 +132,3 @@ class Worker:
 
     def first_token(self, prompt: int) -> None:
         self._call("first_token", prompt)
-
-    def memory(self) -> dict[str, int]:
-        bytes_: dict[str, int] = self._call("memory")
-        return bytes_
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        try:
-            return self._process.call(name, *arguments)
-        except Exception as error:  # whatever a foreign library raises
-            received = error.received if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            advice = "leave that engine out, or give it fewer tokens or more memory"
-            raise UserError(f"{self._engine} to {name.strip('_')}", " ".join(received.split()), advice) from error

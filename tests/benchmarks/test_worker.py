@@ -200,5 +200,5 @@ def test_torch_runs_both_kinds(config: str, context: int, tmp_path: Path, monkey
 
 
 def test_every_call_has_an_answer() -> None:
-    public = {name for name in vars(Worker) if not name.startswith("_")}
-    assert public - {"open"} == {name for name in vars(Measured) if not name.startswith("_")}
+    public = {name for name in dir(Worker) if not name.startswith("_")}
+    assert public - {"open"} == {name for name in dir(Measured) if not name.startswith("_")}

@@ -1,0 +1,225 @@
+"""Translators side by side: sentences a second, time a token against length, memory and start. Parity comes first.
+
+Every candidate has a process of its own. In each setting all of them are opened, translate everything once, which does
+not count, and then in turn, in another random order each round; one at a time works, and the others sleep. Sentences
+are in the order of their lengths, so that batches have little padding in every engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from comparison.decode import Note, in_turn, kept, make_each, with_ratios
+from comparison.engines import Candidate, Files, parse, require_installed
+from comparison.tables import TRANSLATE
+from comparison.timing import machine
+from comparison.translator_runners import Tokens, Worker
+from comparison.translators import ENGINES, Models, in_graph, make, of_teacher, test_sources
+from t2r_export.config.recipe import read_recipe
+from t2r_export.errors import CheckFailed
+from t2r_export.paths import existing_model
+from t2r_export.providers.bench import Spread, turns
+from t2r_runtime.errors import UserError
+
+MAX_COUNT = 1 << 16
+CHECKED_BATCH = 32
+ROUNDING = 0.02  # of greedy translations may differ between engines in float32, where two tokens are as good
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatePlan:
+    """What to measure."""
+
+    engines: Sequence[str]
+    recipe: str  # whose pairs have the sentences
+    teacher: str  # softmax
+    student: str
+    sentences: int = 64  # of a turn
+    checked: int = 320  # that all translate before anything is measured
+    beams: Sequence[int] = (1, 4)
+    batches: Sequence[int] = (1, 32)
+    threads: Sequence[int] = (1, 2)
+    rounds: int = 5
+    lengths: Sequence[int] = (16, 64, 256, 1024, 4096)  # of one translation, greedy
+    length_rounds: int = 3
+    starts: int = 3
+    candidates: list[Candidate] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "candidates", [parse(text, ENGINES) for text in self.engines])
+        if len(set(self.engines)) != len(self.engines) or not self.engines:
+            raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` behind a control")
+        lists = (*self.beams, *self.batches, *self.threads, *self.lengths)
+        counts = (*lists, self.sentences, self.checked, self.rounds, self.length_rounds)
+        if not all(1 <= count <= MAX_COUNT for count in counts) or not self.threads:
+            raise UserError(f"counts from 1 to {MAX_COUNT}", str(counts), "correct the plan")
+        read_recipe(Path(self.recipe))
+        for path in (self.teacher, self.student):
+            try:
+                existing_model(Path(path))
+            except UserError as error:
+                built = f"t2r build {self.recipe} --work FOLDER makes one, or name another in the plan"
+                raise UserError(error.expected, error.received, built) from error
+        require_installed(self.candidates, ENGINES)
+
+    @property
+    def positions(self) -> int:
+        """That the longest translation needs, with what it starts from."""
+        return max(self.lengths, default=0) + 2
+
+
+def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Path | None = None) -> dict[str, Any]:
+    """Measure the plan; returns plain data, which the tables are made from.
+
+    An engine that fails in one setting has the reason in its row there, and the others go on.
+
+    Raises:
+        CheckFailed: a graph of ours is not the model, or engines do not translate the same. UserError: an engine cannot
+            have the model.
+    """
+    started = time.perf_counter()
+    models = Models.load(Path(plan.teacher), Path(plan.student), plan.positions)
+    test = test_sources(Path(plan.recipe), models.teacher)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("speeds", "lengths", "starts")}
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        files = make_each(plan.candidates, lambda candidate, at: make(candidate, models, at), Path(place), note)
+        note("parity")
+        same = parity(plan, files, chosen(test, plan.checked))
+        sources = sorted(chosen(test, plan.sentences), key=len, reverse=True)
+        middle = sources[len(sources) // 2]
+        for threads in plan.threads:
+            for width in plan.beams:
+                for batch in plan.batches:
+                    note(f"{threads} threads, beam {width}, batch {batch}")
+                    rows["speeds"] += _speeds(plan, files, sources, threads, width, batch)
+            for length in plan.lengths:
+                note(f"{threads} threads, {length} tokens")
+                rows["lengths"] += _lengths(plan, files, middle, threads, length)
+            note(f"{threads} threads, starts")
+            rows["starts"] += _starts(plan, files, middle, threads)
+    return {
+        "format": TRANSLATE,
+        "machine": machine(),
+        "size": Path(plan.recipe).parent.name,
+        "sentences": len(sources),
+        "rounds": plan.rounds,
+        "seconds": time.perf_counter() - started,
+        "candidates": [{"name": c.name, "file_bytes": files[c.name].bytes} for c in plan.candidates],
+        "parity": same,
+        **rows,
+    }
+
+
+def chosen(sources: Sequence[Tokens], count: int) -> list[Tokens]:
+    """`count` of them, or all, as far from each other as they can be."""
+    count = min(count, len(sources))
+    return [sources[i * len(sources) // count] for i in range(count)]
+
+
+def parity(plan: TranslatePlan, files: Mapping[str, Files], sources: Sequence[Tokens]) -> list[dict[str, Any]]:
+    """A row a candidate of the teacher and a beam: how many translations differ from the first float32 one's.
+
+    Raises:
+        CheckFailed: greedy translations in float32 differ, more of them than rounding explains. UserError: an engine
+            fails.
+    """
+    rows: list[dict[str, Any]] = []
+    candidates = [c for c in plan.candidates if of_teacher(c) and not in_graph(c)]
+    for candidate in sorted(candidates, key=lambda c: c.form != "float32"):
+        with _worker(candidate, files, plan.threads[0]) as worker:
+            worker.open()
+            for width in plan.beams:
+                _, found = worker.translate(sources, width, CHECKED_BATCH)
+                rows.append({"name": candidate.name, "beam": width, "sentences": len(sources), "found": found})
+    first = {row["beam"]: row["found"] for row in reversed(rows)}
+    for row in rows:
+        pairs = zip(row.pop("found"), first[row["beam"]], strict=True)
+        row["differ"] = sum(one != other for one, other in pairs)
+        if row["name"].split(":")[1] == "float32" and row["beam"] == 1 and row["differ"] > ROUNDING * len(sources):
+            raise CheckFailed(
+                f"no speeds: {row['differ']} of {len(sources)} greedy translations of {row['name']} are not those of "
+                f"{rows[0]['name']}"
+            )
+    return rows
+
+
+def _speeds(
+    plan: TranslatePlan, files: Mapping[str, Files], sources: Sequence[Tokens], threads: int, width: int, batch: int
+) -> list[dict[str, Any]]:
+    """Rows of sentences a second, of all sources one after the other or side by side."""
+    about = {"threads": threads, "beam": width, "batch": batch}
+    names = [c.name for c in plan.candidates if batch == 1 or not in_graph(c)]
+    return _side_by_side(plan, files, names, about, plan.rounds, sources, None)
+
+
+def _lengths(
+    plan: TranslatePlan, files: Mapping[str, Files], source: Tokens, threads: int, length: int
+) -> list[dict[str, Any]]:
+    """Rows of milliseconds a token of one greedy translation of that length."""
+    about = {"threads": threads, "beam": 1, "batch": 1, "length": length}
+    names = [c.name for c in plan.candidates]
+    return _side_by_side(plan, files, names, about, plan.length_rounds, [source], length)
+
+
+def _side_by_side(
+    plan: TranslatePlan,
+    files: Mapping[str, Files],
+    names: Sequence[str],
+    about: Mapping[str, int],
+    rounds: int,
+    sources: Sequence[Tokens],
+    length: int | None,
+) -> list[dict[str, Any]]:
+    """Rows of the candidates `names`: sentences a second, or with a forced length milliseconds a token."""
+    candidates = [c for c in plan.candidates if c.name in names]
+    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, **about} for c in candidates}
+
+    def translate(worker: Worker) -> tuple[float, list[Tokens]]:
+        return worker.translate(sources, about["beam"], about["batch"], length)
+
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for candidate in candidates:
+            row = rows[candidate.name]
+            with kept(row):
+                worker = stack.enter_context(_worker(candidate, files, about["threads"]))
+                worker.open()
+                row["tokens"] = sum(map(len, translate(worker)[1]))
+                workers[candidate.name] = worker
+        for name, seconds in in_turn(workers, rows, rounds, lambda worker: [translate(worker)[0]]).items():
+            row, spread = rows[name], Spread.of(seconds)
+            with kept(row):
+                made = spread.inverse(len(sources)) if length is None else spread.scaled(1e3 / row["tokens"])
+                row |= {**asdict(made), "tokens_per_second": row["tokens"] / spread.median, **workers[name].memory()}
+    return with_ratios(rows)
+
+
+def _starts(plan: TranslatePlan, files: Mapping[str, Files], source: Tokens, threads: int) -> list[dict[str, Any]]:
+    """Rows of seconds from the start of a process to its first translation; the files are in the page cache."""
+    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "threads": threads} for c in plan.candidates}
+    named = {c.name: c for c in plan.candidates}
+    seconds: dict[str, list[float]] = {name: [] for name in named}
+    for name in turns(list(named), plan.starts):
+        if "error" in rows[name]:
+            continue
+        with kept(rows[name]):
+            start = time.perf_counter()
+            with _worker(named[name], files, threads) as worker:
+                worker.open()
+                worker.translate([source], 1, 1)
+                seconds[name].append(time.perf_counter() - start)
+    for name, values in seconds.items():
+        if values and "error" not in rows[name]:
+            rows[name] |= asdict(Spread.of(values))
+    return with_ratios(rows)
+
+
+def _worker(candidate: Candidate, files: Mapping[str, Files], threads: int) -> Worker:
+    made = files[candidate.name]
+    return Worker(candidate.engine, made.path, threads, made.options)

@@ -1,0 +1,129 @@
+"""Who translates: the engines, and what each makes of a recipe's teacher and student.
+
+A candidate is written as in comparison.engines: `t2r:w4`, `t2r:float32:model=teacher`, `ctranslate2:int8`. Graphs of
+ours are the student's unless `model=teacher` says otherwise; the others have no recurrent translators and run the
+teacher, which is softmax.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from comparison import timing
+from comparison.engines import Candidate, Engine, Engines, Files, require_parity
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.saving import save_folder
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.recipe import data_folder, read_recipe
+from t2r_export.export import export
+from t2r_export.paths import existing_model
+from t2r_export.python import ARGUMENTS
+from t2r_export.quantize import export_quantized
+from t2r_export.training.pair_batches import Tokenizers
+from t2r_export.training.pairs import read_archived, split_groups
+from t2r_runtime.errors import UserError
+
+TOP_K = 17  # that a beam of 8 reads, as --beam writes them
+MODELS, SEARCHES = ("student", "teacher"), ("runtime", "graph")
+
+
+@dataclass(frozen=True)
+class Models:
+    """A softmax translator, and one with linear layers that was made from it."""
+
+    teacher: Checkpoint
+    student: Checkpoint
+    positions: int  # that a table of sines must have
+
+    @classmethod
+    def load(cls, teacher: Path, student: Path, positions: int) -> Models:
+        """From their files. Raises UserError: they are none, or have not the same tokens."""
+        softmax, linear = (checkpoint.load(existing_model(path)) for path in (teacher, student))
+        translators = softmax.config.encoder is not None and linear.config.encoder is not None
+        if not translators or softmax.tokenizer != linear.tokenizer:
+            raise UserError("two translators with one tokenizer", f"{teacher} and {student}", "correct the plan")
+        return cls(softmax, linear, positions)
+
+
+def test_sources(recipe: Path, loaded: Checkpoint) -> list[list[int]]:
+    """Tokens of the sources in the test part of a recipe's pairs.
+
+    Raises:
+        UserError: a recipe of a text, or files that are not there.
+    """
+    pairs = read_recipe(recipe).pairs
+    if pairs is None:
+        raise UserError(f"a recipe of pairs in {recipe}", "one of a text", "correct the plan")
+    found = read_archived(data_folder() / pairs.file, pairs.member, (pairs.source, pairs.target))
+    parts = split_groups(found, pairs.valid_groups, pairs.test_groups)
+    return Tokenizers(loaded.tokenizer, loaded.source_tokenizer).sources([source for source, _ in parts.test])
+
+
+def make(candidate: Candidate, models: Models, folder: Path) -> Files:
+    """Write a candidate's files into `folder`, which is there and empty.
+
+    Raises:
+        CheckFailed: a graph of ours is not the model, or a converter failed. UserError: no such option's value, or a
+            teacher that the engine cannot have.
+    """
+    return ENGINES[candidate.engine].make(candidate, models, folder)
+
+
+def of_teacher(candidate: Candidate) -> bool:
+    """Whether it is the softmax model."""
+    return candidate.engine != "t2r" or candidate.options.get("model") == "teacher"
+
+
+def in_graph(candidate: Candidate) -> bool:
+    """Whether it translates one sentence at a time, in one run of a graph."""
+    return candidate.options.get("search") == "graph"
+
+
+def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
+    named = {"model": MODELS, "search": SEARCHES}
+    for option, value in candidate.options.items():
+        if value not in named[option]:
+            raise UserError(f"{option} of {', '.join(named[option])}", repr(value), f"correct {candidate.name}")
+    loaded, how = models.student, ExportConfig(beam=True)
+    if of_teacher(candidate):
+        loaded, top_k = models.teacher, min(TOP_K, models.teacher.config.vocab_size)
+        how = ExportConfig(beam=in_graph(candidate), top_k=top_k)  # which refuses a beam graph of caches
+    path = folder / "graph.onnx"
+    if candidate.form == "float32":
+        files = export(loaded, path, how).files
+    else:
+        files = export_quantized(loaded, path, how, QuantizeConfig(scheme=candidate.form))[1].files
+    require_parity(loaded, path)
+    return Files(path, sum(file.stat().st_size for file in files), options=dict(candidate.options))
+
+
+def _make_transformers(candidate: Candidate, models: Models, folder: Path) -> Files:
+    save_folder(models.teacher, folder, "pegasus")
+    config = folder / "config.json"
+    said = json.loads(config.read_text(encoding="utf-8"))
+    said["max_position_embeddings"] = max(said["max_position_embeddings"], models.positions)
+    config.write_text(json.dumps(said), encoding="utf-8")
+    return Files(folder, _bytes(folder))
+
+
+def _make_ctranslate2(candidate: Candidate, models: Models, folder: Path) -> Files:
+    source, made = folder / "source", folder / "model"
+    _make_transformers(candidate, models, source)
+    program = [*ARGUMENTS, "-m", "ctranslate2.converters.transformers", "--model", str(source)]
+    timing.run([*program, "--output_dir", str(made), "--quantization", candidate.form])
+    return Files(made, _bytes(made), options={"compute_type": candidate.form})
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+ENGINES: Engines[Models] = {
+    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "search"), (), _make_t2r),
+    "transformers": Engine(("float32",), (), ("transformers",), _make_transformers),
+    "ctranslate2": Engine(("float32", "int8"), (), ("ctranslate2", "transformers"), _make_ctranslate2),
+}
