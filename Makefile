@@ -5,11 +5,15 @@ PACKAGING := setup.cfg setup.py constraints.txt
 RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo test bench clean
+.PHONY: demo demo-translate test bench clean
 
 # Export the model in models/ and show what came out.
 demo: $(VENV)/.installed
 	$(BIN)/t2r demo
+
+# The same with the translator in models/.
+demo-translate: $(VENV)/.installed
+	$(BIN)/t2r demo models/translator-de-en/model.pt
 
 # Every tox environment: style, types, tests, provider parity.
 test: $(VENV)/.tox

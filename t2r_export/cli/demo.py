@@ -16,16 +16,23 @@ from t2r_runtime.errors import UserError
 MODEL = Path("models/storyteller/model.pt")
 STEPS = 500
 TOKENS = 240
+STORY = "Once upon a time"
+SENTENCES = ("Wo ist der Bahnhof?", "Ich habe heute keine Zeit.", "Kannst du mir bitte helfen?")
+BEAM = 4
 # The storyteller repeats 6.8 % of its 4-grams so, and 15.7 % at 0.4 with 0.95: python benchmarks/repetition.py MODEL
 TEMPERATURE, TOP_P, SEED = 0.6, 0.9, 3  # the same text every time
 
 
 @click.command("demo")
 @click.argument("model", type=click.Path(path_type=Path), default=MODEL)
-@click.option("--prompt", default="Once upon a time", show_default=True, metavar="TEXT", help="Text to continue.")
+@click.option(
+    "--prompt",
+    metavar="TEXT",
+    help="Text to continue, or what a translator translates. Default: a beginning, or three sentences.",
+)
 @json_option
-def command(model: Path, prompt: str, as_json: bool) -> None:
-    """Export MODEL, prove that the graph is the model, and let it continue a text."""
+def command(model: Path, prompt: str | None, as_json: bool) -> None:
+    """Export MODEL, prove that the graph is the model, and let it continue a text or translate."""
     if not model.exists():
         raise UserError(f"a model at {model}", "nothing", "run this from the project's folder, or name a model.pt")
     if not as_json:
@@ -44,7 +51,8 @@ def command(model: Path, prompt: str, as_json: bool) -> None:
         parity = verify(loaded, path, steps=STEPS)
         if not parity.passed:
             raise CheckFailed("the exported graph is not the model: run t2r verify to see where")
-        text, tokens, rate = _written(path, prompt)
+        show_off = _written if loaded.config.encoder is None else _translated
+        text, tokens, rate = show_off(path, prompt)
     data = {
         "model_bytes": files[str(model)],
         "graph_bytes": files["the graph"],
@@ -58,8 +66,24 @@ def command(model: Path, prompt: str, as_json: bool) -> None:
     show(as_json, data, "\n\n".join(parts))
 
 
-def _written(graph: Path, prompt: str) -> tuple[str, int, float]:
+def _translated(graph: Path, sentence: str | None) -> tuple[str, int, float]:
+    """Sentences with their translations, how many tokens these have, and tokens per second, the sources read too."""
+    from t2r_runtime import Beam, Tokenizer, Translator
+
+    translator = Translator(graph)
+    source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
+    sentences = SENTENCES if sentence is None else (sentence,)
+    start = time.perf_counter()
+    best = [one for one, *_ in translator.translate(map(source.encode, sentences), Beam(BEAM), batch=1)]
+    new = sum(len(one.tokens) for one in best)
+    rate = new / (time.perf_counter() - start)
+    lines = [f"{line}\n    {target.decode(one.tokens)}" for line, one in zip(sentences, best, strict=True)]
+    return "\n".join(lines), new, rate
+
+
+def _written(graph: Path, prompt: str | None) -> tuple[str, int, float]:
     """The prompt as the graph continues it, how many tokens are new, and tokens per second, those of the prompt too."""
+    prompt = STORY if prompt is None else prompt
     from t2r_runtime import Decoder, Sampling, Tokenizer
 
     decoder = Decoder(graph)

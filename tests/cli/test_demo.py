@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import small
 from cli_models import CONFIG, Output, letter_tokenizer, run
 from t2r_export import verify as module
 from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import demo
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
 from t2r_export.model.transformer import Transformer
@@ -35,6 +37,19 @@ def test_exports_verifies_and_writes(model: Path, capsys: Output) -> None:
     assert result["text"].startswith("Once upon a time")
     assert result["graph_bytes"] > 0 < result["model_bytes"]
     assert result["state_bytes"] > 0
+
+
+def test_a_translator_translates(tmp_path: Path, capsys: Output) -> None:
+    torch.manual_seed(1)
+    base = dataclasses.replace(CONFIG, layers=(small.LINEAR, small.LINEAR), eos_tokens=(1,))
+    made = Transformer(small.translator(small.LINEAR_CROSS, base=base, source_vocabulary=None))
+    checkpoint.save(tmp_path / "model.pt", made, letter_tokenizer(), {})
+    out, _ = run(capsys, "demo", tmp_path / "model.pt", "--prompt", "ab")
+    assert "encoder graph against eager, states" in out and "\n\nab\n    " in out
+    result = json.loads(run(capsys, "demo", tmp_path / "model.pt", "--json")[0])
+    assert result["parity"]["passed"] is True
+    lines = result["text"].splitlines()
+    assert lines[::2] == list(demo.SENTENCES) and all(line.startswith("    ") for line in lines[1::2])
 
 
 def test_a_graph_that_is_not_the_model(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
