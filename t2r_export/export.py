@@ -133,17 +133,14 @@ def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> No
     Raises:
         UserError: such an option.
     """
-    options = {
-        "--generate": config.generate,
-        "--state-layout packed": config.state_layout == "packed",
-    }
     length = config.source_length
     if encoder is None:
         if length is not None:
             raise UserError("an option for a decoder alone", "--source-length", "leave it out")
         return
-    if given := [name for name, chosen in options.items() if chosen]:
-        raise UserError("an option that a translator's graphs have", " and ".join(given), "leave it out")
+    if config.state_layout == "packed":
+        expected = "the state layout layers for a translator, whose encoder makes the states of each layer"
+        raise UserError(expected, "packed", "leave out --state-layout")
     if length is None and find(config.target).static:
         expected = f"the length of every source with target {config.target}, where every dimension is a number"
         raise UserError(expected, "none", "add --source-length")

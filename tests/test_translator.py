@@ -26,7 +26,7 @@ from t2r_export.export import ExportReport, export
 from t2r_export.fold import FOLD_TOLERANCE, fold, places
 from t2r_export.proof.report import Report
 from t2r_export.quantize import quantize
-from t2r_runtime import Beam, Decoder
+from t2r_runtime import Beam, Decoder, Sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import ENCODER
 from t2r_runtime.translator import Translator
@@ -130,6 +130,35 @@ def test_sources_of_one_length_side_by_side(tmp_path: Path) -> None:
     sources = [[4], [5, 1, 2, 9], list(range(11))]
     beam = Beam(3, n_best=3, max_tokens=9)
     assert_same(list(translator.translate(sources, beam)), list(free.translate(sources, beam)))
+
+
+# -- the generation graph
+
+
+@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "merged", "encoder_linear"])
+def test_the_generation_graph_writes_as_the_steps_do(name: str, tmp_path: Path) -> None:
+    made, report, path = graph(tmp_path, name, generate=True, prefill=True)
+    proof = small.proof(made, path, STEPS)
+    assert proof.passed, proof.checks
+    assert "generation graph against steps, other tokens" in {check.name for check in proof.checks}
+    translator = Translator(path, threads=1)
+    assert report.signature.source is not None and report.signature.source.banned_tokens
+    for seed in range(8):
+        sampling = Sampling(1.5, seed=seed, top_k=9)
+        written = translator.generate([1, 2, 3], 40, sampling)
+        assert written == list(translator.stream([1, 2, 3], 40, sampling))
+        assert not {*written} & {*report.signature.source.banned_tokens}
+
+
+def test_a_generation_graph_that_forgets_what_is_banned_is_found(tmp_path: Path) -> None:
+    made, report, path = graph(tmp_path, generate=True)
+    file = path.with_name(Decoder(path).signature.graphs["generate"])
+    model = onnx.load(file, load_external_data=False)
+    (mask,) = (tensor for tensor in model.graph.initializer if tensor.name == "banned")
+    mask.CopyFrom(onnx.numpy_helper.from_array(np.zeros(mask.dims, np.float32), mask.name))
+    onnx.save(model, file)
+    failed = {check.name for check in small.proof(made, path, 4).checks if not check.passed}
+    assert "generation graph against steps, other tokens" in failed
 
 
 # -- the beam graph
@@ -252,8 +281,7 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"generate": True}, "an option that a translator's graphs have; received --generate"),
-        ({"state_layout": "packed"}, "received --state-layout packed"),
+        ({"state_layout": "packed"}, "whose encoder makes the states of each layer; received packed; leave out"),
         (
             {"target": "npu"},
             "every source with target npu, where every dimension is a number; received none; add --sou",

@@ -3,13 +3,15 @@
 The usual way is a program that calls the step once per token. Made from a finished step graph, float32 or quantized, of
 any target, whose weights stay where they are: as initializers outside of the loop, where ONNX Runtime packs them for
 its kernels once and maps them from a file. Everything that the step remembers has a fixed size, so it is what a Loop
-carries; a cache that grows is refused. Beside it goes the text so far, where penalties look back on it.
+carries; a cache that grows is refused. Beside it goes the text so far, where penalties look back on it. What a
+translator keeps of its source stays outside, and tokens that are banned have a logit of -inf.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.graph import choice
 from t2r_export.graph.nodes import made_of, needed, renamed
@@ -34,12 +36,13 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
     graph = step.graph
     start, choose = choice.start(signature.vocab_size), choice.choose(signature.vocab_size)
     body = _body(graph, signature, choose)
-    states = [spec.name for spec in signature.states]
+    chained = signature.chained
+    states = [spec.name for spec in chained]
     past = {value.name: value for value in graph.input}
     present = {value.name: value for value in graph.output}
     loop = helper.make_node(
         "Loop",
-        [MAX_TOKENS, "", INPUT_IDS, *(spec.past for spec in signature.states), start.output[0].name],
+        [MAX_TOKENS, "", INPUT_IDS, *(spec.past for spec in chained), start.output[0].name],
         [f"{INSIDE}last", *(PRESENT + name for name in states), f"{INSIDE}text", GENERATED],
         name="loop",
         body=body,
@@ -60,7 +63,7 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
             helper.make_tensor_value_info(GENERATED, TensorProto.INT64, ["N"]),
             *(_single(present[PRESENT + name]) for name in states),
         ],
-        [*graph.initializer, *start.initializer],
+        [*graph.initializer, *start.initializer, *_banned(signature)],
     )
     return made_of(step, outer)
 
@@ -80,9 +83,15 @@ def check_signature(signature: Signature) -> None:
 
 def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto) -> onnx.GraphProto:
     """One iteration: the step, whose states and token are the loop's, and the choice of the next token."""
-    shared = [INPUT_IDS, *(spec.past for spec in signature.states), *(spec.present for spec in signature.states)]
+    chained = signature.chained
+    shared = [INPUT_IDS, *(spec.past for spec in chained), *(spec.present for spec in chained)]
     names = {name: INSIDE + name for name in shared}
-    nodes = [*renamed(needed(graph.node, [LOGITS, *(s.present for s in signature.states)]), names), *choose.node]
+    allowed = []
+    for mask in _banned(signature):
+        names[LOGITS] = INSIDE + LOGITS
+        allowed.append(helper.make_node("Add", [names[LOGITS], mask.name], [LOGITS], name="allowed"))
+    nodes = renamed(needed(graph.node, [LOGITS, *(spec.present for spec in chained)]), names)
+    nodes += [*allowed, *choose.node]
     made = {name for node in nodes for name in node.output}
     inside = [v for v in graph.value_info if v.name in made]
     inputs = {v.name: v for v in graph.input}
@@ -98,9 +107,19 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
             *(_single(inputs[name], INSIDE) for name in shared if name in inputs),
             text,
         ],
-        [go_on, token, *(_single(outputs[spec.present], INSIDE) for spec in signature.states), text_after, written],
+        [go_on, token, *(_single(outputs[spec.present], INSIDE) for spec in chained), text_after, written],
         value_info=[_single(value) for value in inside],
     )
+
+
+def _banned(signature: Signature) -> list[onnx.TensorProto]:
+    """What is added to the logits (1, vocabulary) where tokens are banned."""
+    banned = () if signature.source is None else signature.source.banned_tokens
+    if not banned:
+        return []
+    mask = np.zeros((1, signature.vocab_size), np.float32)
+    mask[:, list(banned)] = -np.inf
+    return [numpy_helper.from_array(mask, "banned")]
 
 
 def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
@@ -23,8 +23,8 @@ def require_kind(value: object, kind: type | tuple[type, ...], expected: str) ->
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite number, and not a whole one that no float reaches; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def require_value(good: bool, expected: str, received: object) -> None:

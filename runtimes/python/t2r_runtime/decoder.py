@@ -331,8 +331,7 @@ class Decoder:
         request = generate.checked(self, ids, max_tokens, sampling)
         if callback is not None and not callable(callback):
             raise UserError("a callback that can be called", repr(callback), "give a function of one token")
-        # which knows nothing of tokens that are banned
-        if callback is None and self.has_generation_graph and not request.banned.size:
+        if callback is None and self.has_generation_graph:
             if request.all_but_last is not None:
                 self.prefill(request.all_but_last)
             return self._generate_in_graph(request.last, request.sampler, max_tokens, request.stop)
