@@ -22,6 +22,7 @@ from t2r_export.export import export
 from t2r_export.providers import matrix as parity_matrix
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.matrix import PRECISIONS, Cell, Matrix, calibration_text, read_matrix
+from t2r_export.providers.subprocess import SubprocessTranslator
 from t2r_runtime import PROVIDERS, Decoder, UserError
 from t2r_runtime.providers import versions
 
@@ -74,6 +75,28 @@ def test_every_precision_on_the_cpu(model: Path) -> None:
     exact, *coarse = made.cells
     assert exact.passed and 0 < exact.logits < 1e-4 and 0 < exact.state < 1e-5
     assert all(cell.logits > exact.logits for cell in coarse)
+
+
+def test_a_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its encoder runs where its steps do, from a graph of one length of sources where the provider needs that."""
+    model = saved(tmp_path / "m.pt", small.MODELS["translator_cross_normed"])
+    numbers = dataclasses.replace(PROVIDER_GRAPHS["cpu"], config=PROVIDER_GRAPHS["xnnpack"].config)
+    asked: list[SubprocessTranslator] = []
+
+    class Seen(SubprocessTranslator):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            asked.append(self)
+
+    monkeypatch.setattr(parity_matrix, "SubprocessTranslator", Seen)
+    for form, length in ((PROVIDER_GRAPHS["cpu"], None), (numbers, small.M + 5)):
+        monkeypatch.setitem(PROVIDER_GRAPHS, "cpu", form)
+        (cell,) = matrix(model, "cpu").cells
+        assert cell.reason is None and cell.passed, cell
+        source = asked.pop().signature.source
+        assert source is not None and source.source_length == length and not asked
+    (cell,) = matrix(model, "cpu", precisions=("int8-static",)).cells
+    assert cell.reason is not None and "translator" in cell.reason
 
 
 def test_text(model: Path, capsys: Output) -> None:

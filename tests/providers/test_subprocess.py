@@ -9,9 +9,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from runtime import graphs
-from t2r_export.providers.subprocess import SubprocessDecoder, Worker, remote_versions
-from t2r_runtime import Decoder, UserError
+from runtime import graphs, translators
+from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator, Worker, remote_versions
+from t2r_runtime import Decoder, Translator, UserError
 
 
 def test_it_is_the_decoder(tmp_path: Path) -> None:
@@ -28,6 +28,19 @@ def test_it_is_the_decoder(tmp_path: Path) -> None:
     assert there.batch == 2
     with pytest.raises(UserError, match="expected a graph that chooses the largest logits"):
         there.top_k([[1], [2]])
+    there.close()
+
+
+def test_it_reads_sources_as_the_translator_does(tmp_path: Path) -> None:
+    path = translators.save(tmp_path / "t")
+    here, there = Translator(path, threads=1), SubprocessTranslator(sys.executable, path, threads=1)
+    assert there.signature == here.signature
+    found, expected = (reader.encode([[1, 2, 3], [4]]) for reader in (there, here))
+    assert found.keys() == expected.keys()
+    for name, state in expected.items():
+        np.testing.assert_array_equal(found[name], state)
+    with pytest.raises(UserError, match="expected at least one source; received none"):
+        there.encode([])
     there.close()
 
 
