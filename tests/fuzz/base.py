@@ -13,7 +13,8 @@ import numpy as np
 
 import folders
 from cli_models import CONFIG, LETTERS, letter_tokenizer
-from fuzz.runner import command
+from fuzz import translators
+from fuzz.runner import command, whole
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert, provenance
@@ -75,12 +76,8 @@ def make(folder: Path) -> Path:
     whole("export", folder / "model.pt", folder / "graph.onnx", "--prefill", "--generate")
     whole("generate", folder / "graph.onnx", "--ids", "1", "--max-tokens", "1", "--save-state", folder / "saved.state")
     _interrupted(folder)
+    translators.make(folder)
     return folder
-
-
-def whole(*words: object) -> None:
-    ending = command(*words)
-    assert ending == "accepted", (words, ending)
 
 
 def _interrupted(folder: Path) -> None:

@@ -119,15 +119,9 @@ def graph_bytes(base: Path, here: Path, chance: random.Random) -> str:
 def graph_data(base: Path, here: Path, chance: random.Random) -> str:
     graph_folder(base, here)
     model = onnx.load(here / "graph.onnx", load_external_data=False)
-    props = chance.choice(model.metadata_props)
     match chance.randrange(5):
-        case 0:
-            try:
-                props.value = json.dumps(damage_json(chance, json.loads(props.value)))
-            except ValueError:
-                props.value = str(chance.choice(VALUES[:-5])).encode("utf-8", "replace").decode()
-        case 1:
-            props.key += "x"
+        case 0 | 1:
+            damage_properties(chance, model)
         case 2:
             item = chance.choice([*model.graph.input, *model.graph.output])
             item.name += "x"
@@ -143,6 +137,18 @@ def graph_data(base: Path, here: Path, chance: random.Random) -> str:
                 tensor.dims[:] = [chance.choice((0, 3, 1 << 40))]
     (here / "graph.onnx").write_bytes(model.SerializeToString())
     return graph_verbs(chance, "graph.onnx")
+
+
+def damage_properties(chance: random.Random, model: onnx.ModelProto) -> None:
+    """Another value, or another name, for one of a graph's keys."""
+    props = chance.choice(model.metadata_props)
+    if chance.randrange(2):
+        props.key += "x"
+        return
+    try:
+        props.value = json.dumps(damage_json(chance, json.loads(props.value)))
+    except ValueError:
+        props.value = str(chance.choice(VALUES[:-5])).encode("utf-8", "replace").decode()
 
 
 @kind

@@ -113,3 +113,9 @@ def command(*words: object) -> str:
     code = main([str(word) for word in words])
     sys.stdout.flush()
     return {0: "accepted", 1: "refused", 2: "refused", 3: "exit 3"}.get(code, f"escaped with {code}")
+
+
+def whole(*words: object) -> None:
+    """A command of ours that must be accepted."""
+    ending = command(*words)
+    assert ending == "accepted", (words, ending)

@@ -11,7 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from fuzz import base, kinds, runner, suite
+from fuzz import base, kinds, runner, suite, translators
 from fuzz.kinds import KINDS
 
 CASES = 500  # of all kinds together; python -m tests.fuzz runs more
@@ -35,14 +35,14 @@ def test_damage_is_refused_or_harmless(kind: str, part: int, whole: Path) -> Non
     assert wrong == []
 
 
-@pytest.mark.parametrize("line", base.LINES, ids=lambda line: " ".join(line[:2]))
+@pytest.mark.parametrize("line", [*base.LINES, *translators.LINES], ids=lambda line: " ".join(line[:2]))
 def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
     """So that it is the damage which is refused."""
 
     def case(here: Path) -> str:
         kinds.graph_folder(whole, here)
-        for name in ("text.txt", "source.pt"):
-            shutil.copy(whole / name, here)
+        for file in (*whole.glob("translator.*"), *(whole / name for name in ("text.txt", "source.pt", "pairs.tsv"))):
+            shutil.copy(file, here)
         return runner.command(*line)
 
     assert runner.attempt(case) == runner.Ending("accepted", ANY)
