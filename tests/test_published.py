@@ -13,12 +13,16 @@ import pytest
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.cli.demo import BEAM, SENTENCES
+from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.export import ExportReport, export
 from t2r_export.quantize import quantize
+from t2r_runtime import Beam, Tokenizer, Translator
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "storyteller" / "model.pt"
+TRANSLATOR = ROOT / "models" / "translator-de-en" / "model.pt"
 CARD = (MODEL.parent / "README.md").read_text(encoding="utf-8")
 QUANTIZATION = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
 
@@ -58,3 +62,38 @@ def test_sizes_of_files(scheme: str, exported: tuple[Path, ExportReport], tmp_pa
     table = QUANTIZATION.partition("The storyteller (1.05 million parameters")[2].partition("\n\nstories260K")[0]
     [row] = re.findall(rf"^\| {scheme} \|.*", table, flags=re.MULTILINE)
     assert row.split("|")[6].strip() == f"{share:.0%}"
+
+
+# -- the translator
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Path, ExportReport]:
+    loaded, path = checkpoint.load(TRANSLATOR), tmp_path_factory.mktemp("translator") / "de-en.onnx"
+    return loaded, path, export(loaded, path, ExportConfig(beam=True))
+
+
+def test_the_translators_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_path: Path) -> None:
+    loaded, path, report = translator
+    card = (TRANSLATOR.parent / "README.md").read_text(encoding="utf-8")
+    weights = sum(p.numel() for p in loaded.model.parameters())
+    assert f"| parameters | {weights:,} in model.pt, {report.parameters:,} folded in the graphs |" in card
+    whole, source = (sum(spec.bytes() for spec in s) for s in (report.signature.states, report.signature.constant))
+    assert f"Its state is {whole:,} bytes a hypothesis, {source:,} of them the source" in card.replace("\n", " ")
+    sizes = {"": path}
+    for scheme in ("int8", "w8", "w4"):
+        (tmp_path / scheme).mkdir()
+        sizes[f"in {scheme} "] = tmp_path / scheme / "q.onnx"
+        quantize(path, sizes[f"in {scheme} "], QuantizeConfig(scheme=scheme))
+    told = [
+        f"{name}{sum(file.stat().st_size for file in graph.parent.iterdir()) / 1e6:.2f} MB"
+        for name, graph in sizes.items()
+    ]
+    files = f"`model.pt` {megabytes(TRANSLATOR)}; `t2r-export --beam` makes four files of {', '.join(told)} |"
+    assert files in card
+    opened = Translator(path, threads=1)
+    source_of, target = Tokenizer.of_source(opened.signature), Tokenizer.of(opened.signature)
+    for sentence, (best,) in zip(
+        SENTENCES, opened.translate(map(source_of.encode, SENTENCES), Beam(BEAM)), strict=True
+    ):
+        assert f"    {sentence}\n        {target.decode(best.tokens)}\n" in card
