@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, note, show, size, table
 from t2r_export.paths import existing_graph
+from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from t2r_export.providers.bench import Bench, GraphFigures, Spread
+    from t2r_export.providers.bench_translators import TranslatorFigures
 
+OF_DECODERS, OF_TRANSLATORS = ("steps", "warmup", "prompt"), ("beam", "batch_size")  # options
+TRANSLATORS_HEAD = ["graph", "sentences/s", "ratio", "tokens/s", "memory", "start, s"]
 HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory", "start, s", "limit, ms", "distance"]
 
 
@@ -31,6 +36,25 @@ HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory"
     help="Length of the prompt in tokens; the steps follow it.",
 )
 @click.option(
+    "--sentences",
+    type=click.Path(path_type=Path),
+    help="Of translators: a file whose lines they translate, or a .tsv whose sources.",
+)
+@click.option(
+    "--beam",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Width of the beam for --sentences; 1 is greedy.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Sentences translated side by side.",
+)
+@click.option(
     "--rounds",
     type=click.IntRange(min=1),
     default=5,
@@ -42,16 +66,21 @@ HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory"
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="Number of processes started per graph to time the first token.",
+    help="Number of processes started per graph to time the first token, or sentence.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
 @providers.options
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     graphs: tuple[Path, ...],
     steps: int,
     warmup: int,
     prompt: int,
+    sentences: Path | None,
+    beam: int,
+    batch_size: int,
     rounds: int,
     starts: int,
     threads: int | None,
@@ -63,30 +92,57 @@ def command(
     """Measure each GRAPH, an exported file: time per step, prompts, memory, start, distance to the bandwidth limit.
 
     Several graphs take turns in one run, and the ratio is of medians, to the first. Name a graph twice to see how far
-    two measurements of the same thing differ.
+    two measurements of the same thing differ. Translators are measured on --sentences: how many they translate a
+    second, memory and start.
     """
     providers.check(provider, provider_options)
     for graph in graphs:
         existing_graph(graph)
+    _require_own(context, OF_TRANSLATORS if sentences is None else OF_DECODERS, sentences)
+    shared: dict[str, Any] = {"rounds": rounds, "starts": starts, "threads": threads, "provider": provider}
+    shared |= {"provider_options": providers.parsed(provider_options), "allow_fallback": allow_fallback}
+    if sentences is not None:
+        return _translators(graphs, sentences, {"beam": beam, "batch": batch_size, **shared}, as_json)
 
     from t2r_export.providers.bench import BenchConfig, bench
 
-    config = BenchConfig(
-        steps=steps,
-        warmup=warmup,
-        prompt=prompt,
-        rounds=rounds,
-        starts=starts,
-        threads=threads,
-        provider=provider,
-        provider_options=providers.parsed(provider_options),
-        allow_fallback=allow_fallback,
-    )
-    found = bench(graphs, config, note)
+    found = bench(graphs, BenchConfig(steps=steps, warmup=warmup, prompt=prompt, **shared), note)
     rows = [{**vars(figures), "distance": figures.distance} for figures in found.graphs]
     show(as_json, {**vars(found), "graphs": rows}, _text(found))
     for figures in found.graphs:
         providers.note_split(provider, figures.placement)
+
+
+def _require_own(context: click.Context, others: Sequence[str], sentences: Path | None) -> None:
+    """Refuse options of the other kind of model, where they were given."""
+    given = [name for name in others if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        if sentences is None:
+            raise UserError(f"--sentences beside {option}", "none", "name a file, or leave the option out")
+        raise UserError("one of --sentences and " + option, "both", "leave out one of them")
+
+
+def _translators(graphs: Sequence[Path], sentences: Path, options: Mapping[str, Any], as_json: bool) -> None:
+    from t2r_export.providers.bench_translators import TranslationConfig, bench_translations
+    from t2r_export.translations import read_sources
+
+    found = bench_translations(graphs, read_sources(sentences), TranslationConfig(**options), note)
+    rows = [_translator_row(figures) for figures in found.graphs]
+    show(as_json, {**vars(found), "graphs": [vars(one) for one in found.graphs]}, table(rows, TRANSLATORS_HEAD))
+    for figures in found.graphs:
+        providers.note_split(options["provider"], figures.placement)
+
+
+def _translator_row(figures: TranslatorFigures) -> list[str]:
+    return [
+        str(figures.graph),
+        _spread(figures.sentences),
+        f"{figures.ratio:.2f}",
+        f"{figures.tokens_per_second:.0f}",
+        "-" if figures.memory is None else size(figures.memory),
+        "-" if figures.start is None else f"{figures.start.median:.2f}",
+    ]
 
 
 def _text(found: Bench) -> str:

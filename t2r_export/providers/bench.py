@@ -58,18 +58,24 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchConfig:
-    """How graphs are measured, and where they run."""
+class BenchOptions:
+    """How often graphs have a turn, and where they run."""
 
-    steps: int = 50  # timed steps per round
-    warmup: int = 5  # steps before them that do not count
-    prompt: int = 128  # tokens of the prompt that they follow
     rounds: int = 5
-    starts: int = 3  # processes started per graph to time the first token
+    starts: int = 3  # processes started per graph to time the first token, or sentence
     threads: int | None = None
     provider: str = "cpu"
     provider_options: Mapping[str, str] = field(default_factory=dict)
     allow_fallback: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig(BenchOptions):
+    """How graphs are measured."""
+
+    steps: int = 50  # timed steps per round
+    warmup: int = 5  # steps before them that do not count
+    prompt: int = 128  # tokens of the prompt that they follow
 
     def __post_init__(self) -> None:
         if min(self.steps, self.prompt, self.rounds) < 1 or min(self.warmup, self.starts) < 0:
@@ -135,10 +141,10 @@ def bench(
     found = [_Seconds() for _ in graphs]
     with contextlib.ExitStack() as stack:
         on_progress("opening")
-        workers = [stack.enter_context(_opened(graph, config)) for graph in graphs]
+        workers = [stack.enter_context(opened(TimedDecoder, graph, config)) for graph in graphs]
         about: list[tuple[Signature, dict[str, int]]] = [worker.call("about") for worker in workers]
         for signature, _ in about:
-            _require_positions(signature, config)
+            _require_decoder(signature, config)
         for count, number in enumerate(turns(range(len(graphs)), config.rounds)):
             on_progress(f"turn {count + 1} of {config.rounds * len(graphs)}")
             time.sleep(SETTLE)
@@ -177,15 +183,17 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _opened(graph: Path, config: BenchConfig) -> Iterator[Worker]:
-    """A process with the graph in it, which ends with the context."""
-    with contextlib.closing(Worker(kind=TimedDecoder)) as worker:
+def opened(kind: type, graph: Path, config: BenchOptions) -> Iterator[Worker]:
+    """A process with the graph in a `kind` of t2r_export.providers.timed, which ends with the context."""
+    with contextlib.closing(Worker(kind=kind)) as worker:
         options = {"provider_options": dict(config.provider_options), "allow_fallback": config.allow_fallback}
         worker.call("__init__", graph, config.provider, config.threads, **options)
         yield worker
 
 
-def _require_positions(signature: Signature, config: BenchConfig) -> None:
+def _require_decoder(signature: Signature, config: BenchConfig) -> None:
+    if signature.source is not None:
+        raise UserError("sentences, for a translator", "none", "name a file with --sentences")
     needed, end = config.prompt + config.warmup + config.steps, signature.reach
     if end is not None and needed > end:
         raise UserError(
@@ -207,7 +215,7 @@ def _turn(worker: Worker, signature: Signature, config: BenchConfig, found: _Sec
 def _start(graph: Path, config: BenchConfig) -> float:
     """Seconds from the start of a process to its first token; the files are in the page cache."""
     start = time.perf_counter()
-    with _opened(graph, config) as worker:
+    with opened(TimedDecoder, graph, config) as worker:
         worker.call("prompt", 1)
         return time.perf_counter() - start
 

@@ -1,19 +1,47 @@
-"""A decoder with a clock beside it, for a process of its own: what it holds is numpy, ONNX Runtime and t2r_runtime."""
+"""Graphs with a clock beside them, for a process of its own: what it holds is numpy, ONNX Runtime and t2r_runtime."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime import Decoder
+from t2r_runtime import Beam, Decoder, Translator
 from t2r_runtime.signature import Signature
 
 
-class TimedDecoder:
+class Timed:
+    """What is asked of every process."""
+
+    def memory(self) -> int | None:
+        """Resident bytes of this process; None where there is no /proc to ask."""
+        status = Path("/proc/self/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), None)
+
+
+class TimedTranslator(Timed):
+    """A translator's graphs. Arguments as of Translator."""
+
+    def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
+        self._translator = Translator(graph, *arguments, **options)
+
+    def about(self) -> tuple[Signature, dict[str, int]]:
+        """The step graph's signature, and how many of its nodes each provider runs."""
+        return self._translator.signature, self._translator.placement
+
+    def translate(self, sources: Sequence[Sequence[int]], beam: Beam, batch: int) -> tuple[float, int]:
+        """Seconds to translate the sources, and how many tokens their translations have."""
+        start = time.perf_counter()
+        found = [best[0].tokens for best in self._translator.translate(sources, beam, batch)]
+        return time.perf_counter() - start, sum(map(len, found))
+
+
+class TimedDecoder(Timed):
     """A graph that reads random prompts and goes on greedily; its methods return seconds. Arguments as of Decoder."""
 
     def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
@@ -56,12 +84,6 @@ class TimedDecoder:
             self._read(self._next[:, np.newaxis])
             seconds.append(time.perf_counter() - start)
         return seconds[warmup:]
-
-    def memory(self) -> int | None:
-        """Resident bytes of this process; None where there is no /proc to ask."""
-        status = Path("/proc/self/status")
-        lines = status.read_text().splitlines() if status.exists() else []
-        return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), None)
 
     def _read(self, ids: NDArray[np.int64]) -> None:
         """Read ids (B, T) and choose the most likely next token of each sequence."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import small
-from cli_models import Output, run
+from cli_models import Output, letter_tokenizer, run
+from runtime import translators
 from t2r_export.providers import bench as module
 from t2r_export.providers.bandwidth import Bandwidth
 from t2r_export.providers.bench import BenchConfig
@@ -71,6 +72,39 @@ def test_the_options_are_the_config(graph: Path, capsys: Output, monkeypatch: py
         ),
         BenchConfig(),
     ]
+
+
+@pytest.fixture
+def translator(tmp_path: Path) -> Path:
+    return translators.save(tmp_path / "t", 1, tokenizer=letter_tokenizer(), source_tokenizer=letter_tokenizer("abcde"))
+
+
+def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "lines.txt").write_text("bad\n\ncab\n")
+    options = ["--sentences", tmp_path / "lines.txt", "--rounds", 1, "--starts", 0, "--threads", 1]
+    out, err = run(capsys, "bench", translator, translator, *options)
+    head, first, second = out.splitlines()
+    assert head.split("  ")[0] == "graph"
+    assert first.split()[0] == second.split()[0] == str(translator)
+    assert "turn 2 of 2" in err
+    out, _ = run(capsys, "bench", translator, *options, "--beam", 2, "--batch-size", 2, "--json")
+    found = json.loads(out)
+    assert (found["count"], found["config"]["beam"], found["config"]["batch"]) == (2, 2, 2)
+    assert found["graphs"][0]["tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ([], "expected sentences, for a translator; received none; name a file with --sentences"),
+        (["--beam", 2], "expected --sentences beside --beam; received none"),
+        (["--sentences", "lines.txt", "--warmup", 2], "expected one of --sentences and --warmup; received both"),
+        (["--sentences", "none.txt"], "none.txt"),
+    ],
+)
+def test_options_of_the_other_kind(options: list[object], message: str, translator: Path, capsys: Output) -> None:
+    _, err = run(capsys, "bench", translator, *options, code=2)
+    assert message in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

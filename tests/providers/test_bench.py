@@ -141,6 +141,12 @@ def test_counts_that_cannot_be(counts: dict[str, int]) -> None:
         BenchConfig(**counts)
 
 
+def test_a_translator_needs_sentences(tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "translator_cross_linear")
+    with pytest.raises(UserError, match="sentences, for a translator; received none; name a file with --sentences"):
+        bench([tmp_path / "graph.onnx"], BenchConfig(**SHORT))
+
+
 def test_no_graph() -> None:
     with pytest.raises(UserError, match="at least one graph"):
         bench([])
