@@ -242,7 +242,7 @@ def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> di
     """
     start = sum(s.bytes() for s in states)
     growth = sum(s.bytes(length=1) - s.bytes() for s in states)
-    attentions = [_attention(layer) for layer in layers if layer["mixer"]["kind"] != "softmax"]
+    attentions = [_attention(layer) for layer in layers if not _mixer(layer).grows]
     cache = sum(2 * a.kv_heads * a.head_size * CACHE_BYTES for a in attentions if a is not None)
     return {
         "state_bytes": start,

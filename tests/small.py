@@ -26,6 +26,7 @@ from t2r_export.config.mixers import (
     LSTMConfig,
     MergedConfig,
     MixerConfig,
+    SharedConfig,
     SoftmaxConfig,
     SpanConfig,
     WindowConfig,
@@ -52,7 +53,7 @@ def linear(feature_size: int = K, feature_map: str = "relu", **options: Any) -> 
 
 LINEAR = linear(guard=CLAMP)
 DROPPED = linear(positions="drop", guard=Guard("add", 1e-3), query_scale=0.5)
-SOFTMAX = SoftmaxConfig()
+SOFTMAX, SHARED = SoftmaxConfig(), SharedConfig()
 WINDOW = WindowConfig(window=3, sinks=2)
 HYBRID = HybridConfig(window=4, feature_size=K, guard=CLAMP)
 GATED = (
@@ -136,6 +137,7 @@ CONFIGS = {
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
     "average": with_layers(GPT2, AverageConfig(), AverageConfig(ffn_size=12)),
+    "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it
     "memory_softmax": with_layers(LLAMA, SoftmaxConfig(memory=3), LINEAR),
     "memory_window": with_layers(GPT2, WindowConfig(3, 2, memory=4)),
@@ -206,6 +208,10 @@ TRANSLATORS = {
     "merged_gated": translator(MergedConfig(), linear(6), "gated"),
     "merged_softmax": translator(MergedConfig(), base="softmax"),
     "cross_lstm": translator(base=with_layers(GPT2, LSTMConfig(), LINEAR)),
+    "cross_shared": dataclasses.replace(translator(), crosses=(SOFTMAX, SHARED)),
+    "shared": dataclasses.replace(
+        translator(base=with_layers(GPT2, SOFTMAX, SHARED, LINEAR)), crosses=(SOFTMAX, SHARED, SHARED)
+    ),
     "cross_average": translator(LINEAR_CROSS, base=with_layers(GPT2, AverageConfig(12), AverageConfig())),
 }
 MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}

@@ -98,6 +98,8 @@ REASONS = {
     "lstm": "constant: each layer keeps h and c",
     "gru": "constant: each layer keeps h",
     "average": "constant: each layer keeps the sum of its inputs",
+    "shared_weights": "grows: layer 0 (softmax) keeps k and v of every token; layers 1-2 (shared) keep v of every "
+    "token",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.mixers import ENCODERS, LinearConfig, MixerConfig, SoftmaxConfig, mixer_from_dict
+from t2r_export.config.mixers import ENCODERS, LinearConfig, MixerConfig, mixer_from_dict
 from t2r_export.config.tagged import Entry
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, fields, need, size
 
@@ -73,7 +73,7 @@ def check_source_mixers(
     for mixer in mixers:
         need(mixer.kind in table, f"{what} layers of the kinds {', '.join(table)}", mixer.kind, "choose one of them")
         need(attention is not None, f"an attention config for the {what} layers", "none", "add attention to the config")
-        usual = type(mixer)() if isinstance(mixer, SoftmaxConfig) else LinearConfig(feature_size=1)
+        usual = LinearConfig(feature_size=1) if isinstance(mixer, LinearConfig) else type(mixer)()
         for name in ("memory", "update_rule", "gate", "moving_average", "conv", "output_gate", "positions", "redraw"):
             given = getattr(mixer, name, None)
             fine = given == getattr(usual, name, None)

@@ -15,6 +15,7 @@ from t2r_export.config.attention import AttentionConfig, check_rotated
 from t2r_export.config.encoder import EncoderConfig, check_merged, check_source_mixers, mixers_from
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.config.mixers import CROSSES, MIXERS, MergedConfig, MixerConfig
+from t2r_export.config.mixers.shared import check_borrowed
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, choice, fields, flag, need, number, size
 
 
@@ -105,6 +106,7 @@ class ModelConfig:
             )
             mixer.check(attention)
         self._check_encoder()
+        self._check_borrowed()
 
     def __deepcopy__(self, _: dict[int, Any]) -> ModelConfig:
         """Itself, which nothing changes: every mixer has it, and a copy of one would copy the configs of all layers."""
@@ -185,6 +187,12 @@ class ModelConfig:
         )
         if self.encoder is not None:
             self.of_encoder()  # which checks itself
+
+    def _check_borrowed(self) -> None:
+        layers = range(len(self.layers))
+        own = [m[-1] if isinstance(m[-1], MergedConfig) else m[0] for m in map(self.mixers, layers)]
+        check_borrowed(own, [self.attention_of(layer) for layer in layers], "layer")
+        check_borrowed(self.crosses, [self.cross_attention(layer) for layer in layers], "cross layer")
 
     def _check_tokens(self) -> None:
         special = (*self.eos_tokens, *([] if self.bos_token is None else [self.bos_token]))

@@ -30,7 +30,8 @@ class Attention(Mixer):
 
     Args:
         config: the mixer's. attention: heads, biases, norms of q and k. rope: the number of the model's rotation, None
-            where q and k do not rotate. eps: of norms. feature_rope: as `rope`, of what rotates features.
+            where q and k do not rotate. eps: of norms. feature_rope: as `rope`, of what rotates features. lends:
+            whether the layer above takes the attention weights.
     """
 
     insides: ClassVar[Mapping[str, Entry[MixerConfig]]] = MIXERS
@@ -43,12 +44,13 @@ class Attention(Mixer):
         rope: int | None,
         eps: float,
         feature_rope: int | None = None,
+        lends: bool = False,
     ) -> None:
         super().__init__(width, config)
         self.attention = attention
         H, G, d = attention.heads, attention.kv_heads, attention.head_size
         scale = d**-0.5 if attention.scale is None else attention.scale
-        self.sizes = sizes = HeadSizes(width, H, G, d, eps, rope, scale, attention.softcap, feature_rope)
+        self.sizes = sizes = HeadSizes(width, H, G, d, eps, rope, scale, attention.softcap, feature_rope, lends)
         # in the order in which weights are drawn: q, k, v, the inside's own, o
         if not config.packed:
             self.q = nn.Linear(width, H * d, bias=attention.qkv_bias)
@@ -119,7 +121,7 @@ class Attention(Mixer):
     def _remade(self, config: MixerConfig) -> Attention:
         """A layer of this kind around another mixer, with fresh weights."""
         sizes = self.sizes
-        return type(self)(self.width, config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope)
+        return type(self)(self.width, config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope, sizes.lends)
 
     @torch.no_grad()
     def fold(self) -> Attention:
@@ -178,15 +180,17 @@ def build_mixer(model: ModelConfig, layer: int, kind: type[Attention] = Attentio
         kind: of an attention layer: a decoder's or an encoder's.
     """
     config, attention = model.layers[layer], model.attention_of(layer)
-    if attention is None:
-        mixer: Mixer = resolve(MIXERS[config.kind].model)(model.width, config)
+    if attention is None or config.borrows:
+        given = () if attention is None else (attention,)
+        mixer: Mixer = resolve(MIXERS[config.kind].model)(model.width, config, *given)
         return mixer
+    lends = any(above.borrows for above in model.layers[layer + 1 : layer + 2])
     if attention.rotary is None:
-        return kind(model.width, config, attention, None, model.norm_eps)
+        return kind(model.width, config, attention, None, model.norm_eps, lends=lends)
     all_rotations, of_features = rotations(model), config.feature_rotation(attention)
     rope = all_rotations.index((attention.rotary, attention.rotary_size))
     feature_rope = None if of_features is None else all_rotations.index(of_features)
-    return kind(model.width, config, attention, rope, model.norm_eps, feature_rope)
+    return kind(model.width, config, attention, rope, model.norm_eps, feature_rope, lends)
 
 
 def _bias(projection: nn.Linear) -> Tensor:

@@ -35,6 +35,7 @@ class Step(Generic[T]):
         self.ops, self.ropes, self.wrap, self.lengths = ops, ropes, wrap, lengths
         self._start = start
         self._shared: dict[Hashable, Any] = {}
+        self._lent: dict[str, T] = {}
 
     @property
     def start(self) -> T:
@@ -120,3 +121,11 @@ class Step(Generic[T]):
         if key not in self._shared:
             self._shared[key] = compute()
         return self._shared[key]
+
+    def lend(self, name: str, value: T) -> None:
+        """Leave something for the layers above; the last that was lent under a name is what they get."""
+        self._lent[name] = value
+
+    def borrowed(self, name: str) -> T:
+        """What a layer below has lent under this name; the model's config has checked that there is one."""
+        return self._lent[name]

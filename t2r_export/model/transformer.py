@@ -22,6 +22,7 @@ from t2r_export.model.encoder import Encoder
 from t2r_export.model.merged import MergedAttention
 from t2r_export.model.mixers.base import Mixer, own_states
 from t2r_export.model.ops import Ops, State, T
+from t2r_export.model.shared import SharedCross
 from t2r_export.model.stack import Stack
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
@@ -236,13 +237,16 @@ def _mixers(config: ModelConfig, layer: int) -> list[Mixer]:
     assert attention is not None, "the config has checked it"
     if isinstance(cross, MergedConfig):
         return [MergedAttention(config.width, config.layers[layer], attention, config.norm_eps)]
-    return [build_mixer(config, layer), CrossAttention(config.width, cross, attention, config.norm_eps)]
+    own = build_mixer(config, layer)
+    if cross.borrows:
+        return [own, SharedCross(config.width, cross, attention)]
+    return [own, CrossAttention(config.width, cross, attention, config.norm_eps)]
 
 
-def _cross(block: Block) -> CrossAttention | MergedAttention:
+def _cross(block: Block) -> CrossAttention | MergedAttention | SharedCross:
     """The mixer of a block that looks at the source."""
     mixer = block.mixers[-1]
-    assert isinstance(mixer, CrossAttention | MergedAttention)
+    assert isinstance(mixer, CrossAttention | MergedAttention | SharedCross)
     return mixer
 
 

@@ -29,6 +29,7 @@ class LayerwiseStage(Stage):
 
     name: ClassVar[str]
     nothing_new: ClassVar[tuple[str, str, str]]  # what a UserError says where no layer is new
+    whole_blocks: ClassVar[bool] = False  # whether blocks are run, and not new mixers alone
     variance: Tensor  # (new places)
 
     def __init__(
@@ -39,6 +40,14 @@ class LayerwiseStage(Stage):
         self.new = self.trained(student, teacher)
         if not self.new:
             raise UserError(*self.nothing_new)
+        for n, m in self.new:
+            mixers = student.config.mixers(n)
+            if any(mixer.borrows for mixer in (mixers if self.whole_blocks else mixers[m : m + 1])):
+                raise UserError(
+                    f"layers that can be run alone, for the {self.name} stage",
+                    f"layer {n}, which shares the attention weights of the layer below",
+                    f"leave {self.name} out",
+                )
         super().__init__(student, teacher, loss_weights)
         self.register_buffer("variance", torch.ones(len(self.new)), persistent=False)
 
@@ -131,6 +140,7 @@ class Align(LayerwiseStage):
     """
 
     name = "align"
+    whole_blocks = True
     nothing_new = (
         "a student with other mixers than its teacher",
         "the same mixers in both",

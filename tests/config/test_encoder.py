@@ -72,7 +72,7 @@ def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
             "2 layers that look at a source, one per layer where there is an encoder; received 1",
         ),
         ({"encoder": None}, "0 layers that look at a source, one per layer where there is an encoder; received 2"),
-        ({"crosses": (LSTMConfig(),) * 2}, "cross layers of the kinds softmax, linear, merged; received lstm"),
+        ({"crosses": (LSTMConfig(),) * 2}, "cross layers of the kinds softmax, linear, shared, merged; received lstm"),
         ({"crosses": (SOFTMAX, GATED)}, "no update_rule in cross layers"),
         ({"attention": None, "layers": (LSTMConfig(),) * 2}, "an attention config for the cross layers; received none"),
         (

@@ -15,7 +15,7 @@ import small
 from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened, reader
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.reports import parity_text
-from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.convert import convert
@@ -42,7 +42,7 @@ def config(name: str) -> ModelConfig:
 
 
 def fits(name: str) -> bool:
-    return WANTED.growing or not any(isinstance(layer, SoftmaxConfig) for layer in config(name).layers)
+    return WANTED.growing or not any(layer.grows for layer in config(name).layers)
 
 
 CELLS = [(name, graph) for name in NAMES for graph in SETUP.graphs if fits(name)]

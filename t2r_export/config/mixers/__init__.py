@@ -15,6 +15,7 @@ from t2r_export.config.mixers.hybrid import HybridConfig
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.mixers.merged import MergedConfig
 from t2r_export.config.mixers.recurrent import GRUConfig, LSTMConfig
+from t2r_export.config.mixers.shared import SharedConfig
 from t2r_export.config.mixers.softmax import SoftmaxConfig, SpanConfig, WindowConfig
 from t2r_export.config.tagged import Entry, of_kind
 from t2r_export.config.validation import fields
@@ -31,6 +32,7 @@ MIXERS: dict[str, Entry[MixerConfig]] = {
         Entry(LSTMConfig, f"{MODEL}.recurrent:LSTMMixer"),
         Entry(GRUConfig, f"{MODEL}.recurrent:GRUMixer"),
         Entry(AverageConfig, f"{MODEL}.average:AverageMixer"),
+        Entry(SharedConfig, "t2r_export.model.shared:SharedAttention"),
     )
 }
 
@@ -42,6 +44,7 @@ ENCODERS: dict[str, Entry[MixerConfig]] = {
 CROSSES: dict[str, Entry[MixerConfig]] = {
     "softmax": Entry(SoftmaxConfig, f"{MODEL}.cross:SoftmaxCross"),
     "linear": Entry(LinearConfig, f"{MODEL}.cross:LinearCross"),
+    "shared": Entry(SharedConfig, "t2r_export.model.shared:SharedCross"),
     "merged": Entry(MergedConfig, None),  # a layer of its own kind, t2r_export.model.merged
 }
 
@@ -66,6 +69,7 @@ __all__ = [
     "LinearConfig",
     "MergedConfig",
     "MixerConfig",
+    "SharedConfig",
     "SoftmaxConfig",
     "SpanConfig",
     "WindowConfig",

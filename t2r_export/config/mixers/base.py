@@ -45,6 +45,7 @@ class MixerConfig(Kind):
 
     grows: ClassVar[bool] = False  # with every token, what a layer keeps
     attends: ClassVar[bool] = True  # between projections to q, k and v: an attention layer
+    borrows: ClassVar[bool] = False  # the attention weights of the layer below
 
     @property
     def folded(self) -> bool:
@@ -54,6 +55,11 @@ class MixerConfig(Kind):
     @property
     def packed(self) -> bool:
         """Whether one projection gives what q, k and v are made of, with the mixer's own maps inside."""
+        return False
+
+    @property
+    def lends(self) -> bool:
+        """Whether the layer above can have this one's attention weights."""
         return False
 
     def check(self, attention: AttentionConfig | None) -> None:

@@ -22,6 +22,10 @@ class SoftmaxConfig(MixerConfig):
     def __post_init__(self) -> None:
         amount("memory", self.memory)
 
+    @property
+    def lends(self) -> bool:
+        return not self.memory
+
     def summary(self) -> str:
         return f"memory of {self.memory}" if self.memory else ""
 

@@ -98,6 +98,7 @@ class HeadSizes:
     scale: float  # of softmax scores
     softcap: float | None = None  # of softmax scores
     feature_rope: int | None = None  # the number of the rotation of φ(q) and φ(k), where features rotate
+    lends: bool = False  # whether the layer above takes this one's attention weights
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, GROWING, StateSpec
 
+PREFIX_WEIGHTS = "weights of the prefix"  # by which a step has them, for layers that share them
+
 
 class SoftmaxMixer(AttentionMixer):
     """Causal multi-head attention with grouped key/value heads."""
@@ -36,6 +38,11 @@ class SoftmaxMixer(AttentionMixer):
         elif "source_k" in state:  # of a merged layer
             source = (heads.q, state["source_k"], state["source_v"], source_bias(state["source_k"], step))
             o = self._beside(heads, state["k"], k, v, source, step)
+        elif self.sizes.lends:
+            q = ops.group_queries(ops.mul(heads.q, self.sizes.scale), self.sizes.kv_heads)
+            o, _, weights = attend(q, k, v, ops, self._bias(heads, state["k"], step), self.sizes.softcap)
+            step.lend(PREFIX_WEIGHTS, weights)
+            o = ops.ungroup_queries(o, self.sizes.heads)
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
         return o, {"k": k, "v": v}
@@ -49,18 +56,22 @@ class SoftmaxMixer(AttentionMixer):
             other: the queries that meet the others, their keys and values, and what their scores are changed by.
         """
         ops, sizes = step.ops, self.sizes
-        per_group = sizes.heads // sizes.kv_heads
+        # scaling q, not the scores: d numbers per head instead of P + T
+        q, theirs = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, other[0]))
+        tokens = attend(q, k, v, ops, self._bias(heads, past, step), sizes.softcap)
+        others = attend(theirs, other[1], other[2], ops, other[3], sizes.softcap)
+        return ops.ungroup_queries(merge_softmax(tokens, others, ops), sizes.heads)
+
+    def _bias(self, heads: Heads[T], past: T, step: Step[T]) -> T | None:
+        """What scores of several tokens are changed by, (R·T, P + T): the same for all layers."""
+        ops, per_group = step.ops, self.sizes.heads // self.sizes.kv_heads
 
         def mask() -> T:
             hidden = ops.mul(ops.causal_mask(past, heads.k), MASKED)
-            return ops.concat([hidden] * per_group, axis=0)  # (R·T, P + T)
+            return ops.concat([hidden] * per_group, axis=0)
 
         bias: T | None = step.shared(("causal mask", per_group), mask) if ops.many else None
-        # scaling q, not the scores: d numbers per head instead of P + T
-        q, theirs = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, other[0]))
-        tokens = attend(q, k, v, ops, bias, sizes.softcap)
-        others = attend(theirs, other[1], other[2], ops, other[3], sizes.softcap)
-        return ops.ungroup_queries(merge_softmax(tokens, others, ops), sizes.heads)
+        return bias
 
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)

@@ -8,6 +8,8 @@ from t2r_export.model.mixers.feature_maps import FeatureMap
 from t2r_export.model.ops import MASKED, Ops, T
 from t2r_export.model.step import Step
 
+SOURCE_WEIGHTS = "weights of a source"  # by which a step has them, for layers that share them
+
 
 def source_bias(k: T, step: Step[T]) -> T:
     """What scores of the keys of a source (B, G, M, d) are changed by, (B, 1, 1, M): the same for all layers."""
@@ -16,10 +18,11 @@ def source_bias(k: T, step: Step[T]) -> T:
 
 
 def attend_source(q: T, k: T, v: T, sizes: HeadSizes, step: Step[T]) -> T:
-    """Softmax attention of q (B, H, T, d) to k and v (B, G, M, ·) of a source -> o (B, H, T, V)."""
+    """Softmax attention of q (B, H, T, d) to k and v (B, G, M, ·) of a source -> o (B, H, T, V); lends its weights."""
     # scaling q, not the scores: d numbers per head instead of M
     rows = step.ops.group_queries(step.ops.mul(q, sizes.scale), sizes.kv_heads)
-    o, _, _ = attend(rows, k, v, step.ops, source_bias(k, step), sizes.softcap)
+    o, _, weights = attend(rows, k, v, step.ops, source_bias(k, step), sizes.softcap)
+    step.lend(SOURCE_WEIGHTS, weights)
     return step.ops.ungroup_queries(o, sizes.heads)
 
 

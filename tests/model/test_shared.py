@@ -1,0 +1,213 @@
+"""Layers that share attention weights, against their definition, and the layers below, which lend them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor
+
+import small
+from small import GPT2, LLAMA, SHARED, SOFTMAX, WIDTH, B, G, H, M, T, V
+from t2r_export.config.mixers import LSTMConfig, MergedConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.convert import convert
+from t2r_export.model.attention import build_mixer
+from t2r_export.model.cross import CrossAttention
+from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.ops import State
+from t2r_export.model.positions import Rope
+from t2r_export.model.shared import SharedAttention, SharedCross
+from t2r_export.model.step import Step
+from t2r_export.model.torch_ops import TorchOps
+from t2r_export.training.layerwise import Align, Transfer
+from t2r_export.training.stages import Task
+from t2r_runtime.errors import UserError
+
+PAST = 5  # tokens in the caches
+ROTARY = LLAMA.with_attention(kv_heads=G, qk_norm=True, softcap=2.0)
+LENGTHS = torch.tensor([M, M - 4], dtype=torch.int32)
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def drawn(mixer: Mixer) -> Mixer:
+    mixer.double().eval()
+    for number, weight in enumerate(mixer.parameters()):
+        weight.data = 0.5 * random(*weight.shape, seed=number)
+    return mixer
+
+
+def pair(base: ModelConfig) -> tuple[Mixer, SharedAttention, Step[Tensor]]:
+    """A softmax layer, one that shares its weights, and a step of T tokens behind `PAST`."""
+    config = small.with_layers(base, SOFTMAX, SHARED)
+    below, above = (drawn(build_mixer(config, layer)) for layer in range(2))
+    assert isinstance(above, SharedAttention)
+    rotary = base.attention.rotary if base.attention is not None else None
+    ropes = [] if rotary is None else [Rope(rotary, V)]
+    return below, above, Step(TorchOps(T, random(1, seed=0)), torch.full((B,), PAST, dtype=torch.int32), ropes)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum())
+
+
+def projected(layer: Any, name: str, x: np.ndarray, heads: int) -> np.ndarray:
+    """A projection of one token, by heads."""
+    projection = getattr(layer, name)
+    return np.asarray(projection.weight.detach().numpy() @ x + projection.bias.detach().numpy()).reshape(heads, -1)
+
+
+@torch.no_grad()
+def test_weights_are_those_of_the_layer_below() -> None:
+    """Token after token: q and k of one layer's input, v of the other's."""
+    below, above, step = pair(GPT2)
+    x, y = (random(B, T, WIDTH, seed=seed) for seed in (1, 2))
+    state = {name: random(B, G, PAST, V, seed=seed) for seed, name in enumerate(("k", "v", "own"))}
+    below(x.flatten(0, 1), {name: state[name] for name in ("k", "v")}, step)
+    received, after = above(y.flatten(0, 1), {"v": state["own"]}, step)
+    assert after.keys() == {"v"}
+    for row in range(B):
+        keys, values = list(state["k"][row].numpy().swapaxes(0, 1)), list(state["own"][row].numpy().swapaxes(0, 1))
+        for t in range(T):
+            keys.append(projected(below, "k", x[row, t].numpy(), G))
+            values.append(projected(above, "v", y[row, t].numpy(), G))
+            q, o = projected(below, "q", x[row, t].numpy(), H), []
+            for head in range(H):
+                group = head * G // H
+                weights = softmax(np.array([q[head] @ key[group] for key in keys]) * V**-0.5)
+                o.append(sum(w * value[group] for w, value in zip(weights, values, strict=True)))
+            expected = projected(above, "o", np.concatenate(o), 1)[0]
+            np.testing.assert_allclose(received[row * T + t].numpy(), expected, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(after["v"][row].numpy(), np.stack(values, 1), rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("base", [GPT2, LLAMA, ROTARY], ids=["gpt2", "llama", "rotary"])
+def test_with_the_values_of_the_layer_below_it_is_that_layer(base: ModelConfig) -> None:
+    """And a layer that lends its weights is the one that does not."""
+    below, above, step = pair(base)
+    above.load_state_dict({name: w for name, w in below.state_dict().items() if name[0] in "vo"})
+    x = random(B * T, WIDTH, seed=1)
+    state: State[Tensor] = {name: random(B, G, PAST, V, seed=seed) for seed, name in enumerate(("k", "v"))}
+    lent, _ = below(x, state, step)
+    torch.testing.assert_close(above(x, {"v": state["v"]}, step)[0], lent, rtol=1e-10, atol=1e-10)
+    alone = build_mixer(small.with_layers(base, SOFTMAX), 0).double()
+    alone.load_state_dict(below.state_dict())
+    torch.testing.assert_close(alone(x, state, step)[0], lent, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_weights_over_a_source() -> None:
+    attention = GPT2.attention
+    assert attention is not None
+    below = drawn(CrossAttention(WIDTH, SOFTMAX, attention, 1e-5))
+    above = drawn(SharedCross(WIDTH, SHARED, attention))
+    assert isinstance(below, CrossAttention) and isinstance(above, SharedCross)
+    encoded, x, y = random(B, M, WIDTH, seed=1), random(B, T, WIDTH, seed=2), random(B, T, WIDTH, seed=3)
+    source: Step[Tensor] = Step(TorchOps(M), None, [], lengths=LENGTHS)
+    states = [layer.read(encoded.flatten(0, 1), source) for layer in (below, above)]
+    assert states[1].keys() == {"source_v"}
+    step: Step[Tensor] = Step(TorchOps(T), None, [], lengths=LENGTHS)
+    below(x.flatten(0, 1), states[0], step)
+    received, after = above(y.flatten(0, 1), states[1], step)
+    assert after == {}
+    for row, length in enumerate(LENGTHS.tolist()):
+        tokens = encoded[row, :length].numpy()
+        keys, values = ([projected(*of, token, G) for token in tokens] for of in ((below, "k"), (above, "v")))
+        for t in range(T):
+            q, o = projected(below, "q", x[row, t].numpy(), H), []
+            for head in range(H):
+                group = head * G // H
+                weights = softmax(np.array([q[head] @ key[group] for key in keys]) * V**-0.5)
+                o.append(sum(w * value[group] for w, value in zip(weights, values, strict=True)))
+            expected = projected(above, "o", np.concatenate(o), 1)[0]
+            np.testing.assert_allclose(received[row * T + t].numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_two_layers_above_each_other_share_one_layers_weights() -> None:
+    made, ids = small.model("shared_weights"), small.ids()
+    states = small.states(made)
+    assert [s.name for s in made.state_spec()] == ["k.0", "v.0", "v.1", "v.2", "position"]
+    expected, after = small.by_steps(made, ids, states)
+    received, end = made.prefill(ids, states)
+    torch.testing.assert_close(received, expected, rtol=1e-4, atol=1e-4)
+    small.assert_states(end, after, 1e-5)
+    received.square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in made.parameters())
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+def test_a_graph_computes_scores_once(prefill: bool, tmp_path: Path) -> None:
+    """For all layers that share: one Softmax, and as many nodes below as where nobody shares."""
+    counts = []
+    for layers in ((SOFTMAX, SHARED, SHARED), (SOFTMAX,) * 3):
+        _, report = small.graph(tmp_path / f"{len(counts)}.onnx", small.with_layers(LLAMA, *layers), prefill=prefill)
+        name = report.signature.graphs["prefill"] if prefill else f"{len(counts)}.onnx"
+        counts.append(Counter(node.op_type for node in onnx.load(tmp_path / name, load_external_data=False).graph.node))
+    shared, alone = counts
+    assert (shared["Softmax"], alone["Softmax"]) == (1, 3)
+    assert shared["MatMul"] == 2 + 1 + 1  # scores and values, and values twice
+    assert alone["MatMul"] == 6
+
+
+BELOW = "a softmax layer without memory below"
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"layers": (SHARED, SOFTMAX)}, f"{BELOW} layer 0, which shares its attention weights; received none; choose"),
+    ({"layers": (LSTMConfig(), SHARED)}, f"{BELOW} layer 1, which shares its attention weights; received lstm; choose"),
+    (
+        {"layers": (SoftmaxConfig(memory=3), SHARED)},
+        f"{BELOW} layer 1, which shares its attention weights; received so",
+    ),
+    ({"crosses": (SHARED, SHARED)}, f"{BELOW} cross layer 0, which shares its attention weights; received none"),
+    (
+        {"crosses": (small.LINEAR, SHARED)},
+        f"{BELOW} cross layer 1, which shares its attention weights; received linear",
+    ),
+    ({"crosses": (MergedConfig(), SOFTMAX)}, f"{BELOW} layer 1, which shares its attention weights; received merged"),
+    ({"crosses": (MergedConfig(), MergedConfig())}, "softmax layers, or linear ones of the update rules"),
+]
+
+
+@pytest.mark.parametrize("changes, message", WRONG)
+def test_what_cannot_share(changes: dict[str, Any], message: str) -> None:
+    base = small.translator(base=small.with_layers(GPT2, SOFTMAX, SHARED))
+    with pytest.raises(UserError, match=re.escape(message)):
+        dataclasses.replace(base, **changes)
+
+
+def test_heads_are_the_same() -> None:
+    assert GPT2.attention is not None
+    other = dataclasses.replace(GPT2.attention, kv_heads=H)
+    with pytest.raises(UserError, match="as many heads in layers that share attention weights; received"):
+        small.with_layers(GPT2, SOFTMAX, SHARED, attentions=(GPT2.attention, other))
+    assert small.with_layers(
+        GPT2, SOFTMAX, SHARED, attentions=(GPT2.attention, dataclasses.replace(GPT2.attention, head_size=7))
+    )
+
+
+def test_conversion_and_training() -> None:
+    """A softmax model keeps values and outputs; its layers cannot be aligned one by one."""
+    teacher = small.model("softmax")
+    student = convert(teacher, SHARED, "1")
+    ours, theirs = student.state_dict(), teacher.state_dict()
+    assert {name for name in theirs if name not in ours} == {f"blocks.1.mixers.0.{n}.{p}" for n in "qk" for p in
+                                                             ("weight", "bias")}  # fmt: skip
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    with pytest.raises(UserError, match="layers that can be run alone, for the align stage; received layer 1, which"):
+        Align(student, teacher)
+    with pytest.raises(UserError, match="a student whose mixers have parameters that its teacher's lack"):
+        Transfer(student, teacher)
+    Task(student, None)
+    with pytest.raises(UserError, match="below layer 0, which shares its attention weights; received none"):
+        convert(teacher, SHARED)
