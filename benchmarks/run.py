@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.keep:
             if any(measurement.plots for measurement in chosen):
                 plots.require_plots()
-            measure(chosen, options.out)
+            chosen = measure(chosen, options.out, required=bool(options.only))
         draw(chosen, options.out)
         if options.page is not None:
             results = {path.name: read_result(path) for path in sorted(options.out.glob("*.json"))}
@@ -51,23 +51,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(measurements: Sequence[Measurement], out: Path) -> None:
-    """Measure one after the other; each result is written, and printed as tables, as soon as it is there."""
+def measure(measurements: Sequence[Measurement], out: Path, required: bool) -> list[Measurement]:
+    """Measure one after the other; each result is written, and printed as tables, as soon as it is there.
+
+    Args:
+        required: optional ones too, none of which is left out.
+
+    Returns:
+        Those that were measured.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    prepared = [(measurement, measurement.prepare()) for measurement in measurements]
+    prepared = []
+    for measurement in measurements:
+        try:
+            prepared.append((measurement, measurement.prepare()))
+        except UserError as error:
+            if required or not measurement.optional:
+                raise
+            note(f"{measurement.file} is left out: {error}")
     for measurement, run in prepared:
         note(f"{measurement.file}: {measurement.kind}")
         result = run(note)
         write_bytes(out / measurement.file, json.dumps(plain(result), ensure_ascii=False).encode())
         for made in tables(result).values():
             print(f"{made.title}\n{table(made.rows, made.head)}\n", flush=True)
+    return [measurement for measurement, _ in prepared]
 
 
 def draw(measurements: Sequence[Measurement], out: Path) -> None:
     """Plots of the results of which there are some."""
     for measurement in measurements:
-        if measurement.plots:
-            for path in plots.draw(read_result(out / measurement.file), out):
+        result = out / measurement.file
+        if measurement.plots and (result.exists() or not measurement.optional):
+            for path in plots.draw(read_result(result), out):
                 note(f"wrote {path}")
 
 

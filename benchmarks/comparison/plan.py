@@ -29,6 +29,7 @@ class Measurement:
     file: str
     kind: str  # a key of KINDS
     plots: bool
+    optional: bool  # left out where it cannot be, unless it is asked for by name
     options: Mapping[str, Any]
 
     def prepare(self) -> Measure:
@@ -67,8 +68,9 @@ def _measurement(entry: dict[str, Any], forms: Forms) -> Measurement:
     kind, file = entry.pop("kind", None), entry.pop("file", None)
     if kind not in KINDS or not isinstance(file, str):
         raise UserError(f"a measurement with a file and a kind of {', '.join(KINDS)}", repr(kind), "correct the plan")
-    plots = entry.pop("plots", False)
-    return Measurement(file, kind, plots, entry | {"engines": tuple(_named(text, forms) for text in entry["engines"])})
+    plots, optional = entry.pop("plots", False), entry.pop("optional", False)
+    engines = tuple(_named(text, forms) for text in entry["engines"])
+    return Measurement(file, kind, plots, optional, entry | {"engines": engines})
 
 
 def _named(text: str, forms: Forms) -> str:

@@ -130,6 +130,17 @@ def test_a_plan_that_cannot_be(
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_an_optional_measurement_is_left_out_unless_it_is_asked_for(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PLAN.replace('kind = "batch"', 'kind = "batch"\noptional = true').replace('["fast"]', '["torch:softmax"]')
+    (place / "plan.toml").write_text(text)
+    assert program(place) == 0
+    assert "batch.json is left out: expected graphs of t2r" in capsys.readouterr().err
+    assert not (place / "out" / "batch.json").exists()
+    assert program(place, "--only", "batch.json") == 2
+
+
 def test_what_is_not_in_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program(place, "--only", "speed.json") == 2
     assert "expected results of the plan (decode.json, batch.json); received speed.json" in capsys.readouterr().err

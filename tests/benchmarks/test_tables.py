@@ -12,7 +12,7 @@ import pytest
 from comparison.aims import FILES
 from comparison.page import fill
 from comparison.plots import draw, require_plots
-from comparison.tables import DECODE, batch_table, decode_tables, export_table, read_result
+from comparison.tables import DECODE, TRANSLATE, batch_table, decode_tables, export_table, read_result
 from t2r_runtime.errors import UserError
 
 
@@ -132,6 +132,21 @@ def test_plots(tmp_path: Path) -> None:
         assert text in svg
     assert "again" not in svg
     assert (tmp_path / "plots" / "memory-tiny-2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_of_translations(tmp_path: Path) -> None:
+    names = ("t2r:w4", "t2r:w4:model=teacher", "ctranslate2:int8")
+    rows = [
+        {"name": name, "threads": 2, "length": length, **spread(2.0, resident=5_000_000)}
+        for name in names
+        for length in (16, 256)
+    ]
+    machine = {"cpu": "A CPU"}
+    draw({"format": TRANSLATE, "machine": machine, "size": "de-en", "lengths": rows}, tmp_path)
+    svg = (tmp_path / "time-de-en-2.svg").read_text()
+    for text in (*names, "tokens of the translation", "de-en, 2 threads, A CPU"):
+        assert text in svg
+    assert (tmp_path / "memory-de-en-2.png").exists()
 
 
 def test_a_plot_is_the_same_twice_and_shows_what_is_asked_for(tmp_path: Path) -> None:
