@@ -132,17 +132,16 @@ def translate_tables(result: Mapping[str, Any]) -> dict[str, Table]:
         speeds, lengths, starts = (
             [row for row in result[kind] if row["threads"] == threads] for kind in ("speeds", "lengths", "starts")
         )
-        set_ = [{**row, "setting": f"beam {row['beam']}, batch {row['batch']}"} for row in speeds]
-        for name, made in {
-            "sentences": _grid(f"{where}: sentences a second (10-90 %)", set_, "setting", _rate),
-            "tokens": _grid(f"{where}: target tokens a second", set_, "setting", _tokens),
-            "ratios": _grid(f"{where}: sentences a second, ratio to the first", set_, "setting", _ratio),
-            "memory": _grid(f"{where}: resident memory, MB", set_, "setting", _megabytes),
+        settings = [{**row, "setting": f"beam {row['beam']}, batch {row['batch']}"} for row in speeds]
+        made = {
+            "sentences": _grid(f"{where}: sentences a second (10-90 %)", settings, "setting", _sentences),
+            "tokens": _grid(f"{where}: target tokens a second", settings, "setting", _tokens),
+            "ratios": _grid(f"{where}: sentences a second, ratio to the first", settings, "setting", _ratio),
+            "memory": _grid(f"{where}: resident memory, MB", settings, "setting", _megabytes),
             "lengths": _grid(f"{where}: ms a token of a translation of each length", lengths, "length", _spread),
             "starts": _starts(where, starts, result["candidates"], "translation"),
-        }.items():
-            if any("median" in row for row in {"lengths": lengths, "starts": starts}.get(name, speeds)):
-                tables[f"{name}-{threads}"] = made
+        }
+        tables |= {f"{name}-{threads}": found for name, found in made.items() if found.rows}
     return tables
 
 
@@ -214,6 +213,11 @@ def _spread(row: Row) -> str:
 
 def _rate(row: Row) -> str:
     return f"{row['median']:.0f} ({row['low']:.0f}-{row['high']:.0f})"
+
+
+def _sentences(row: Row) -> str:
+    places = 1 if row["median"] < 100 else 0
+    return f"{row['median']:.{places}f} ({row['low']:.{places}f}-{row['high']:.{places}f})"
 
 
 def _tokens(row: Row) -> str:

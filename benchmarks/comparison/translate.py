@@ -101,8 +101,9 @@ def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Pa
             for length in plan.lengths:
                 note(f"{threads} threads, {length} tokens")
                 rows["lengths"] += _lengths(plan, files, middle, threads, length)
-            note(f"{threads} threads, starts")
-            rows["starts"] += _starts(plan, files, middle, threads)
+            if plan.starts:
+                note(f"{threads} threads, starts")
+                rows["starts"] += _starts(plan, files, middle, threads)
     return {
         "format": TRANSLATE,
         "machine": machine(),

@@ -160,11 +160,15 @@ def test_tables(options: dict[str, Any], played: type[Player]) -> None:
     names = ("sentences", "tokens", "ratios", "memory", "lengths", "starts")
     assert list(made) == ["parity", *(f"{name}-1" for name in names)]
     assert made["sentences-1"].head == ["", *(f"beam {b}, batch {n}" for b in (1, 4) for n in (1, 3))]
-    assert made["sentences-1"].rows[0] == ["t2r:w4", *["10 (10-10)"] * 4]
+    assert made["sentences-1"].rows[0] == ["t2r:w4", *["10.0 (10.0-10.0)"] * 4]
     assert made["tokens-1"].rows[1] == ["ctranslate2:int8", *["40"] * 4]
     assert made["memory-1"].rows[0] == ["t2r:w4", *["7.0"] * 4]
     assert made["lengths-1"].rows[0] == ["t2r:w4", "11.11 (11.11-11.11)"]
     assert made["starts-1"].head[1] == "process start to first translation, s"
+    assert (
+        not {"lengths-1", "starts-1"}
+        & tables(bench_translate(TranslatePlan(engines=PLAYED[:1], **{**options, "lengths": (), "starts": 0}))).keys()
+    )
     assert made["parity"].rows == [["ctranslate2:int8", "0 of 5", "0 of 5"]]
 
 
