@@ -104,7 +104,7 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["portable", "npu"])
-@pytest.mark.parametrize("name", ["cross_linear", "cross_normed", "merged", "encoder_linear"])
+@pytest.mark.parametrize("name", ["cross_linear", "cross_normed", "cross_shared", "merged", "encoder_linear"])
 def test_every_source_may_be_filled_up_to_one_length(name: str, target: str, tmp_path: Path) -> None:
     made, _, path = graph(tmp_path, name, source_length=11, target=target)
     assert small.proof(made, path, STEPS).passed
@@ -135,7 +135,7 @@ def test_sources_of_one_length_side_by_side(tmp_path: Path) -> None:
 # -- the generation graph
 
 
-@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "merged", "encoder_linear"])
+@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_average", "merged", "encoder_linear"])
 def test_the_generation_graph_writes_as_the_steps_do(name: str, tmp_path: Path) -> None:
     made, report, path = graph(tmp_path, name, generate=True, prefill=True)
     proof = small.proof(made, path, STEPS)
@@ -164,7 +164,7 @@ def test_a_generation_graph_that_forgets_what_is_banned_is_found(tmp_path: Path)
 # -- the beam graph
 
 
-@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_lstm"])
+@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_lstm", "cross_average", "cross_shared"])
 def test_the_beam_graph_translates_as_the_steps_do(name: str, tmp_path: Path) -> None:
     made, report, path = graph(tmp_path, name, beam=True)
     assert report.signature.top_k == min(2 * 8 + 1, report.signature.vocab_size)

@@ -18,6 +18,7 @@ import small
 from small import GPT2, LLAMA, SHARED, SOFTMAX, WIDTH, B, G, H, M, T, V
 from t2r_export.config.mixers import LSTMConfig, MergedConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.convert import convert
 from t2r_export.model.attention import build_mixer
 from t2r_export.model.cross import CrossAttention
@@ -27,8 +28,10 @@ from t2r_export.model.positions import Rope
 from t2r_export.model.shared import SharedAttention, SharedCross
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
+from t2r_export.quantize import quantize
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Task
+from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 PAST = 5  # tokens in the caches
@@ -159,6 +162,14 @@ def test_a_graph_computes_scores_once(prefill: bool, tmp_path: Path) -> None:
     assert (shared["Softmax"], alone["Softmax"]) == (1, 3)
     assert shared["MatMul"] == 2 + 1 + 1  # scores and values, and values twice
     assert alone["MatMul"] == 6
+
+
+@pytest.mark.parametrize("scheme", ["w8", "fp16"])
+def test_quantized(scheme: str, tmp_path: Path) -> None:
+    made, _ = small.graph(tmp_path / "g.onnx", "shared_weights", prefill=True)
+    quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
+    assert {spec.name for spec in Decoder(tmp_path / "q.onnx").signature.states} >= {"k.0", "v.0", "v.1", "v.2"}
+    small.proof(made, tmp_path / "q.onnx", 8)  # it runs, whatever so small a model loses
 
 
 BELOW = "a softmax layer without memory below"

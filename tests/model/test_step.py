@@ -61,5 +61,16 @@ def test_known_rotations_are_shared_by_their_ends() -> None:
     assert made.rotation_between(0, 1, 5) is not made.rotation_between(0, 0, 5)
 
 
+def test_the_last_that_was_lent_is_what_is_borrowed() -> None:
+    made = step()
+    first, second, other = torch.zeros(1), torch.ones(1), torch.ones(2)
+    made.lend("weights", first)
+    made.lend("others", other)
+    assert made.borrowed("weights") is first
+    made.lend("weights", second)
+    assert made.borrowed("weights") is second
+    assert made.borrowed("others") is other
+
+
 def test_another_step_computes_anew() -> None:
     assert step().rotation(0) is not step().rotation(0)
