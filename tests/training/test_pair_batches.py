@@ -17,7 +17,7 @@ import small
 import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import AverageConfig, LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
@@ -239,6 +239,17 @@ def test_a_translator_learns_from_pairs(config: FinetuneConfig) -> None:
     done = checkpoint.load(config.output)
     assert done.provenance["finetune"][0]["pair_tokens"] == 120
     assert done.provenance["finetune"][0]["files"] == ["pairs.tsv"]
+
+
+@pytest.mark.parametrize("layers", [(AverageConfig(), AverageConfig(12)), (small.SOFTMAX, small.SHARED)])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_layers_for_fast_decoding_learn_from_pairs(
+    layers: tuple[MixerConfig, ...], precision: str, config: FinetuneConfig
+) -> None:
+    model = dataclasses.replace(TRANSLATOR, layers=layers, crosses=(small.SOFTMAX, small.SHARED))
+    checkpoint.save(config.model, small.model(model), texts.tokenizer(), {"origin": "random"})
+    report = finetune(dataclasses.replace(config, precision=precision, dropout=0.1))
+    assert report.after.nats < 0.9 * report.before.nats
 
 
 def test_a_run_on_pairs_goes_on_to_the_same_bits(
