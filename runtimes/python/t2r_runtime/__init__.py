@@ -13,6 +13,7 @@ from t2r_runtime.batch import Batch
 from t2r_runtime.beam import Beam, Translation
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import T2RError, UserError
+from t2r_runtime.prefix import PrefixCache
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
@@ -28,6 +29,7 @@ __all__ = [
     "Batch",
     "Beam",
     "Decoder",
+    "PrefixCache",
     "Sampler",
     "Sampling",
     "Signature",

@@ -250,12 +250,13 @@ class Decoder:
         return self._states.read()
 
     @alone
-    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
+    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0, history: ArrayLike = ()) -> None:
         """Go on from `states`, which are copied. The batch becomes theirs.
 
         Args:
             states: every state of the graph by name, as `state` returns them.
             position: tokens read so far, for a model none of whose states says it.
+            history: of one sequence, what it has read (T,), oldest first, where penalties are to look back on it.
 
         Raises:
             UserError: missing or unexpected names, other dtypes or shapes, or sources so long that the states exceed
@@ -267,11 +268,16 @@ class Decoder:
         arrays = {str(name): array_of(value, f"the state {name}") for name, value in states.items()}
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
+        read = array_of(history, "a history")
+        if read.size and (read.shape != (read.size,) or read.dtype.kind not in "iu" or batch != 1):
+            raise UserError("a history of one sequence, integers (T,)", f"{read.shape} {read.dtype}", "leave it out")
         positions = tokens_read(arrays, batch, length, position)
         written = self._states if batch == self.batch else States(self._graph, batch)
         written.write(arrays)
         self._states = written
         self._positions, self._history = positions, History(batch)
+        if read.size:
+            self._history.add(read.astype(np.int64)[np.newaxis])
 
     @alone
     def save_state(self, path: str | Path, token: int | None = None) -> None:
