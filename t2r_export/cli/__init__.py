@@ -38,6 +38,7 @@ VERBS = {  # verb: (module, help in one line)
     ),
     "generate": ("t2r_export.cli.generate", "Continue a text with an exported graph."),
     "chat": ("t2r_export.cli.chat", "Talk with the exported graph of a chat model."),
+    "score": ("t2r_export.cli.score", "Measure how well an exported graph predicts a text."),
     "translate": ("t2r_export.cli.translate", "Translate lines of text with an exported translator."),
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
     "bench": ("t2r_export.cli.bench", "Measure what graphs cost: time, memory, start-up, side by side."),

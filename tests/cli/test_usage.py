@@ -132,6 +132,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.onnx", "none.onnx, which does not exist"),
         ("g.onnx --provider toaster", "a provider of: cpu"),
     ],
+    "score": [
+        ("none.onnx t.txt", "none.onnx, which does not exist"),
+        ("g.onnx none.txt", "none.txt, which does not exist"),
+        ("g.onnx t.txt --provider toaster", "a provider of: cpu"),
+    ],
     "translate": [
         ("none.onnx", "none.onnx, which does not exist"),
         ("g.onnx --provider toaster", "a provider of: cpu"),

@@ -1,0 +1,72 @@
+"""`t2r score` says of a graph what `t2r evaluate` says of its checkpoint."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from cli_models import CONFIG, Output, letter_tokenizer, run
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import score
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.convert import convert
+from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+
+TEXT = "once upon a time, there was a hen."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    here = tmp_path_factory.mktemp("score")
+    torch.manual_seed(1)
+    checkpoint.save(here / "m.pt", convert(Transformer(CONFIG), LinearConfig(5)), letter_tokenizer(), {})
+    export(checkpoint.load(here / "m.pt"), here / "g.onnx")
+    (here / "text.txt").write_text(TEXT)
+    return here
+
+
+def test_it_is_the_models_own_score(folder: Path, capsys: Output) -> None:
+    result = json.loads(run(capsys, "score", folder / "g.onnx", folder / "text.txt", "--json")[0])
+    model, ids = checkpoint.load(folder / "m.pt").model, result["tokens"]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids]))[0, :-1]
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:])).item()
+    assert len(ids) == len(TEXT) == len(result["log_probabilities"]) + 1
+    assert result["nats"] == pytest.approx(expected, rel=1e-5)
+    assert result["bits_per_byte"] == pytest.approx(expected * (len(ids) - 1) / math.log(2) / len(TEXT), rel=1e-5)
+    out, err = run(capsys, "score", folder / "g.onnx", folder / "text.txt")
+    assert out == (
+        f"{result['nats']:.4f} nats/token, perplexity {math.exp(result['nats']):.2f}, "
+        f"{result['bits_per_byte']:.4f} bits a byte, 33 tokens\n"
+    )
+    assert err == ""
+
+
+def test_stdin(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(capsys, "score", folder / "g.onnx", folder / "text.txt")[0]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert run(capsys, "score", folder / "g.onnx", "-")[0] == expected
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (b"", "a text of at least 2 tokens to score; received 1"),  # BOS
+        (b"a", "a text of at least 2 tokens to score; received 1"),
+        (b"ab\xff", "a text in UTF-8 in"),
+        (b"a" * 101, "a text of at most 0 MiB; received more"),
+    ],
+)
+def test_what_is_no_text(
+    text: bytes, message: str, folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score, "MAX_TEXT", 100)
+    (tmp_path / "x.txt").write_bytes(text)
+    out, err = run(capsys, "score", folder / "g.onnx", tmp_path / "x.txt", code=2)
+    assert out == "" and message in err and err.count("\n") == 1
