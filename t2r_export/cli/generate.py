@@ -16,10 +16,12 @@ import click
 
 from t2r_export.cli import providers, sampling
 from t2r_export.cli.output import json_option, note, show
+from t2r_export.cli.score import read_text
 from t2r_export.paths import check_outputs, existing_graph
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE
+from t2r_runtime.stops import Until
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 @click.command("generate")
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option("--prompt", default="", metavar="TEXT", help="Text to continue; an empty one starts from BOS.")
+@click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the text to continue; - is stdin.")
+@click.option("--stop", "stops", multiple=True, metavar="TEXT", help="Text before which the new text ends. Repeatable.")
 @click.option("--ids", metavar="1,2,3", help="Prompt as token ids; the output is token ids too.")
 @click.option(
     "--max-tokens",
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 def command(
     graph: Path,
     prompt: str,
+    prompt_file: Path | None,
+    stops: tuple[str, ...],
     ids: str | None,
     max_tokens: int,
     rules: Sampling,
@@ -64,6 +70,12 @@ def command(
     check_outputs([("saved state", save_state)], [graph])  # it may be the one that was loaded
     if ids is not None:
         _numbers(ids, goes_on=load_state is not None)
+    if sum((bool(prompt), prompt_file is not None, ids is not None)) > 1:
+        raise UserError("one of --prompt, --prompt-file and --ids", "several", "leave out the others")
+    if stops and (ids is not None or "" in stops):
+        raise UserError("texts for --stop, and text to find them in", "none, or --ids", "leave it out")
+    if prompt_file is not None:
+        prompt = read_text(prompt_file)
     providers.check(provider, provider_options)
     decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
     chosen = decoder.load_state(load_state) if load_state is not None else None
@@ -71,11 +83,11 @@ def command(
     tokenizer = None if ids is not None else Tokenizer.of(decoder.signature)
     new = _numbers(ids, goes_on) if ids is not None else _encode(tokenizer, prompt, decoder, goes_on)
     read = [*before, *new]
-    printer = _Printer(tokenizer, read, prompt, silent=as_json)
+    printer = _Printer(tokenizer, read, prompt, stops, silent=as_json)
     started = time.perf_counter()
     written: list[int] = []
     if max_tokens:
-        watched = not as_json and (GENERATE not in decoder.signature.graphs or sys.stdout.isatty())
+        watched = bool(stops) or (not as_json and (GENERATE not in decoder.signature.graphs or sys.stdout.isatty()))
         callback = printer.token if watched else None
         written = decoder.generate(read, max_tokens, rules, callback)
         for token in () if watched else written:
@@ -90,8 +102,7 @@ def command(
         decoder.save_state(save_state, [*read, *written][-1])  # which has not been read yet
     count = len(read) + len(written)
     if as_json:
-        text = tokenizer.decode(written) if tokenizer else None
-        result = {"prompt": read, "tokens": written, "text": text, "seconds": seconds}
+        result = {"prompt": read, "tokens": written, "text": printer.text, "seconds": seconds}
         show(True, {**result, "position": decoder.position, "placement": decoder.placement}, "")
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
@@ -125,20 +136,39 @@ def _encode(tokenizer: Tokenizer | None, prompt: str, decoder: Decoder, goes_on:
 
 class _Printer:
     """Writes tokens to stdout as they come, as text, or as numbers where there is no tokenizer; before the first one,
-    the prompt to stderr."""
+    the prompt to stderr. Text ends before the first of `stops`, and what may begin one waits.
 
-    def __init__(self, tokenizer: Tokenizer | None, read: Sequence[int], prompt: str, silent: bool) -> None:
+    `text` is what was written; None of numbers.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer | None, read: Sequence[int], prompt: str, stops: Sequence[str], silent: bool
+    ) -> None:
         self._stream = tokenizer.stream(read) if tokenizer else None
         self._prompt, self._silent = prompt, silent
+        self._until = Until(stops)
+        self.text = "" if tokenizer else None
 
-    def token(self, token: int) -> None:
+    def token(self, token: int) -> bool:
+        """Whether the text goes on."""
         if self._prompt and not self._silent:
             click.echo(self._prompt, err=True, nl=False)
             self._prompt = ""
-        self._write(self._stream.feed(token) if self._stream else f"{token} ")
+        if self._stream is None:
+            self._write(f"{token} ")
+        else:
+            self._add(self._until.feed(self._stream.feed(token)))
+        return not self._until.found
 
     def end(self) -> None:
-        self._write(self._stream.end() if self._stream else "")
+        if self._stream is not None:
+            self._add(self._until.feed(self._stream.end()))
+            self._add(self._until.end())
+
+    def _add(self, piece: str) -> None:
+        assert self.text is not None
+        self.text += piece
+        self._write(piece)
 
     def _write(self, piece: str) -> None:
         if piece and not self._silent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -362,6 +363,35 @@ class TestGenerate:
         result = json.loads(run(capsys, *arguments, "--json")[0])
         assert result["text"] == out
         assert [LETTERS[token] for token in result["tokens"]] == list(out)
+
+    def test_the_prompt_of_a_file(
+        self, folder: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arguments = ["generate", folder / "t2r.onnx", "--max-tokens", 9, "--temperature", 0]
+        expected = run(capsys, *arguments, "--prompt", "one day")[0]
+        (tmp_path / "p.txt").write_text("one day")
+        assert run(capsys, *arguments, "--prompt-file", tmp_path / "p.txt")[0] == expected
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one day")))
+        assert run(capsys, *arguments, "--prompt-file", "-")[0] == expected
+        _, err = run(capsys, *arguments, "--prompt-file", tmp_path / "p.txt", "--ids", "1", code=2)
+        assert "expected one of --prompt, --prompt-file and --ids; received several" in err
+
+    @pytest.mark.parametrize("graph", ["t2r.onnx", "loop.onnx"])
+    def test_a_text_ends_before_a_stop(self, graph: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
+        path = folder / graph
+        if graph == "loop.onnx":
+            path = tmp_path / graph
+            run(capsys, "export", folder / "t2r.pt", path, "--generate")
+        arguments = ["generate", path, "--prompt", "one day", "--max-tokens", 30, "--seed", 1]
+        whole = run(capsys, *arguments)[0]
+        for stop in (whole[5:7], whole[29], "no such text"):
+            out = run(capsys, *arguments, "--stop", "nor this", "--stop", stop)[0]
+            assert out == whole.partition(stop)[0]
+            result = json.loads(run(capsys, *arguments, "--stop", stop, "--json")[0])
+            assert result["text"] == out and len(result["tokens"]) == min(len(out) + len(stop), 30)
+        for wrong in (["--stop", ""], ["--stop", "a", "--ids", "1"]):
+            given = arguments if "--ids" not in wrong else [*arguments[:2], *arguments[4:]]
+            assert "texts for --stop, and text to find them in" in run(capsys, *given, *wrong, code=2)[1]
 
     def test_empty_prompt_starts_from_bos(self, folder: Path, capsys: Output) -> None:
         result = json.loads(run(capsys, "generate", folder / "t2r.onnx", "--max-tokens", 3, "--seed", 5, "--json")[0])
