@@ -255,7 +255,7 @@ def test_where_windows_start_is_a_part_of_the_run(
     assert checkpoint.load(other.output).provenance["finetune"][0]["start_positions"] == 0
     assert changed(config.output, other.output)
     window = texts.write_student(tmp_path / "window.pt", mixer=WindowConfig(5, 1))
-    with pytest.raises(UserError, match="0 start positions; received 9, and layers whose buffers"):
+    with pytest.raises(UserError, match="0 start positions; received 9, and layers whose states count on"):
         finetune(
             dataclasses.replace(other, model=window, plan=parse_plan("distill", "1"), start_positions=9, force=True)
         )

@@ -207,10 +207,6 @@ class Operators(Recorder, Ops[Value]):
         assert x.shape[axis] == 1, (x, axis)
         return x.viewed((*x.shape[:axis], *x.shape[axis + 1 :]))
 
-    def scalar(self, x: Value) -> Value:
-        """x (1,) without its axis, as a node of its own: OpenVINO takes no Reshape to ()."""
-        return self.emit("Squeeze", [x], (), x.dtype)
-
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
         shape = [x.shape[a] for a in axes]
         moved = [a for a in axes if x.shape[a] != 1]

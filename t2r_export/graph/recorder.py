@@ -139,6 +139,10 @@ class Recorder:
             self.constants[name] = numpy_helper.from_array(array, name)
         return Value(name, dtype, array.shape)
 
+    def scalar(self, x: Value) -> Value:
+        """x (1,) without its axis, as a node of its own: OpenVINO takes no Reshape to ()."""
+        return self.emit("Squeeze", [x], (), x.dtype)
+
     def unique_name(self, weight: Value, op: str) -> str:
         """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.down' by name."""
         name = weight.name.removesuffix(".weight")
