@@ -122,7 +122,7 @@ def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
     from t2r_export.training.pairs import read_pairs
 
     texts = read_pairs(pairs)
-    with progress("sentences translated", len(texts)) as on_progress:
+    with progress("sentences translated", len(texts) if options["bleu"] else 0) as on_progress:
         found = evaluate_pairs(model, texts, on_progress=on_progress, **options)
     note_each(found.notes)
     lines = []

@@ -76,6 +76,21 @@ def test_long_prefixes_give_way_first(opened: Open) -> None:
     assert cache.reused == 6
 
 
+def test_memory_is_bounded_while_a_text_is_read(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = opened()
+    size = sum(state.nbytes for state in decoder.state().values())
+    cache, prefill, seen = PrefixCache(decoder, 2 * size, BLOCK), decoder.prefill, list[int]()
+
+    def watched(ids: list[int]) -> np.ndarray:
+        seen.append(cache.kept_bytes)
+        return prefill(ids)
+
+    monkeypatch.setattr(decoder, "prefill", watched)
+    cache.read([7, 7, 7, 7])
+    cache.read([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4])
+    assert max(seen) == 2 * size and len(seen) == 2 + 5
+
+
 def test_generate_writes_what_the_decoder_writes(opened: Open) -> None:
     cache, alone = PrefixCache(opened("both"), block=BLOCK), opened("both")
     sampling = Sampling(seed=5, stop_tokens=(), repetition_penalty=1.3, no_repeat_ngram=2)  # they look back

@@ -107,14 +107,19 @@ class PrefixCache:
         text = token_ids(ids, self.decoder.signature, 1).array[0]
         require_room(self.decoder, text.size)
         digests = self._digests(text[: (text.size - 1) // self.block * self.block])
+        for digest in digests:  # these give way last
+            if digest in self._kept:
+                self._kept.move_to_end(digest)
         self.reused = self._found(text, digests)
         for place in range(self.reused // self.block, len(digests)):
             self.decoder.prefill(text[place * self.block : (place + 1) * self.block])
-            self._keep(digests[place])
+            states = self.decoder.state()
+            if self._files is not None:
+                self._files.write(digests[place], states, self.decoder.position)
+            self._keep(digests[place], states, digests)
         for digest in reversed(digests):  # the shortest was used last
             if digest in self._kept:
                 self._kept.move_to_end(digest)
-        self._make_room()
         return self.decoder.prefill(text[len(digests) * self.block :])
 
     @alone
@@ -169,23 +174,20 @@ class PrefixCache:
             if states is None and self._files is not None:
                 states = self._files.read(digest, tokens)
                 if states is not None:
-                    self._kept[digest] = states
+                    self._keep(digest, states, digests)
             if states is not None:
                 self.decoder.set_state(states, tokens, text[:tokens])
                 return tokens
         return 0
 
-    def _keep(self, digest: bytes) -> None:
-        states = self.decoder.state()
-        if self._files is not None:
-            self._files.write(digest, states, self.decoder.position)
-        if _size(states) <= self.max_bytes:
-            self._kept[digest] = states
-
-    def _make_room(self) -> None:
+    def _keep(self, digest: bytes, states: States, text: list[bytes]) -> None:
+        """Keep states of a text, whose digests are `text`, where there is room for them."""
+        self._kept[digest] = states
         left = self.kept_bytes
         while left > self.max_bytes:
-            left -= _size(self._kept.popitem(last=False)[1])
+            oldest = next(iter(self._kept))
+            # nothing is left but shorter prefixes of the same text
+            left -= _size(self._kept.pop(digest if oldest in text else oldest))
 
 
 class _Files:
@@ -205,16 +207,13 @@ class _Files:
         path = self._path(digest)
         if not path.is_file():
             return None
-        try:
+        with contextlib.suppress(UserError):
             states, position, _ = snapshot.load(path, self._signature)
-        except UserError:
-            path.unlink(missing_ok=True)
-            return None
-        if position != tokens:
-            path.unlink(missing_ok=True)
-            return None
-        os.utime(path)  # used just now
-        return states
+            if position == tokens:
+                os.utime(path)  # used just now
+                return states
+        path.unlink(missing_ok=True)
+        return None
 
     def write(self, digest: bytes, states: States, position: int) -> None:
         import t2r_runtime.snapshot as snapshot
