@@ -182,6 +182,8 @@ class PrefixCache:
 
     def _keep(self, digest: bytes, states: States, text: list[bytes]) -> None:
         """Keep states of a text, whose digests are `text`, where there is room for them."""
+        if _size(states) > self.max_bytes:
+            return  # others would give way for nothing
         self._kept[digest] = states
         left = self.kept_bytes
         while left > self.max_bytes:
