@@ -97,6 +97,14 @@ def refuse_companions(out: Path, roles: Sequence[str]) -> None:
         )
 
 
+def check_folder(folder: Path) -> None:
+    """Raise unless a folder can be made at `folder`: one that stands there must be empty, which a new one replaces."""
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
+        raise UserError("no folder, or an empty one, to write to", f"{folder}", "name another")
+    if not folder.parent.is_dir():
+        raise unwritable(folder, OSError(errno.ENOENT, f"no folder {folder.parent}"))
+
+
 def beside_ort(out: Path) -> tuple[Path, Path]:
     """The list of operators of an .ort, and what mobile accelerators would take of it."""
     return out.with_suffix(".required_operators.config"), out.with_suffix(".mobile.txt")

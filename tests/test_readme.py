@@ -82,6 +82,18 @@ def test_the_way_in_python(newcomer: Path, capsys: pytest.CaptureFixture[str]) -
     assert {"tuned.pt", "out.onnx", "small.onnx"} <= {path.name for path in newcomer.iterdir()}
 
 
+def test_genai_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/embedding.md").read_text(encoding="utf-8").partition("## onnxruntime-genai")[2]
+    [command] = [line for line in typed(re.sub("^    ", "", page, flags=re.MULTILINE)) if "genai" in line]
+    [program, *_] = fenced(page, "python")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "models" / "storyteller", "models/storyteller")
+    assert run(command) == 0
+    capsys.readouterr()
+    exec(program, {})
+    assert "Once upon a time, there was a little girl named Lily." in capsys.readouterr().out
+
+
 def test_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It prints what the README says that it prints."""
     [program] = fenced(README, "python")

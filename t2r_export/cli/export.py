@@ -14,10 +14,12 @@ from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import STATE_LAYOUTS, ExportConfig
+from t2r_export.config.genai import FORMATS, check_genai
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.files import sha256_beside
-from t2r_export.paths import check_outputs, existing_model, graph_outputs
+from t2r_export.paths import check_folder, check_outputs, existing_model, graph_outputs
+from t2r_runtime.errors import UserError
 
 
 @click.command("export")
@@ -78,6 +80,14 @@ from t2r_export.paths import check_outputs, existing_model, graph_outputs
     type=click.Choice(list(SCHEMES)),
     help="Quantize the weights by this scheme (docs/quantization.md).",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="graph",
+    show_default=True,
+    help="graph: the file OUT, and its companions; genai: a folder OUT for onnxruntime-genai.",
+)
 @quantizing.options
 @json_option
 def command(
@@ -93,12 +103,13 @@ def command(
     beam: bool,
     float16_safe: bool,
     source_length: int | None,
+    form: str,
     scheme: str | None,
     check: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT."""
+    """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT, or a folder of one."""
     config = ExportConfig(
         batch=batch,
         state_layout=state_layout,
@@ -114,11 +125,19 @@ def command(
     how = None if scheme is None else QuantizeConfig(scheme=scheme, **given)
     if how is None:
         quantizing.refuse_without_scheme(check, **given)
-    check_outputs(graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, how)])
+    if form == "genai":
+        check_genai(config, how)
+        if check is not None:
+            raise UserError("no --check with --format genai", f"{check}", "give it to t2r export of the same scheme")
+        check_folder(out)
+        existing_model(model)
+    else:
+        check_outputs(graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, how)])
     digest = sha256_beside(model) if os.path.isfile(model) else None  # before torch is imported, which takes as long
     with importing():
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export
+        from t2r_export.genai import export_genai
 
         if how is not None:
             from t2r_export.quantize import export_quantized
@@ -126,7 +145,9 @@ def command(
     quantized = None
     loaded = checkpoint.load(model, digest)
     note_each(loaded.notes)
-    if how is None:
+    if form == "genai":
+        report = export_genai(loaded, out, config, how)
+    elif how is None:
         report = export(loaded, out, config)
     else:
         with quantizing.failure_shown(as_json):

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.output import json_option, note, note_each, show, size
-from t2r_export.paths import existing_model
-from t2r_runtime.errors import UserError
+from t2r_export.paths import check_folder, existing_model
 
 FILE = click.Path(path_type=Path)
 FAMILIES = ("marian", "pegasus")
@@ -28,8 +27,7 @@ FAMILIES = ("marian", "pegasus")
 def command(model: Path, folder: Path, family: str, as_json: bool) -> None:
     """Write MODEL, a softmax translator, to FOLDER in the Hugging Face format, for transformers and CTranslate2."""
     existing_model(model)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError("no folder, or an empty one, to write to", f"{folder}", "name another")
+    check_folder(folder)
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.checkpoints.saving import save_folder

@@ -93,13 +93,35 @@ def _write_onnx(
             part.write_bytes(content)
         signature = replace(signature, graphs={**signature.graphs, role: file.name})
         files.append(file)
-    message = _message(bundle.step, {**signature.to_metadata(), **bundle.notes}, outside[0] if outside else [])
     with replacing(out) as part:
-        with open(part, "wb") as stream:
-            _write_inline(stream, message, [] if outside else bundle.step.graph.initializer, weights)
+        _write_step(bundle, {**signature.to_metadata(), **bundle.notes}, outside[0] if outside else [], part)
         run_once(part)
         check(part)
     return files, signature
+
+
+def write_alone(
+    bundle: Bundle, metadata: Mapping[str, str], out: Path, external_bytes: int = EXTERNAL_BYTES
+) -> list[Path]:
+    """Write the step of a bundle, which is another program's graph, with this metadata and nothing of ours.
+
+    Returns:
+        The files, `out` first, and where weights take more than `external_bytes`, that of them.
+    """
+    files, outside = [out], list[TensorProto]()
+    if sum(_size(t, bundle.weights) for t in bundle.step.graph.initializer) > external_bytes:
+        data, (outside,) = _write_data(replace(bundle, companions={}), out)
+        files.append(data)
+    with replacing(out) as part:
+        _write_step(bundle, metadata, outside, part)
+    return files
+
+
+def _write_step(bundle: Bundle, metadata: Mapping[str, str], outside: Sequence[TensorProto], part: Path) -> None:
+    """The step graph: with `outside` for initializers where there are such, else with its weights inside."""
+    message = _message(bundle.step, metadata, outside)
+    with open(part, "wb") as stream:
+        _write_inline(stream, message, [] if outside else bundle.step.graph.initializer, bundle.weights)
 
 
 def _message(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnxruntime as ort
 
 from t2r_export.errors import CheckFailed
@@ -14,7 +15,7 @@ from t2r_runtime.errors import printable
 from t2r_runtime.interface import check_interface, first_feeds
 from t2r_runtime.refusals import OPSET_SWITCH
 from t2r_runtime.session import forms
-from t2r_runtime.signature import Signature
+from t2r_runtime.signature import BATCH, PAST, Signature
 
 
 def run_once(step: Path) -> None:
@@ -32,24 +33,50 @@ def run_once(step: Path) -> None:
         _run(step.with_name(name))
 
 
+def run_genai(path: Path, signature: Signature) -> None:
+    """Runs of one token and of two of the graph that t2r_export.graph.genai makes of a step graph's, as `run_once`."""
+    with _refusing():
+        session = _session(path)
+        states = {
+            value.name: np.zeros([1 if d == BATCH else d if isinstance(d, int) else 0 for d in value.shape], np.float32)
+            for value in session.get_inputs()
+            if value.name.startswith(PAST)
+        }
+        for count in (1, 2):
+            ids = np.arange(count)[None] % signature.vocab_size
+            given = {value.name: ids for value in session.get_inputs() if value.name not in states}
+            session.run(None, {**given, **states})
+
+
 def _run(path: Path) -> Signature:
+    with _refusing():
+        session = _session(path)
+        signature = Signature.from_metadata(session.get_modelmeta().custom_metadata_map)
+        check_interface(signature, forms(session.get_inputs()), forms(session.get_outputs()))
+        session.run(None, first_feeds(signature))
+    return signature
+
+
+def _session(path: Path) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 4  # what goes wrong arrives as an exception
+    with any_opset():
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise CheckFailed for whatever goes wrong within."""
     try:
-        with any_opset():
-            session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        signature = Signature.from_metadata(session.get_modelmeta().custom_metadata_map)
-        check_interface(signature, forms(session.get_inputs()), forms(session.get_outputs()))
-        session.run(None, first_feeds(signature))
+        yield
     except Exception as error:  # ONNX Runtime's errors have no common base below Exception
         raise CheckFailed(
             f"the graph that was made does not run, and was not kept: {printable(error)}; choose another --target or "
             "leave an option out"
         ) from error
-    return signature
 
 
 @contextlib.contextmanager

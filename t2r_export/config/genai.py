@@ -1,0 +1,33 @@
+"""What a folder for onnxruntime-genai can be told of an export's options: checked before any work, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_runtime.errors import UserError
+
+FORMATS = ("graph", "genai")  # what an export writes
+TARGETS = ("portable", "fused")
+OPTIONS = ("past_end", "target")  # of ExportConfig
+
+
+def check_genai(config: ExportConfig, how: QuantizeConfig | None) -> None:
+    """Refuse options of graphs that genai has no place for.
+
+    Raises:
+        UserError: such an option, by its name.
+    """
+    usual = ExportConfig()
+    fixed = [field.name for field in fields(ExportConfig) if field.name not in OPTIONS]
+    given = [name for name in fixed if getattr(config, name) != getattr(usual, name)]
+    given += ["target"] if config.target not in TARGETS else []
+    if how is not None:  # a prompt is read at once
+        given += ["quantize"] if not scheme(how.scheme).row_wise else ["budget"] if how.budget is not None else []
+    if given:
+        raise UserError(
+            "of export's options --past-end, --target portable or fused, --quantize fp16, w8 or w4 with --format genai",
+            f"--{given[-1].replace('_', '-')}",
+            "leave it out",
+        )
