@@ -5,7 +5,7 @@ PACKAGING := setup.cfg setup.py constraints.txt
 RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate test bench clean
+.PHONY: demo demo-translate test test-cpp bench clean
 
 # Export the model in models/ and show what came out.
 demo: $(VENV)/.installed
@@ -18,6 +18,10 @@ demo-translate: $(VENV)/.installed
 # Every tox environment: style, types, tests, provider parity.
 test: $(VENV)/.tox
 	$(BIN)/tox run
+
+# The C++ runtime: built with cmake, and tested. `make test` comes first, whose packages it uses.
+test-cpp: $(VENV)/.tox
+	$(BIN)/tox run -e cpp
 
 # Ours beside others' of the same size, as benchmarks/plan.toml says, on a machine that does nothing else: 45 minutes.
 # Then the tables of the docs. llama-cpp-python is built from source, with cmake and a C++ compiler.

@@ -1,0 +1,47 @@
+# ONNX Runtime, as it comes: its release (a folder with include/ and lib/), Debian's libonnxruntime-dev, or the library in
+# the Python wheel with headers of either. Makes the target T2r::onnxruntime.
+#
+#   T2R_ONNXRUNTIME_ROOT     a folder to look in first: an unpacked release, or an unpacked Debian package's usr/
+#   T2R_ONNXRUNTIME_LIBRARY  the library itself, as in .../onnxruntime/capi/libonnxruntime.so.1.31.1
+#
+# Older headers with a newer library are fine, not the reverse.
+set(T2R_ONNXRUNTIME_ROOT "" CACHE PATH "a folder with ONNX Runtime's include/ and lib/")
+set(T2R_ONNXRUNTIME_LIBRARY "" CACHE FILEPATH "ONNX Runtime's library, as in the Python wheel")
+
+find_path(T2R_ONNXRUNTIME_INCLUDE onnxruntime_cxx_api.h
+          HINTS ${T2R_ONNXRUNTIME_ROOT}
+          PATH_SUFFIXES include include/onnxruntime include/onnxruntime/core/session)
+if(T2R_ONNXRUNTIME_LIBRARY)
+  set(T2R_ONNXRUNTIME_FOUND_LIBRARY ${T2R_ONNXRUNTIME_LIBRARY})
+else()
+  find_library(T2R_ONNXRUNTIME_FOUND_LIBRARY onnxruntime HINTS ${T2R_ONNXRUNTIME_ROOT}
+               PATH_SUFFIXES lib lib/${CMAKE_LIBRARY_ARCHITECTURE})
+endif()
+mark_as_advanced(T2R_ONNXRUNTIME_INCLUDE T2R_ONNXRUNTIME_FOUND_LIBRARY)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(
+  T2rOnnxRuntime REQUIRED_VARS T2R_ONNXRUNTIME_FOUND_LIBRARY T2R_ONNXRUNTIME_INCLUDE
+  REASON_FAILURE_MESSAGE "set T2R_ONNXRUNTIME_ROOT to an unpacked release, or T2R_ONNXRUNTIME_LIBRARY to the wheel's library")
+
+if(T2rOnnxRuntime_FOUND AND NOT TARGET T2r::onnxruntime)
+  set(library ${T2R_ONNXRUNTIME_FOUND_LIBRARY})
+  if(library MATCHES "\\.so\\.[0-9.]+$")
+    # the wheel has the file alone; a linker looks for its soname and its short name
+    set(links ${CMAKE_BINARY_DIR}/onnxruntime)
+    file(MAKE_DIRECTORY ${links})
+    foreach(name libonnxruntime.so.1 libonnxruntime.so)
+      file(CREATE_LINK ${library} ${links}/${name} SYMBOLIC)
+    endforeach()
+    set(library ${links}/libonnxruntime.so)
+  endif()
+  add_library(T2r::onnxruntime SHARED IMPORTED)
+  if(WIN32)
+    set_target_properties(T2r::onnxruntime PROPERTIES IMPORTED_IMPLIB ${library})
+  else()
+    set_target_properties(T2r::onnxruntime PROPERTIES IMPORTED_LOCATION ${library})
+  endif()
+  set_target_properties(T2r::onnxruntime PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${T2R_ONNXRUNTIME_INCLUDE}
+                                                    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${T2R_ONNXRUNTIME_INCLUDE})
+  get_filename_component(T2R_ONNXRUNTIME_RPATH ${library} DIRECTORY)
+endif()

@@ -1,0 +1,143 @@
+/* Run the graphs of t2r-export: tokens in, logits out, states kept between them. See docs/embedding.md.
+
+   Every function returns T2R_OK or the kind of what went wrong, and then t2r_error() is one line that says it: what was
+   expected, what was received, what to do. None ends the process, and no exception comes out of any.
+
+   A handle belongs to one thread at a time; another thread in it at once is an error there. What a function hands out
+   (logits, tokens, text) belongs to its handle, and is good until the next call with that handle. A handle that was
+   closed, or is NULL, is an error and nothing worse. Texts are UTF-8, and say how many bytes they have. */
+#ifndef T2R_H
+#define T2R_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32) && defined(T2R_SHARED)
+#ifdef T2R_BUILDING
+#define T2R_API __declspec(dllexport)
+#else
+#define T2R_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__)
+#define T2R_API __attribute__((visibility("default")))
+#else
+#define T2R_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What can go wrong: the same kinds, by the same names, in every language. */
+typedef enum t2r_kind {
+    T2R_OK = 0,
+    T2R_FILE,       /* no such file, or one that cannot be read or written */
+    T2R_GRAPH,      /* not a graph, or one that ONNX Runtime does not run */
+    T2R_VERSION,    /* a contract or a snapshot of another version */
+    T2R_METADATA,   /* metadata that is missing or malformed */
+    T2R_INTERFACE,  /* a graph of another role; other inputs or outputs than the metadata says; a wrong argument */
+    T2R_WEIGHTS,    /* weights beside the graph that are missing, or lie outside its folder */
+    T2R_TOKENIZER,  /* none, one of parts that are not known here, or text that is no UTF-8 */
+    T2R_TOKEN,      /* a token that the model has not */
+    T2R_POSITION,   /* more tokens than the model has positions */
+    T2R_BATCH,      /* another number of sequences */
+    T2R_SNAPSHOT,   /* not a snapshot, a damaged one, or one of another model */
+    T2R_SAMPLING,   /* a value out of range, or logits that are not finite */
+    T2R_PROVIDER    /* ONNX Runtime, a provider or memory is not there */
+} t2r_kind;
+
+/* The kind's name, as in "token". */
+T2R_API const char *t2r_kind_name(t2r_kind kind);
+
+/* What went wrong in this thread's last call that failed. */
+T2R_API const char *t2r_error(void);
+
+typedef struct t2r_decoder t2r_decoder;
+typedef struct t2r_tokenizer t2r_tokenizer;
+typedef struct t2r_stream t2r_stream;
+
+/* ---- Opening ---- */
+
+typedef struct t2r_options {
+    size_t size;              /* sizeof(t2r_options); t2r_defaults fills it in */
+    int32_t threads;          /* inside an operator; 0: one a core */
+    int32_t companions;       /* 0 leaves alone the prefill and generation graphs that lie beside; 1 */
+    int64_t max_state_bytes;  /* what a graph may ask for, at batch 1; 2 GiB */
+} t2r_options;
+
+T2R_API t2r_options t2r_defaults(void);
+
+/* Open a step graph, at the start of a text. options may be NULL. */
+T2R_API t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **decoder);
+
+/* Another decoder of the same opened graph, at the start of a text, for another thread: the weights are shared. */
+T2R_API t2r_kind t2r_fork(t2r_decoder *decoder, t2r_decoder **other);
+
+T2R_API t2r_kind t2r_close(t2r_decoder *decoder);
+
+typedef struct t2r_info {
+    int64_t vocab_size;
+    int64_t batch;           /* sequences side by side, now */
+    int64_t fixed_batch;     /* the only number that the graph takes; 0: any */
+    int64_t position;        /* tokens read by the furthest sequence */
+    int64_t max_positions;   /* after which a step is refused; 0: there is no end */
+    int64_t bos_token;       /* -1: none */
+    int64_t top_k;           /* of t2r_top_k; 0: the graph has no such outputs */
+    size_t states;           /* how many t2r_state gives */
+    size_t eos_count;
+    const int64_t *eos_tokens;
+    const char *checkpoint;  /* its SHA-256 */
+    int32_t prefills;        /* whether a prefill graph lies beside */
+    int32_t generates;       /* whether a generation graph does */
+} t2r_info;
+
+/* size: sizeof(t2r_info). */
+T2R_API t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size);
+
+/* ---- Reading ---- */
+
+/* Back to the start of a text, of so many sequences; 0 leaves their number as it is. */
+T2R_API t2r_kind t2r_reset(t2r_decoder *decoder, size_t batch);
+
+/* Read one token of each sequence: count is the batch. logits: (batch, vocab_size). It may be NULL. */
+T2R_API t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, const float **logits);
+
+/* Read many tokens of each sequence: (batch, length), row by row; many in one run where there is a prefill graph. */
+T2R_API t2r_kind t2r_prefill(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length,
+                             const float **logits);
+
+/* t2r_prefill, of whose logits only the largest come out, (batch, top_k), and their tokens. */
+T2R_API t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length,
+                           const float **logits, const int64_t **chosen);
+
+/* Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes count. */
+T2R_API t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count);
+
+/* ---- States ---- */
+
+typedef struct t2r_tensor {
+    const char *name;
+    const char *dtype;  /* float32, float16, int32 or int64 */
+    size_t rank;
+    const int64_t *shape;
+    const void *data;   /* row by row */
+    size_t bytes;
+} t2r_tensor;
+
+T2R_API t2r_kind t2r_state(t2r_decoder *decoder, size_t index, t2r_tensor *state);
+
+/* Go on from these states, all of them, which are copied; the batch becomes theirs. position: tokens that were read,
+   where no state says it. */
+T2R_API t2r_kind t2r_set_states(t2r_decoder *decoder, const t2r_tensor *states, size_t count, int64_t position);
+
+/* Write the states to a file, and a token that was chosen and has not been read, or -1. */
+T2R_API t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token);
+
+/* Go on from such a file, of any language's runtime. token: the one that was saved, or -1; it may be NULL. */
+T2R_API t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

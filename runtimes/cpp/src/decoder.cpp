@@ -1,0 +1,170 @@
+#include "decoder.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.hpp"
+
+namespace t2r {
+
+namespace {
+
+constexpr std::int64_t rows_in_a_run = 512;  // enough for products to be at their fastest, and a bound on their memory
+
+std::string show(const Shape &shape) {
+    std::string text = "(";
+    for (std::size_t i = 0; i < shape.size(); i++) text += (i ? ", " : "") + number(shape[i]);
+    return text + ")";
+}
+
+// The letters of the states' shapes, filled in by the first state that shows them; 0: not yet known.
+struct Letters {
+    std::int64_t batch = 0, length = -1, source = 0;
+
+    bool fits(std::int64_t want, std::int64_t have) {
+        if (want > 0) return want == have;
+        std::int64_t &letter = want == dim_batch ? batch : want == dim_growing ? length : source;
+        if (have < (want == dim_growing ? 0 : 1)) return false;
+        if (letter <= 0 && !(want == dim_growing && letter == 0)) letter = have;
+        return letter == have;
+    }
+};
+
+}  // namespace
+
+Decoder::Decoder(std::shared_ptr<Graph> opened) : graph(std::move(opened)) {
+    start(signature().batch ? signature().batch : 1);
+}
+
+void Decoder::start(std::int64_t batch) {
+    signature().require_batch(batch);
+    auto fresh = std::make_unique<States>(graph, batch);
+    std::vector<History> empty(static_cast<std::size_t>(batch));
+    positions.assign(static_cast<std::size_t>(batch), 0);
+    histories.swap(empty);
+    states = std::move(fresh);
+}
+
+std::int64_t Decoder::position() const { return *std::max_element(positions.begin(), positions.end()); }
+
+void Decoder::require_tokens(const std::int64_t *tokens, std::size_t count) const {
+    for (std::size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= signature().vocab_size)  // some providers take -1 for the last one, silently
+            fail(T2R_TOKEN, "tokens in 0 … " + number(signature().vocab_size - 1), number(tokens[i]),
+                 "use the tokenizer of this model");
+}
+
+void Decoder::require_room(std::int64_t tokens) const {
+    const std::int64_t limit = signature().reach();
+    if (limit && (tokens > limit || position() > limit - tokens))
+        fail(T2R_POSITION, "at most " + number(limit) + " tokens, where this model's positions end",
+             number(tokens) + " more after " + number(position()),
+             "reset, read less, or export with --past-end clamp or wrap:N");
+}
+
+Logits Decoder::read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted) {
+    if (rows != batch())
+        fail(T2R_BATCH, "tokens of " + number(batch()) + " sequences", number(rows), "give each sequence as many");
+    if (length < 1) fail(T2R_TOKEN, "at least one token", "none", "start from the BOS token, or from any");
+    if (wanted == Wanted::top && !signature().top_k)
+        fail(T2R_INTERFACE, "a graph that chooses the largest logits", "one without", "export with --top-k");
+    require_tokens(tokens, static_cast<std::size_t>(rows * length));
+    require_room(length);
+    const std::int64_t many = std::max<std::int64_t>(rows_in_a_run / rows, 1);
+    std::vector<std::int64_t> part;
+    for (std::int64_t begin = 0; begin < length; begin += many) {
+        const std::int64_t count = std::min(many, length - begin);
+        const std::int64_t *these = tokens;
+        if (count < length) {
+            part.clear();
+            for (std::int64_t row = 0; row < rows; row++)
+                part.insert(part.end(), tokens + row * length + begin, tokens + row * length + begin + count);
+            these = part.data();
+        }
+        states->read(these, count, wanted);
+        for (std::int64_t row = 0; row < rows; row++) {
+            positions[static_cast<std::size_t>(row)] += count;
+            for (std::int64_t t = 0; t < count; t++) histories[static_cast<std::size_t>(row)].add(these[row * count + t]);
+        }
+    }
+    if (wanted == Wanted::top) return {states->top_logits(), states->top_tokens()};
+    return {states->logits(), nullptr};
+}
+
+void Decoder::reset(std::int64_t wanted) {
+    if (wanted != batch()) return start(wanted);
+    states->reset();
+    std::fill(positions.begin(), positions.end(), 0);
+    for (History &history : histories) history.clear();
+}
+
+void Decoder::reorder(const std::vector<std::int64_t> &rows) {
+    for (const std::int64_t row : rows)
+        if (row < 0 || row >= batch())
+            fail(T2R_BATCH, "rows in 0 … " + number(batch() - 1), number(row), "choose others");
+    signature().require_batch(static_cast<std::int64_t>(rows.size()));
+    auto taken = std::make_unique<States>(graph, static_cast<std::int64_t>(rows.size()));
+    taken->take(*states, rows);
+    std::vector<std::int64_t> read;
+    std::vector<History> texts;
+    for (const std::int64_t row : rows) {
+        read.push_back(positions[static_cast<std::size_t>(row)]);
+        texts.push_back(histories[static_cast<std::size_t>(row)]);
+    }
+    states = std::move(taken);
+    positions.swap(read);
+    histories.swap(texts);
+}
+
+void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t position, t2r_kind kind) {
+    const auto refuse = [&](const std::string &problem) {
+        fail(kind, "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
+             printable(problem), "take them from the same model");
+    };
+    if (position < 0 || position >= std::int64_t{1} << 62)
+        fail(kind, "a position of at least 0", number(position), "give the number of tokens read");
+    const auto &specs = signature().states;
+    if (given.size() != specs.size()) refuse(number(static_cast<std::int64_t>(given.size())) + " states");
+    Letters letters;
+    letters.batch = signature().batch;
+    std::vector<const GivenState *> ordered;
+    for (const StateSpec &spec : specs) {
+        const auto found = std::find_if(given.begin(), given.end(), [&](const GivenState &g) { return g.name == spec.name; });
+        if (found == given.end()) refuse("missing " + spec.name);
+        bool fits = found->dtype == spec.dtype && found->shape.size() == spec.shape.size();
+        for (std::size_t i = 0; fits && i < spec.shape.size(); i++) fits = letters.fits(spec.shape[i], found->shape[i]);
+        if (!fits) refuse(spec.name + " " + name_of(found->dtype) + " " + show(found->shape));
+        ordered.push_back(&*found);
+    }
+    const std::int64_t rows = letters.batch ? letters.batch : 1;
+    signature().require_memory(rows, graph->options.max_state_bytes, std::max<std::int64_t>(letters.source, 1));
+    std::vector<std::int64_t> read(static_cast<std::size_t>(rows), letters.length > 0 ? letters.length : position);
+    for (std::size_t i = 0; i < specs.size(); i++) {
+        if (specs[i].name != "position" || specs[i].dtype != Dtype::int32 || specs[i].shape != Shape{dim_batch}) continue;
+        for (std::size_t row = 0; row < read.size(); row++) {
+            std::int32_t count;
+            std::memcpy(&count, static_cast<const char *>(ordered[i]->data) + 4 * row, 4);
+            if (count < 0) fail(kind, "positions of at least 0", number(count), "take the states from a decoder or a snapshot");
+            read[row] = count;
+        }
+    }
+    auto fresh = std::make_unique<States>(graph, rows);
+    for (std::size_t i = 0; i < specs.size(); i++) {
+        std::byte *to = fresh->place(i, ordered[i]->shape);
+        std::memcpy(to, ordered[i]->data, fresh->state(i).bytes);
+    }
+    std::vector<History> empty(read.size());
+    states = std::move(fresh);
+    positions.swap(read);
+    histories.swap(empty);
+}
+
+std::vector<std::int64_t> Decoder::generate_in_graph(std::int64_t token,
+                                                     const std::vector<std::pair<const char *, Ort::Value>> &inputs) {
+    const std::vector<std::int64_t> written = states->generate(inputs);
+    for (std::size_t i = 0; i < written.size(); i++) histories[0].add(i ? written[i - 1] : token);
+    positions[0] += static_cast<std::int64_t>(written.size());
+    return written;
+}
+
+}  // namespace t2r

@@ -1,0 +1,59 @@
+// A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them.
+#pragma once
+
+#include <functional>
+
+#include "error.hpp"
+#include "history.hpp"
+#include "states.hpp"
+
+namespace t2r {
+
+struct Logits {
+    const float *values;          // (batch, vocabulary), or (batch, top_k)
+    const std::int64_t *tokens;   // whose they are; null: of all
+};
+
+// A state that somebody gives us.
+struct GivenState {
+    std::string name;
+    Dtype dtype;
+    Shape shape;
+    const void *data;  // its numbers, as many as the shape says
+};
+
+class Decoder {
+public:
+    explicit Decoder(std::shared_ptr<Graph> graph);
+
+    const Signature &signature() const { return graph->signature; }
+    const std::shared_ptr<Graph> &opened() const { return graph; }
+    std::int64_t batch() const { return states->batch; }
+    std::int64_t position() const;
+    const History &history(std::size_t row = 0) const { return histories[row]; }
+    const States &all_states() const { return *states; }
+
+    // Throws Error: of the kinds token, batch and position; nothing has been read then.
+    Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
+    // Throws Error of the kind batch. All is as before then.
+    void reset(std::int64_t batch);
+    void reorder(const std::vector<std::int64_t> &rows);
+    // Throws Error of that kind: missing or unexpected names, other dtypes or shapes. All is as before then.
+    void set_states(const std::vector<GivenState> &given, std::int64_t position, t2r_kind kind);
+    // One run of the generation graph, which reads `token`: the tokens that it wrote.
+    std::vector<std::int64_t> generate_in_graph(std::int64_t token,
+                                                const std::vector<std::pair<const char *, Ort::Value>> &inputs);
+
+    void require_tokens(const std::int64_t *tokens, std::size_t count) const;
+    void require_room(std::int64_t tokens) const;
+
+private:
+    void start(std::int64_t batch);
+
+    std::shared_ptr<Graph> graph;
+    std::unique_ptr<States> states;
+    std::vector<std::int64_t> positions;  // tokens that each sequence has read
+    std::vector<History> histories;
+};
+
+}  // namespace t2r

@@ -1,0 +1,97 @@
+// Handles that can be checked: a number of a place in a table and of its turn, in a pointer's clothes. One that was
+// closed, or never was one, is found out without touching what it would point to.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "error.hpp"
+
+namespace t2r {
+
+template <class T, class Handle> class Handles {
+public:
+    explicit Handles(const char *name) : name(name) {}
+
+    Handle *add(std::unique_ptr<T> object) {
+        auto entry = std::make_shared<Entry>();
+        entry->object = std::move(object);
+        const std::lock_guard<std::mutex> lock(mutex);
+        std::size_t place = 0;
+        while (place < slots.size() && (slots[place].entry || slots[place].turn >= last_turn)) place++;
+        if (place == slots.size()) {
+            if (place >= max_open) fail(T2R_PROVIDER, "at most 4096 open handles of a kind", "more", "close those that are done");
+            slots.emplace_back();
+        }
+        slots[place].entry = std::move(entry);
+        return reinterpret_cast<Handle *>(((slots[place].turn << place_bits) | place) << 1 | 1);
+    }
+
+    // The object, which nobody else has until this goes out of scope. Throws Error of the kind interface.
+    class Use {
+    public:
+        Use(Handles &handles, Handle *handle) : entry(handles.find(handle)) {
+            if (entry->busy.test_and_set(std::memory_order_acquire)) {
+                entry.reset();
+                fail(T2R_INTERFACE, std::string("one call at a time in a ") + handles.name, "another, from a second thread or a callback",
+                     "give each thread a handle of its own");
+            }
+        }
+        ~Use() {
+            if (entry) entry->busy.clear(std::memory_order_release);
+        }
+        Use(const Use &) = delete;
+        Use &operator=(const Use &) = delete;
+        T &operator*() const { return *entry->object; }
+        T *operator->() const { return entry->object.get(); }
+
+    private:
+        std::shared_ptr<typename Handles::Entry> entry;
+    };
+
+    void close(Handle *handle) {
+        const Use use(*this, handle);  // not while somebody is in it
+        const std::lock_guard<std::mutex> lock(mutex);
+        Slot &slot = slots[place_of(handle)];
+        slot.entry.reset();
+        slot.turn++;
+    }
+
+private:
+    friend class Use;
+    struct Entry {
+        std::unique_ptr<T> object;
+        std::atomic_flag busy = ATOMIC_FLAG_INIT;
+    };
+    struct Slot {
+        std::shared_ptr<Entry> entry;
+        std::uintptr_t turn = 0;
+    };
+    static constexpr unsigned place_bits = 12;
+    static constexpr std::size_t max_open = std::size_t{1} << place_bits;
+    static constexpr std::uintptr_t last_turn = (~std::uintptr_t{0} >> (place_bits + 1)) - 1;
+
+    static std::size_t place_of(Handle *handle) {
+        return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(handle) >> 1 & (max_open - 1));
+    }
+
+    std::shared_ptr<Entry> find(Handle *handle) {
+        const auto value = reinterpret_cast<std::uintptr_t>(handle);
+        const std::lock_guard<std::mutex> lock(mutex);
+        const std::size_t place = place_of(handle);
+        const bool open = (value & 1) && place < slots.size() && slots[place].entry &&
+                          slots[place].turn == value >> (place_bits + 1);
+        if (!open) fail(T2R_INTERFACE, std::string("an open ") + name, handle ? "one that was closed, or never was one" : "NULL",
+                        "open it first, and close it last");
+        return slots[place].entry;
+    }
+
+    const char *name;
+    std::mutex mutex;
+    std::vector<Slot> slots;
+};
+
+}  // namespace t2r

@@ -1,0 +1,132 @@
+#include "onnx_file.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.hpp"
+#include "files.hpp"
+
+namespace t2r {
+
+namespace {
+
+constexpr unsigned deepest = 64;                      // of graphs in graphs
+constexpr std::size_t max_names = std::size_t{1} << 20;  // bytes of all names of external weights
+
+// The messages of onnx.proto that lead to metadata and to tensors, and the numbers of their fields.
+enum class Message { model, graph, node, attribute, tensor, sparse, function, entry };
+
+struct Field {
+    Message in;
+    std::uint32_t number;
+    Message holds;
+};
+
+constexpr Field fields[] = {
+    {Message::model, 7, Message::graph},       {Message::model, 25, Message::function},
+    {Message::graph, 1, Message::node},        {Message::graph, 5, Message::tensor},
+    {Message::graph, 15, Message::sparse},     {Message::node, 5, Message::attribute},
+    {Message::attribute, 5, Message::tensor},  {Message::attribute, 6, Message::graph},
+    {Message::attribute, 10, Message::tensor}, {Message::attribute, 11, Message::graph},
+    {Message::attribute, 22, Message::sparse}, {Message::attribute, 23, Message::sparse},
+    {Message::sparse, 1, Message::tensor},     {Message::sparse, 2, Message::tensor},
+    {Message::function, 7, Message::node},     {Message::function, 11, Message::attribute},
+    {Message::tensor, 13, Message::entry},     {Message::model, 14, Message::entry},
+};
+
+class Reader {
+public:
+    Reader(const std::string &path, OnnxFile &found) : file(path, "an ONNX file"), found(found) {}
+
+    void model() { message(Message::model, 0, file.size(), 0); }
+
+private:
+    [[noreturn]] static void broken(const char *why) {
+        fail(T2R_GRAPH, "an ONNX graph", why, "fetch the file again, or export the model again");
+    }
+
+    std::uint8_t byte(std::uint64_t &at, std::uint64_t end) {
+        if (at >= end) broken("a file that is cut short, or is none");
+        return file.byte(at++);
+    }
+
+    std::uint64_t varint(std::uint64_t &at, std::uint64_t end) {
+        std::uint64_t value = 0;
+        for (unsigned shift = 0; shift < 64; shift += 7) {
+            const std::uint8_t part = byte(at, end);
+            value |= static_cast<std::uint64_t>(part & 0x7F) << shift;
+            if (part < 0x80) return value;
+        }
+        broken("a file that is no protobuf");
+    }
+
+    // Calls visit(number, begin, end) for each field that holds bytes; others are skipped.
+    template <class F> void each_field(std::uint64_t at, std::uint64_t end, F visit) {
+        while (at < end) {
+            const std::uint64_t key = varint(at, end), number = key >> 3;
+            if (number == 0 || number >> 29) broken("a file that is no protobuf");
+            std::uint64_t size = 0;
+            switch (key & 7) {
+            case 0: varint(at, end); continue;
+            case 1: size = 8; break;
+            case 2: size = varint(at, end); break;
+            case 5: size = 4; break;
+            default: broken("a file that is no protobuf");
+            }
+            if (size > end - at) broken("a file that is cut short, or is none");
+            if ((key & 7) == 2) visit(static_cast<std::uint32_t>(number), at, at + size);
+            at += size;
+        }
+    }
+
+    void message(Message kind, std::uint64_t begin, std::uint64_t end, unsigned depth) {
+        if (depth > deepest) broken("graphs inside graphs without end");
+        each_field(begin, end, [&](std::uint32_t number, std::uint64_t first, std::uint64_t last) {
+            const auto field = std::find_if(std::begin(fields), std::end(fields), [&](const Field &known) {
+                return known.in == kind && known.number == number;
+            });
+            if (field == std::end(fields)) return;
+            if (field->holds != Message::entry) return message(field->holds, first, last, depth + 1);
+            if (kind == Message::model) property(first, last);
+            else weights(first, last);
+        });
+    }
+
+    // StringStringEntryProto: key 1, value 2. Bytes of both count against what is left of the bound.
+    std::pair<std::string, std::string> entry(std::uint64_t begin, std::uint64_t end, std::size_t &left) {
+        std::pair<std::string, std::string> texts;
+        each_field(begin, end, [&](std::uint32_t number, std::uint64_t first, std::uint64_t last) {
+            if (number != 1 && number != 2) return;
+            if (last - first > left)
+                fail(T2R_METADATA, "at most 64 MiB of metadata", "more", "check where this file is from");
+            left -= static_cast<std::size_t>(last - first);
+            (number == 1 ? texts.first : texts.second) = file.text(first, static_cast<std::size_t>(last - first));
+        });
+        return texts;
+    }
+
+    void property(std::uint64_t begin, std::uint64_t end) {
+        auto [key, value] = entry(begin, end, metadata_left);
+        found.metadata[std::move(key)] = std::move(value);
+    }
+
+    void weights(std::uint64_t begin, std::uint64_t end) {
+        std::size_t left = names_left;
+        const auto [key, value] = entry(begin, end, left);
+        if (key == "location" && found.external.insert(value).second) names_left -= std::min(names_left, value.size());
+    }
+
+    FileBytes file;
+    OnnxFile &found;
+    std::size_t metadata_left = max_metadata_bytes, names_left = max_names;
+};
+
+}  // namespace
+
+OnnxFile read_onnx_file(const std::string &path) {
+    OnnxFile found;
+    Reader(path, found).model();
+    return found;
+}
+
+}  // namespace t2r

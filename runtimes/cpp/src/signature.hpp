@@ -1,0 +1,73 @@
+// What a graph's metadata says: all that a runtime needs to know of it (runtimes/CONTRACT.md, "Metadata").
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace t2r {
+
+inline constexpr std::int64_t default_state_bytes = std::int64_t{1} << 31;
+inline constexpr std::int64_t batch_states = 8;  // times that, of all sequences side by side
+
+enum class Dtype { float32, float16, int32, int64 };
+
+std::size_t size_of(Dtype dtype);
+const char *name_of(Dtype dtype);
+std::optional<Dtype> dtype_named(const std::string &name);
+
+// In the place of a dimension: the batch, a cache's length, a source's length.
+enum : std::int64_t { dim_batch = -1, dim_growing = -2, dim_source = -3 };
+
+using Shape = std::vector<std::int64_t>;
+
+struct StateSpec {
+    std::string name;
+    Dtype dtype;
+    Shape shape;  // numbers, dim_batch, and at most one dim_growing (of a constant state: dim_source)
+    double initial;
+    bool constant;  // an input without an output, the same for a whole text
+    std::string past, present;
+
+    bool grows() const;
+    Shape dims(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
+    // Bytes of all its numbers; at most 2^62 is said of any more.
+    std::int64_t bytes(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
+};
+
+// Of a translator: what stands in keys that a decoder alone does not have.
+struct Source {
+    std::vector<std::string> start_states;
+    std::int64_t vocab_size = 0, max_source = 0, source_length = 0;  // 0: null
+    std::optional<std::string> tokenizer;
+    std::vector<std::int64_t> start_tokens, banned_tokens;
+
+    bool operator==(const Source &other) const;
+};
+
+struct Signature {
+    std::vector<StateSpec> states;  // those that chain, then the constant ones
+    std::int64_t vocab_size = 0, batch = 0, max_positions = 0, top_k = 0;  // 0: null
+    std::int64_t bos_token = -1;                                           // -1: null
+    std::vector<std::int64_t> eos_tokens;
+    std::string past_end, checkpoint, quantization, role, layers, target, state_layout, producer;
+    std::map<std::string, std::string> graphs;  // role: file name
+    std::optional<std::string> tokenizer;
+    std::optional<Source> source;
+
+    // The most tokens that a text can have; 0 where there is no end.
+    std::int64_t reach() const { return past_end == "refuse" ? max_positions : 0; }
+    // Throws Error of the kind batch.
+    void require_batch(std::int64_t wanted) const;
+    // States and logits of so many sequences, against batch_states times `most`. Throws Error of the kind batch.
+    void require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length = 1) const;
+    // Whether `other` is what the metadata of this graph's companion of that role must say.
+    bool is_companion(const Signature &other, const std::string &role) const;
+};
+
+// Throws Error of the kinds graph (no metadata of ours), version and metadata.
+Signature signature_of(const std::map<std::string, std::string> &metadata, std::int64_t max_state_bytes);
+
+}  // namespace t2r

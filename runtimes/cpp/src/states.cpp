@@ -1,0 +1,219 @@
+#include "states.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "error.hpp"
+#include "half.hpp"
+
+namespace t2r {
+
+namespace {
+
+constexpr std::size_t line = 64;
+
+ONNXTensorElementDataType type_of(Dtype dtype) {
+    static const ONNXTensorElementDataType types[] = {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+                                                      ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64};
+    return types[static_cast<int>(dtype)];
+}
+
+std::size_t elements(const Shape &shape) {
+    std::size_t count = 1;
+    for (const std::int64_t dim : shape) count *= static_cast<std::size_t>(dim);
+    return count;
+}
+
+std::size_t bytes_of(const StateSpec &spec, const Shape &shape) { return elements(shape) * size_of(spec.dtype); }
+
+template <class T> void fill(std::byte *to, std::size_t count, T value) {
+    std::fill_n(reinterpret_cast<T *>(to), count, value);
+}
+
+void fill(const StateSpec &spec, std::byte *to, std::size_t count) {
+    switch (spec.dtype) {
+    case Dtype::float32: return fill(to, count, static_cast<float>(spec.initial));
+    case Dtype::float16: return fill(to, count, half_of(static_cast<float>(spec.initial)));
+    case Dtype::int32: return fill(to, count, static_cast<std::int32_t>(spec.initial));
+    case Dtype::int64: return fill(to, count, static_cast<std::int64_t>(spec.initial));
+    }
+}
+
+}  // namespace
+
+void Buffer::Free::operator()(std::byte *memory) const { ::operator delete(memory, std::align_val_t(line)); }
+
+void Buffer::reserve(std::size_t bytes, bool doubling) {
+    bytes = std::max(bytes, line);
+    if (bytes <= capacity) return;
+    if (doubling) bytes = std::max(bytes, 2 * capacity);
+    memory.reset();
+    capacity = 0;
+    memory.reset(static_cast<std::byte *>(::operator new(bytes, std::align_val_t(line))));
+    capacity = bytes;
+}
+
+States::States(std::shared_ptr<Graph> opened, std::int64_t batch)
+    : batch(batch), graph(std::move(opened)), memory(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault)) {
+    const Signature &signature = graph->signature;
+    signature.require_batch(batch);
+    signature.require_memory(batch, graph->options.max_state_bytes);
+    slots.resize(signature.states.size());
+    for (std::size_t i = 0; i < slots.size(); i++) {
+        slots[i].spec = &signature.states[i];
+        const Shape &shape = slots[i].spec->shape;
+        slots[i].growing = static_cast<std::size_t>(std::find(shape.begin(), shape.end(), dim_growing) - shape.begin());
+        grows = grows || slots[i].spec->grows();
+    }
+    ids_value = value(ids, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8 * static_cast<std::size_t>(batch), {batch});
+    const auto wide = static_cast<std::size_t>(batch * signature.vocab_size), few = static_cast<std::size_t>(batch * signature.top_k);
+    result_values.push_back(value(results[0], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4 * wide, {batch, signature.vocab_size}));
+    if (signature.top_k) {
+        result_values.push_back(value(results[1], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4 * few, {batch, signature.top_k}));
+        result_values.push_back(value(results[2], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8 * few, {batch, signature.top_k}));
+    }
+    reset();
+}
+
+void States::reset() {
+    for (std::size_t i = 0; i < slots.size(); i++) {
+        const StateSpec &spec = *slots[i].spec;
+        const Shape shape = spec.dims(batch);
+        fill(spec, place(i, shape), elements(shape));
+    }
+}
+
+std::byte *States::place(std::size_t index, const Shape &shape) {
+    Slot &slot = slots[index];
+    const std::size_t bytes = bytes_of(*slot.spec, shape);
+    const bool same = slot.shape == shape;
+    slot.shape = shape;
+    if (slot.spec->constant) {
+        slot.buffers[0].reserve(bytes);
+        if (!same) bindings.clear();
+        return slot.buffers[0].data();
+    }
+    const std::byte *before[2] = {slot.buffers[0].data(), slot.buffers[1].data()};
+    for (Buffer &buffer : slot.buffers) buffer.reserve(bytes);
+    if (before[0] != slot.buffers[0].data() || before[1] != slot.buffers[1].data()) bindings.clear();
+    return slot.buffers[turn].data();
+}
+
+StateView States::state(std::size_t index) const {
+    const Slot &slot = slots[index];
+    const std::byte *data = slot.buffers[slot.spec->constant ? 0 : turn].data();
+    return {slot.spec, &slot.shape, data, bytes_of(*slot.spec, slot.shape)};
+}
+
+Ort::Value States::value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const {
+    return Ort::Value::CreateTensor(memory, buffer.data(), bytes_of(spec, shape), shape.data(), shape.size(), type_of(spec.dtype));
+}
+
+Ort::Value States::value(Buffer &buffer, ONNXTensorElementDataType dtype, std::size_t bytes, const Shape &shape) const {
+    buffer.reserve(bytes);
+    return Ort::Value::CreateTensor(memory, buffer.data(), bytes, shape.data(), shape.size(), dtype);
+}
+
+Ort::IoBinding States::bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &tokens) {
+    Ort::IoBinding made(session);
+    made.BindInput("input_ids", tokens);
+    if (wanted == Wanted::logits) {
+        made.BindOutput("logits", result_values[0]);
+    } else {
+        made.BindOutput("top_logits", result_values[1]);
+        made.BindOutput("top_tokens", result_values[2]);
+    }
+    for (const Slot &slot : slots) {
+        const StateSpec &spec = *slot.spec;
+        if (spec.grows()) continue;
+        made.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : past], slot.shape));
+        if (!spec.constant) made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - past], slot.shape));
+    }
+    return made;
+}
+
+Ort::IoBinding &States::binding(Wanted wanted) {
+    const auto found = bindings.find({wanted, turn});
+    if (found != bindings.end()) return found->second;
+    return bindings.emplace(std::pair{wanted, turn}, bind(graph->session(), turn, wanted, ids_value)).first->second;
+}
+
+void States::bind_caches(Ort::IoBinding &binding, std::int64_t length) {
+    for (Slot &slot : slots) {
+        const StateSpec &spec = *slot.spec;
+        if (!spec.grows()) continue;
+        slot.next = slot.shape;
+        slot.next[slot.growing] += length;
+        Buffer &to = slot.buffers[1 - turn];
+        to.reserve(bytes_of(spec, slot.next), true);
+        binding.BindInput(spec.past.c_str(), value(spec, slot.buffers[turn], slot.shape));
+        binding.BindOutput(spec.present.c_str(), value(spec, to, slot.next));
+    }
+}
+
+void States::run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t length) {
+    if (grows) bind_caches(binding, length);
+    try {
+        session.Run(run_options, binding);
+    } catch (const Ort::Exception &error) {
+        fail(T2R_GRAPH, "the graph to run a step", printable(error.what()), "export the model again");
+    }
+    for (Slot &slot : slots)
+        if (grows && slot.spec->grows()) slot.shape.swap(slot.next);
+    turn = 1 - turn;
+}
+
+void States::read(const std::int64_t *tokens, std::int64_t length, Wanted wanted) {
+    Ort::Session *many = length > 1 ? graph->companion("prefill") : nullptr;
+    if (many) {
+        Buffer copy;
+        const auto bytes = 8 * static_cast<std::size_t>(batch * length);
+        const Ort::Value fed = value(copy, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, bytes, {batch, length});
+        std::memcpy(copy.data(), tokens, bytes);
+        Ort::IoBinding bound = bind(*many, turn, wanted, fed);
+        return run(*many, bound, length);
+    }
+    auto *column = reinterpret_cast<std::int64_t *>(ids.data());
+    for (std::int64_t t = 0; t < length; t++) {
+        for (std::int64_t row = 0; row < batch; row++) column[row] = tokens[row * length + t];
+        run(graph->session(), binding(wanted), 1);
+    }
+}
+
+std::vector<std::int64_t> States::generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs) {
+    Ort::Session &session = *graph->companion("generate");
+    Ort::IoBinding made(session);
+    for (const auto &[name, fed] : inputs) made.BindInput(name, fed);
+    for (const Slot &slot : slots) {
+        const StateSpec &spec = *slot.spec;
+        made.BindInput(spec.past.c_str(), value(spec, slot.buffers[spec.constant ? 0 : turn], slot.shape));
+        if (!spec.constant) made.BindOutput(spec.present.c_str(), value(spec, slot.buffers[1 - turn], slot.shape));
+    }
+    made.BindOutput("tokens", memory);
+    run(session, made, 0);
+    const std::vector<Ort::Value> outputs = made.GetOutputValues();
+    const Ort::Value &written = outputs.back();
+    const std::int64_t *tokens = written.GetTensorData<std::int64_t>();
+    return {tokens, tokens + written.GetTensorTypeAndShapeInfo().GetElementCount()};
+}
+
+void States::take(const States &from, const std::vector<std::int64_t> &rows) {
+    for (std::size_t i = 0; i < slots.size(); i++) {
+        const StateView source = from.state(i);
+        const StateSpec &spec = *source.spec;
+        const auto axis = std::find(spec.shape.begin(), spec.shape.end(), dim_batch);
+        Shape shape = *source.shape;
+        if (axis != spec.shape.end()) shape[static_cast<std::size_t>(axis - spec.shape.begin())] = batch;
+        std::byte *to = place(i, shape);
+        if (axis == spec.shape.end()) {
+            std::memcpy(to, source.data, source.bytes);
+            continue;
+        }
+        const std::size_t row = source.bytes / static_cast<std::size_t>(from.batch);
+        for (std::size_t r = 0; r < rows.size(); r++)
+            std::memcpy(to + r * row, source.data + static_cast<std::size_t>(rows[r]) * row, row);
+    }
+}
+
+}  // namespace t2r

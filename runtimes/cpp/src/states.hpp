@@ -1,0 +1,94 @@
+// The recurrent states between two steps: chained by name, in two buffers that change places.
+//
+// A state of constant shape has two buffers, and two bindings made once: one reads the first and writes the second, the
+// other the reverse. A cache has two as well, which grow by doubling, so that a step seldom allocates; it is bound anew at
+// each step, since its length is part of its shape. What no step changes, a source's states, has one buffer.
+#pragma once
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace t2r {
+
+// Memory of tensors, at a cache line's edge.
+class Buffer {
+public:
+    // At least so many bytes, whose contents are lost if there were fewer. Throws std::bad_alloc.
+    void reserve(std::size_t bytes, bool doubling = false);
+    std::byte *data() const { return memory.get(); }
+
+private:
+    struct Free {
+        void operator()(std::byte *memory) const;
+    };
+    std::unique_ptr<std::byte, Free> memory;
+    std::size_t capacity = 0;
+};
+
+// What is fetched from a run: all logits, or the largest and their tokens.
+enum class Wanted { logits, top };
+
+struct StateView {
+    const StateSpec *spec;
+    const Shape *shape;
+    const std::byte *data;
+    std::size_t bytes;
+};
+
+class States {
+public:
+    // At the start of a text. Throws Error of the kind batch: the graph takes another number, or more than may be.
+    States(std::shared_ptr<Graph> graph, std::int64_t batch);
+
+    // Every state to its initial value, every cache to no token, every source to one of length 1.
+    void reset();
+    // Read tokens (batch, length), row by row. What raises leaves the states as they were.
+    void read(const std::int64_t *tokens, std::int64_t length, Wanted wanted);
+    // Let the generation graph go on from `inputs` beside the states: the tokens that it wrote.
+    std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
+    // Become these rows of `from`, states of the same graph: as many as `batch`.
+    void take(const States &from, const std::vector<std::int64_t> &rows);
+
+    std::size_t count() const { return slots.size(); }
+    StateView state(std::size_t index) const;
+    // Memory for a state of this shape, to be filled in: where the next step reads it.
+    std::byte *place(std::size_t index, const Shape &shape);
+
+    const float *logits() const { return reinterpret_cast<const float *>(results[0].data()); }
+    const float *top_logits() const { return reinterpret_cast<const float *>(results[1].data()); }
+    const std::int64_t *top_tokens() const { return reinterpret_cast<const std::int64_t *>(results[2].data()); }
+
+    const std::int64_t batch;
+
+private:
+    struct Slot {
+        const StateSpec *spec;
+        Buffer buffers[2];
+        Shape shape, next;  // now, and after the run
+        std::size_t growing = 0;  // which dimension of a cache does
+    };
+
+    Ort::Value value(const StateSpec &spec, const Buffer &buffer, const Shape &shape) const;
+    Ort::Value value(Buffer &buffer, ONNXTensorElementDataType dtype, std::size_t bytes, const Shape &shape) const;
+    Ort::IoBinding bind(Ort::Session &session, int past, Wanted wanted, const Ort::Value &ids);
+    void bind_caches(Ort::IoBinding &binding, std::int64_t length);
+    void run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t length);
+    Ort::IoBinding &binding(Wanted wanted);
+
+    std::shared_ptr<Graph> graph;
+    Ort::MemoryInfo memory;
+    Ort::RunOptions run_options;
+    std::vector<Slot> slots;
+    bool grows = false;
+    int turn = 0;  // the buffer, and the binding, that the next step reads from
+    Buffer ids, results[3];
+    Ort::Value ids_value{nullptr};
+    std::vector<Ort::Value> result_values;
+    std::map<std::pair<Wanted, int>, Ort::IoBinding> bindings;
+};
+
+}  // namespace t2r

@@ -1,0 +1,51 @@
+"""The builds that the tests share, and how their programs are run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cpp_build import ROOT, SANITIZERS, STRICT, Run, build
+
+
+@pytest.fixture(scope="session")
+def release() -> Path:
+    return build("release", "-DCMAKE_INSTALL_LIBDIR=lib")
+
+
+@pytest.fixture(scope="session")
+def checked() -> Path:
+    """Built with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    return build("address", "-DT2R_SANITIZE=address", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+
+
+@pytest.fixture(scope="session")
+def raced() -> Path:
+    """Built with ThreadSanitizer."""
+    return build("thread", "-DT2R_SANITIZE=thread", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
+
+
+@pytest.fixture(scope="session")
+def run() -> Run:
+    """Run a program: what it returned and wrote."""
+
+    def runs(
+        *command: object, status: int | None = 0, text: str | None = None, timeout: int = 300
+    ) -> subprocess.CompletedProcess[str]:
+        environment, words = {**os.environ, **SANITIZERS}, [str(part) for part in command]
+        done = subprocess.run(words, capture_output=True, text=True, input=text, timeout=timeout, env=environment)
+        assert status is None or done.returncode == status, (done.returncode, done.stdout[-3000:], done.stderr[-3000:])
+        return done
+
+    return runs
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of public checkpoints and tokenizers: $T2R_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("T2R_DATA") or ROOT.parent / "shared" / "data")
+    if not (folder / "checkpoints").is_dir():
+        (pytest.fail if STRICT else pytest.skip)(f"no test data in {folder}; set T2R_DATA")
+    return folder

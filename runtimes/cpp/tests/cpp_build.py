@@ -1,0 +1,46 @@
+"""Builds the C++ runtime and runs its programs. `make test-cpp`, or, with ONNX Runtime's headers in a folder of yours:
+
+T2R_ONNXRUNTIME_ROOT=FOLDER pytest runtimes/cpp/tests
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import onnxruntime
+
+HERE = Path(__file__).parents[1]
+ROOT = HERE.parents[1]
+GOLDEN = ROOT / "models" / "tiny"
+BUILDS = Path(os.environ.get("T2R_CPP_BUILD") or ROOT / "build" / "cpp")
+STRICT = os.environ.get("T2R_STRICT") == "1"
+SANITIZERS = {  # of a run; leaks are looked for in our own code, not in what libraries keep until the end
+    "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
+    "LSAN_OPTIONS": f"suppressions={HERE / 'tests' / 'leaks.txt'}:print_suppressions=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": f"suppressions={HERE / 'tests' / 'races.txt'}",
+}
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def onnxruntime_options() -> list[str]:
+    """Where ONNX Runtime is: the library of this Python's package, and headers of $T2R_ONNXRUNTIME_ROOT."""
+    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    options = [f"-DT2R_ONNXRUNTIME_LIBRARY={library}"]
+    if root := os.environ.get("T2R_ONNXRUNTIME_ROOT"):
+        options.append(f"-DT2R_ONNXRUNTIME_ROOT={root}")
+    return options
+
+
+def build(name: str, *options: str, source: Path = HERE) -> Path:
+    """The folder of a finished build."""
+    folder = BUILDS / name
+    configure = ["cmake", "-S", str(source), "-B", str(folder), *onnxruntime_options(), *options]
+    for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return folder
