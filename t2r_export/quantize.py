@@ -41,6 +41,7 @@ from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
+from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BEAM, ENCODER, GENERATE, PREFILL, PREFIX, Signature
@@ -162,12 +163,15 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
     if signature.source is not None and (chosen.calibrated or config.budget is not None):
         raise UserError("a scheme that reads no text, for a translator", config.scheme, "choose w8, w4, int8 or fp16")
     calibration = _calibration(float32, signature, chosen, config)
-    weights = dict(bundle.weights)
+    weights, target = dict(bundle.weights), find(signature.target)
+    if chosen.bits < 16 and not target.shared_table:
+        for graph in (bundle.step, *(bundle.companions[r] for r in (PREFILL, ENCODER) if r in bundle.companions)):
+            untie_embedding(graph)
     if config.budget is not None:
         assert config.calibrate is not None
         tokens = calibration_tokens(config.calibrate, signature)
         config = replace(config, choices=choose(bundle.step, signature, weights, config, tokens))
-    static = find(signature.target).static
+    static = target.static
     step = _quantized(bundle.step, weights, config, calibration, static)
     signature = replace(signature, quantization=config.scheme)
     companions = {}

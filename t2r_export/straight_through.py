@@ -19,8 +19,8 @@ from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
-from t2r_export.quantizers.base import rounded_table
 from t2r_export.quantizers.blocks import BLOCK_SIZE, HEAD_BITS, restored
+from t2r_export.quantizers.tables import rounded_table
 
 
 class Blocks(nn.Module):
@@ -53,7 +53,7 @@ def _straight_through(weight: Tensor, rounded: Tensor) -> Tensor:
 def attach(model: Transformer, config: QuantizeConfig) -> None:
     """Round every product of the model, its head and its table as a block-wise scheme will.
 
-    A table that is the head's too is rounded as the head is, and that once more as a table.
+    A table that is the head's too is rounded as the head is; with bits of its own, that once more as a table.
     """
     size, bits = config.block_size or BLOCK_SIZE, scheme(config.scheme).bits
     head = Blocks(config.head_bits or HEAD_BITS, size, config.asymmetric)
@@ -62,13 +62,14 @@ def attach(model: Transformer, config: QuantizeConfig) -> None:
         parametrize.register_parametrization(module, name, rounding)
     if model.config.tied_head:
         parametrize.register_parametrization(model.embedding, "weight", head)
-    of_table = Blocks(4, size, config.asymmetric) if config.embedding_bits == 4 else Table()
-    parametrize.register_parametrization(model.embedding, "weight", of_table)
+    if not model.config.tied_head or config.embedding_bits is not None:
+        of_table = Blocks(4, size, config.asymmetric) if config.embedding_bits == 4 else Table()
+        parametrize.register_parametrization(model.embedding, "weight", of_table)
 
 
 def settled(model: Transformer) -> Transformer:
-    """An ordinary model with the rounded numbers as its weights. The table stays as it was trained, and is rounded by
-    the export: in 8 bits it does not round to itself."""
+    """An ordinary model with the rounded numbers as its weights. A table of its own stays as it was trained, and is
+    rounded by the export: in 8 bits under one scale it does not round to itself."""
     weights = {name: weight for name, weight in model.state_dict().items() if ".parametrizations." not in name}
     module: Any
     for place, module in model.named_modules():

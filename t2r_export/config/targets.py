@@ -26,6 +26,7 @@ class Target:
     ir_version: int = IR_VERSION
     static: bool = False  # every dimension is a number
     ordinary: bool = True  # a state's sum is an Add
+    shared_table: bool = True  # quantized, tokens are looked up in the numbers of a head that is tied to their table
     ort_style: str = "Fixed"  # Runtime: an .ort keeps these operators, where Fixed would merge them for the CPU
 
     @property
@@ -39,7 +40,7 @@ TARGETS = {
     "fused": Target("t2r_export.graph.targets:FusedOps", {"": OPSET, "com.microsoft": 1}, ordinary=False),
     # the first opset with LinearAttention, and the newest IR that ONNX Runtime 1.31 reads
     "standard": Target("t2r_export.graph.targets:StandardOps", {"": 27}, 13, ordinary=False),
-    "npu": Target("t2r_export.graph.targets:NpuOps", {"": OPSET}, static=True, ort_style="Runtime"),
+    "npu": Target("t2r_export.graph.targets:NpuOps", {"": OPSET}, static=True, shared_table=False, ort_style="Runtime"),
 }
 
 

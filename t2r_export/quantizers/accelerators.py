@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import set_nodes
-from t2r_export.quantizers.base import untie_embedding
+from t2r_export.quantizers.tables import table_of
 
 
 def for_accelerators(model: onnx.ModelProto, config: QuantizeConfig) -> None:
@@ -39,7 +39,7 @@ def to_rank3(model: onnx.ModelProto) -> None:
 
 def table_between_quantizers(model: onnx.ModelProto) -> None:
     """Spell Gather, DequantizeLinear as DequantizeLinear, Gather, QuantizeLinear, DequantizeLinear: same numbers."""
-    gather = untie_embedding(model)
+    gather = table_of(model)
     row = gather.output[0]
     (after,) = [node for node in model.graph.node if row in node.input]
     table, numbers = gather.input[0], list(after.input[1:])

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import set_nodes
-from t2r_export.graph.weights import Weight, refer, values
-from t2r_runtime.signature import INPUT_IDS, LOGITS, SOURCE_IDS
+from t2r_export.graph.weights import Weight
+from t2r_runtime.signature import LOGITS
 
 Tokens = npt.NDArray[np.int64]
-TABLE_ROWS = 4096  # of a table of tokens, rounded at a time
 
 
 @dataclass(frozen=True)
@@ -75,75 +74,6 @@ def head(model: onnx.ModelProto) -> str | None:
     while node.name not in projections(model):
         node = made_by[node.input[0]]
     return str(node.name)
-
-
-def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
-    """The node that looks a token up, with a table of its own: a tied head is quantized in another way."""
-    gather: onnx.NodeProto = next(
-        node for node in model.graph.node if node.op_type == "Gather" and node.input[1] in (INPUT_IDS, SOURCE_IDS)
-    )
-    name, weights = gather.input[0], initializers(model)
-    if sum(name in node.input for node in model.graph.node) > 1:
-        own = f"{name}.table"
-        weights[own] = onnx.TensorProto()
-        weights[own].CopyFrom(weights[name])
-        weights[own].name = gather.input[0] = own
-        replace_initializers(model, weights)
-    return gather
-
-
-def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Put the table of tokens in 8 bits under one scale: Gather and DequantizeLinear, which every provider has.
-
-    Its numbers go to `weights`, under the name by which the graph knows them.
-
-    Measured, it costs a hundredth of what the mildest scheme costs; blocks of four bits cost a hundred times as much.
-    The rounding is ONNX Runtime's own, over some rows of the table at a time: its numbers need four times the memory.
-    """
-    from onnxruntime.quantization.quant_utils import quantize_nparray
-
-    gather = untie_embedding(model)
-    name, row = gather.input[0], gather.output[0]
-    kept = initializers(model)
-    table = values(kept[name], weights)  # (vocabulary, D)
-    zero_point, scale = _of_table(table)
-    numbers = [f"{name}_quantized", f"{name}_scale", f"{name}_zero_point"]
-    if numbers[0] not in weights:
-        weights[numbers[0]] = whole = np.empty(table.shape, np.uint8)
-        for i in range(0, len(table), TABLE_ROWS):
-            rows = slice(i, i + TABLE_ROWS)
-            whole[rows] = quantize_nparray(TensorProto.UINT8, table[rows], scale, zero_point)
-    kept |= {
-        numbers[0]: refer(numbers[0], weights[numbers[0]]),
-        numbers[1]: helper.make_tensor(numbers[1], TensorProto.FLOAT, [], [float(scale)]),
-        numbers[2]: helper.make_tensor(numbers[2], TensorProto.UINT8, [], [int(zero_point)]),
-    }
-    # a name of its own: where a projection takes the token's row as it is, its quantized input has the usual one
-    inner = f"{row}_quantized.table"
-    nodes = [
-        helper.make_node("Gather", [numbers[0], gather.input[1]], [inner], name=gather.name),
-        helper.make_node("DequantizeLinear", [inner, *numbers[1:]], [row], name=f"{row}_DequantizeLinear"),
-    ]
-    replace_node(model, gather, nodes, kept)
-
-
-def _of_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Zero point and scale of a table of tokens, by its smallest and its largest number."""
-    from onnxruntime.quantization.quant_utils import compute_data_quant_params
-
-    ends = np.array([table.min(), table.max()])
-    zero_point, scale = compute_data_quant_params(ends, TensorProto.UINT8, symmetric=False)
-    return zero_point, scale
-
-
-def rounded_table(table: np.ndarray) -> np.ndarray:
-    """What is looked up of a table (vocabulary, D) in 8 bits under one scale: the same shape, float32."""
-    from onnxruntime.quantization.quant_utils import quantize_nparray
-
-    zero_point, scale = _of_table(table)
-    numbers = quantize_nparray(TensorProto.UINT8, table, scale, zero_point)
-    restored: np.ndarray = (numbers.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
-    return restored
 
 
 def replace_node(

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 from onnxruntime.capi import _pybind_state as runtime
 
-from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.config.quantize import BLOCK_BITS, QuantizeConfig, scheme
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import (
@@ -21,12 +21,11 @@ from t2r_export.quantizers.base import (
     head,
     initializers,
     projections,
-    quantize_embedding,
     replace_initializers,
     replace_node,
     single_node_model,
-    untie_embedding,
 )
+from t2r_export.quantizers.tables import quantize_embedding, row_of_blocks, table_of, untie_embedding
 
 HEAD_BITS = 8
 BLOCK_SIZE = 32
@@ -49,11 +48,23 @@ def blocks(
     if last is not None:
         usual[last] = (config.head_bits or HEAD_BITS, size)
     _block_wise_projections(model, config, usual, weights)
-    if config.embedding_bits == 4:
+    of_head = _parts_of_head(table_of(model).input[0], config, weights) if config.embedding_bits is None else None
+    if of_head is not None:
+        row_of_blocks(model, *of_head, weights)
+    elif config.embedding_bits == 4:
         _block_wise_table(model, config, weights)
     else:
         quantize_embedding(model, weights)
     return model
+
+
+def _parts_of_head(table: str, config: QuantizeConfig, weights: Mapping[str, Weight]) -> tuple[list[str], int] | None:
+    """Names of the blocks, and their bits, of a head whose weight is the table: this graph's or one's before it."""
+    for bits in BLOCK_BITS:
+        parts = _parts(f"{table}.transposed", bits, config)
+        if weights.keys() >= set(parts):
+            return parts, bits
+    return None
 
 
 def _block_wise_projections(

@@ -20,6 +20,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.weights import Weight, fill, values
 from t2r_export.quantizers.base import Tokens, initializers, projections
 from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
+from t2r_export.quantizers.tables import table_of
 from t2r_export.training.data import parallel_sequences
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import INPUT_IDS, LOGITS, Signature
@@ -163,12 +164,15 @@ class Measure:
 
 
 def _others(model: onnx.ModelProto, config: QuantizeConfig) -> int:
-    """Bytes of what is not a projection: a table of tokens in 8 bits or in blocks of 4, the rest in float32."""
+    """Bytes of what is not a projection: a table of tokens in 8 bits or in blocks of 4, unless it is the head's; the
+    rest in float32."""
     kept, chosen = initializers(model), set(projections(model))
     products = {node.input[1] for node in model.graph.node if node.name in chosen}
-    gather = next(node for node in model.graph.node if node.op_type == "Gather" and node.input[1] == INPUT_IDS)
-    rows, width = kept[gather.input[0]].dims
+    name = table_of(model).input[0]
+    rows, width = kept[name].dims
     table = stored((width, rows), 4, config.block_size or BLOCK_SIZE) if config.embedding_bits == 4 else rows * width
-    rest = [tensor for name, tensor in kept.items() if name not in products and name != gather.input[0]]
+    if name in products and config.embedding_bits is None:
+        table = 0
+    rest = [tensor for other, tensor in kept.items() if other not in products and other != name]
     bytes_of_rest = [math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in rest]
     return int(table + sum(bytes_of_rest))

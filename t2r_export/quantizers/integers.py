@@ -13,25 +13,30 @@ from typing import Any
 import onnx
 
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.graph.weights import Weight, fill
-from t2r_export.quantizers.base import (
-    Calibration,
-    gemm_to_matmul,
-    projections,
-    quantize_embedding,
-    untie_embedding,
-)
+from t2r_export.graph.weights import Weight, fill, refer, values
+from t2r_export.quantizers.base import Calibration, gemm_to_matmul, initializers, projections
 from t2r_export.quantizers.calibration import RecurrentReader
+from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, table_of, untie_embedding
 
 
-def dynamic(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
-    """`model` with int8 weights, one scale a column, and activations that are quantized as they come."""
+def dynamic(
+    model: onnx.ModelProto, config: QuantizeConfig, _: Calibration | None, weights: dict[str, Weight]
+) -> onnx.ModelProto:
+    """`model` with int8 weights, one scale a column, and activations that are quantized as they come.
+
+    Args:
+        weights: gets the numbers of a head whose weight is the table of tokens too, for the graphs that come after.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    name = f"{table_of(model).input[0]}.transposed"
+    of_head = [f"{name}_quantized", f"{name}_scale"]
     gemm_to_matmul(model)
-    table: dict[str, Weight] = {}
-    quantize_embedding(model, table)
-    fill(model, table)
+    tied = name in initializers(model)
+    if not tied and of_head[0] not in weights:
+        own: dict[str, Weight] = {}
+        quantize_embedding(model, own)
+        fill(model, own)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "int8.onnx")
         quantize_dynamic(
@@ -43,7 +48,15 @@ def dynamic(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
             weight_type=QuantType.QInt8,
             use_external_data_format=True,
         )
-        return onnx.load(out)
+        made = onnx.load(out)
+    kept = initializers(made)
+    if tied:
+        for part in of_head:
+            weights[part] = values(kept[part], {})
+            kept[part].CopyFrom(refer(part, weights[part]))
+    if of_head[0] in weights:
+        row_of_columns(made, of_head, weights)
+    return made
 
 
 def static(

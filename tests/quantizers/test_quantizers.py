@@ -19,8 +19,9 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.graph.weights import Weight, values
 from t2r_export.quantize import export_quantized, quantize
-from t2r_export.quantizers.base import initializers, quantize_embedding, replace_initializers, silence_ort
+from t2r_export.quantizers.base import initializers, replace_initializers, silence_ort
 from t2r_export.quantizers.blocks import in_blocks
+from t2r_export.quantizers.tables import OWN, quantize_embedding
 
 
 def model_of(operator: str, inputs: list[str], weight: np.ndarray, x: int) -> onnx.ModelProto:
@@ -60,7 +61,7 @@ def test_blocks_are_those_of_the_quantizer(
 def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    monkeypatch.setattr("t2r_export.quantizers.base.TABLE_ROWS", 4)
+    monkeypatch.setattr("t2r_export.quantizers.tables.TABLE_ROWS", 4)
     table = np.random.default_rng(0).normal(size=(11, 6)).astype(np.float32)
     model = model_of("Gather", ["w", "input_ids"], table, TensorProto.INT64)
     with silence_ort():
@@ -69,7 +70,7 @@ def test_the_table_is_that_of_the_quantizer(tmp_path: Path, monkeypatch: pytest.
     weights: dict[str, Weight] = {}
     quantize_embedding(model, weights)
     assert [node.op_type for node in model.graph.node] == [node.op_type for node in expected.node]
-    found = initializers(model)
+    found = {name.replace(OWN, ""): tensor for name, tensor in initializers(model).items()}
     assert found.keys() == {tensor.name for tensor in expected.initializer}
     for tensor in expected.initializer:
         np.testing.assert_array_equal(values(found[tensor.name], weights), numpy_helper.to_array(tensor), strict=True)

@@ -1,0 +1,194 @@
+"""Tables of tokens: in 8 bits under one scale, or as the head's own numbers where the table is the head's weight.
+
+A tied model has one matrix for both, and a translator often for three. The head's numbers, a scale a block or a column,
+serve to look a token up as well, in ordinary operators, so that no second rounding of the matrix is stored.
+(GatherBlockQuantized reads such blocks too, but OpenVINO lacks it, and WebGPU's takes no zero points of four bits.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from t2r_export.graph.weights import Weight, refer, shape, values
+from t2r_export.quantizers.base import initializers, replace_initializers, replace_node
+from t2r_runtime.signature import INPUT_IDS, SOURCE_IDS
+
+TABLE_ROWS = 4096  # of a table of tokens, rounded at a time
+OWN = ".table"  # behind the name of a table that no head reads
+
+
+def table_of(model: onnx.ModelProto) -> onnx.NodeProto:
+    """The node that looks a token up."""
+    found: onnx.NodeProto = next(
+        node for node in model.graph.node if node.op_type == "Gather" and node.input[1] in (INPUT_IDS, SOURCE_IDS)
+    )
+    return found
+
+
+def untie_embedding(model: onnx.ModelProto) -> onnx.NodeProto:
+    """The node that looks a token up, with a table of its own, under another name than any head's."""
+    gather = table_of(model)
+    name, weights = gather.input[0], initializers(model)
+    if not name.endswith(OWN):
+        own = name + OWN
+        weights[own] = onnx.TensorProto()
+        weights[own].CopyFrom(weights[name])
+        weights[own].name = gather.input[0] = own
+        replace_initializers(model, weights)
+    return gather
+
+
+def quantize_embedding(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Put the table of tokens in 8 bits under one scale: Gather and DequantizeLinear, which every provider has.
+
+    Its numbers go to `weights`, under the name by which the graph knows them.
+
+    Measured, it costs a hundredth of what the mildest scheme costs; blocks of four bits cost a hundred times as much.
+    The rounding is ONNX Runtime's own, over some rows of the table at a time: its numbers need four times the memory.
+    """
+    from onnxruntime.quantization.quant_utils import quantize_nparray
+
+    gather = untie_embedding(model)
+    name, row = gather.input[0], gather.output[0]
+    kept = initializers(model)
+    table = values(kept[name], weights)  # (vocabulary, D)
+    zero_point, scale = _of_table(table)
+    numbers = [f"{name}_quantized", f"{name}_scale", f"{name}_zero_point"]
+    if numbers[0] not in weights:
+        weights[numbers[0]] = whole = np.empty(table.shape, np.uint8)
+        for i in range(0, len(table), TABLE_ROWS):
+            rows = slice(i, i + TABLE_ROWS)
+            whole[rows] = quantize_nparray(TensorProto.UINT8, table[rows], scale, zero_point)
+    kept |= {
+        numbers[0]: refer(numbers[0], weights[numbers[0]]),
+        numbers[1]: helper.make_tensor(numbers[1], TensorProto.FLOAT, [], [float(scale)]),
+        numbers[2]: helper.make_tensor(numbers[2], TensorProto.UINT8, [], [int(zero_point)]),
+    }
+    # a name of its own: where a projection takes the token's row as it is, its quantized input has the usual one
+    inner = f"{row}_quantized.table"
+    nodes = [
+        helper.make_node("Gather", [numbers[0], gather.input[1]], [inner], name=gather.name),
+        helper.make_node("DequantizeLinear", [inner, *numbers[1:]], [row], name=f"{row}_DequantizeLinear"),
+    ]
+    replace_node(model, gather, nodes, kept)
+
+
+def _of_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zero point and scale of a table of tokens, by its smallest and its largest number."""
+    from onnxruntime.quantization.quant_utils import compute_data_quant_params
+
+    ends = np.array([table.min(), table.max()])
+    zero_point, scale = compute_data_quant_params(ends, TensorProto.UINT8, symmetric=False)
+    return zero_point, scale
+
+
+def rounded_table(table: np.ndarray) -> np.ndarray:
+    """What is looked up of a table (vocabulary, D) in 8 bits under one scale: the same shape, float32."""
+    from onnxruntime.quantization.quant_utils import quantize_nparray
+
+    zero_point, scale = _of_table(table)
+    numbers = quantize_nparray(TensorProto.UINT8, table, scale, zero_point)
+    restored: np.ndarray = (numbers.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
+    return restored
+
+
+def row_of_blocks(model: onnx.ModelProto, parts: Sequence[str], bits: int, weights: Mapping[str, Weight]) -> None:
+    """Look tokens up in what a MatMulNBits of the head reads.
+
+    Args:
+        parts: names in `weights`: numbers (vocabulary, blocks, bytes) uint8, scales (vocabulary, blocks) float32 and,
+            where there are any, zero points (vocabulary, bytes) uint8, packed as the operator has them.
+    """
+    numbers, scales, *zero_points = parts
+    row = _Row(model, weights)
+    _, blocks, size = shape(weights[numbers])
+    size = size * 8 // bits
+    middle = 0 if zero_points else 1 << (bits - 1)
+    levels = row.real(row.looked_up(numbers), np.uint8(middle if bits == 8 else 0))
+    if bits == 4:
+        levels = row.shaped(row.halves(levels, (blocks, size // 2)), blocks, size)
+        levels = levels if zero_points else row.emit("Sub", levels, row.constant(np.float32(middle)))
+    if zero_points:
+        places = row.looked_up(zero_points[0])
+        if bits == 8:
+            places = row.real(row.shaped(places, blocks, 1), np.uint8(0))
+        else:
+            count = shape(weights[zero_points[0]])[1]
+            places = row.shaped(row.halves(row.real(places, np.uint8(0)), (count,)), 2 * count)
+            places = row.shaped(row.first(places, blocks, 2 * count), blocks, 1)
+        levels = row.emit("Sub", levels, places)
+    scaled = row.emit("Mul", levels, row.shaped(row.looked_up(scales), blocks, 1))
+    row.finish(row.first(row.shaped(scaled, blocks * size), row.width, blocks * size))
+
+
+def row_of_columns(model: onnx.ModelProto, parts: Sequence[str], weights: Mapping[str, Weight]) -> None:
+    """Look tokens up in what a MatMulInteger of the head reads.
+
+    Args:
+        parts: names in `weights`: numbers (width, vocabulary) int8 around 0, and each column's scale (vocabulary).
+    """
+    numbers, scales = parts
+    row = _Row(model, weights)
+    levels = row.emit("Transpose", row.looked_up(numbers, axis=1), perm=[*range(1, row.axes + 1), 0])
+    row.finish(row.emit("Mul", row.real(levels, np.int8(0)), row.shaped(row.looked_up(scales), 1)))
+
+
+class _Row:
+    """The nodes that take the place of the one that looks tokens up."""
+
+    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+        self.model, self.weights, self.gather = model, weights, table_of(model)
+        self.kept = initializers(model)
+        self.width = self.kept[self.gather.input[0]].dims[1]
+        ids = next(value for value in model.graph.input if value.name == self.gather.input[1])
+        self.axes = len(ids.type.tensor_type.shape.dim)  # of the tokens: (B), or (B, N)
+        self.nodes: list[onnx.NodeProto] = []
+
+    def emit(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """The name of what a new node makes."""
+        name = f"{self.gather.output[0]}.row{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
+        return name
+
+    def constant(self, numbers: np.ndarray | np.generic) -> str:
+        name = f"{self.gather.output[0]}.row{len(self.nodes)}.{len(self.kept)}"
+        self.kept[name] = numpy_helper.from_array(np.asarray(numbers), name)
+        return name
+
+    def looked_up(self, name: str, axis: int = 0) -> str:
+        self.kept[name] = refer(name, self.weights[name])
+        return self.emit("Gather", name, self.gather.input[1], axis=axis)
+
+    def real(self, x: str, middle: np.generic) -> str:
+        """Integers less `middle`, which is of their kind, as float32: the cast that every provider has.
+
+        What follows computes: ONNX Runtime 1.31 moves the node behind a change of shape, and gets the kind wrong.
+        """
+        return self.emit("DequantizeLinear", x, self.constant(np.float32(1)), self.constant(middle))
+
+    def shaped(self, x: str, *sizes: int) -> str:
+        """x of other axes behind those of the tokens."""
+        return self.emit("Reshape", x, self.constant(np.array([0] * self.axes + [*sizes], np.int64)))
+
+    def halves(self, x: str, sizes: tuple[int, ...]) -> str:
+        """Bytes, of those sizes behind the tokens' axes, as two numbers of four bits each, the lower half first."""
+        high = self.emit("Floor", self.emit("Mul", x, self.constant(np.float32(1 / 16))))
+        low = self.emit("Sub", x, self.emit("Mul", high, self.constant(np.float32(16))))
+        return self.emit("Concat", self.shaped(low, *sizes, 1), self.shaped(high, *sizes, 1), axis=-1)
+
+    def first(self, x: str, count: int, there: int) -> str:
+        """The first `count` of the last axis, which has `there`."""
+        if count == there:
+            return x
+        ends = [self.constant(np.array([n], np.int64)) for n in (0, count, -1)]
+        return self.emit("Slice", x, *ends)
+
+    def finish(self, x: str) -> None:
+        self.nodes[-1].output[0] = self.gather.output[0]
+        assert self.nodes[-1].name == x
+        replace_node(self.model, self.gather, self.nodes, self.kept)
