@@ -47,6 +47,7 @@ ROOMS = {
     "providers": Room(
         {PIPELINE, "config", "model", "checkpoints", "graph", "training", "quantizers", "proof", "providers"}, HEAVY
     ),
+    "golden": Room({PIPELINE, "config", "model", "checkpoints", "graph", "proof", "golden"}, {"torch"}),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
 # what every room may import
@@ -143,6 +144,7 @@ FORBIDDEN = [
     (PIPELINE, "export.py", "from t2r_export.cli import output"),
     (PIPELINE, "export.py", "import click"),
     ("providers", "x.py", "from t2r_export.cli import output"),
+    ("golden", "x.py", "from t2r_export.providers.bench import x"),
     ("cli", "x.py", "import torch"),
 ]
 

@@ -13,6 +13,7 @@ what it refers to until the new one takes its place, whenever the program is sto
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +88,9 @@ def _write_onnx(
         files.append(data)
     for (role, graph), initializers in zip(bundle.companions.items(), outside[1:], strict=True):
         message = _message(graph, {**signature.companion(role).to_metadata(), **bundle.notes}, initializers)
-        content = message.SerializeToString(deterministic=True)
+        made = io.BytesIO()
+        _write_inline(made, message, [], weights)
+        content = made.getvalue()
         file = out.with_name(f"{out.name}.{hashlib.sha256(content).hexdigest()[:DIGEST]}.{role}.onnx")
         with replacing(file) as part:
             part.write_bytes(content)
@@ -203,7 +206,10 @@ def _sha256(pieces: Iterable[bytes | memoryview]) -> bytes:
 def _write_inline(
     file: BinaryIO, message: onnx.ModelProto, initializers: Iterable[TensorProto], weights: Mapping[str, Weight]
 ) -> None:
-    """Write `message`, and behind its graph the initializers, with their numbers inside, one at a time."""
+    """Write `message`, and behind its graph the initializers, with their numbers inside, one at a time.
+
+    The graph stands last, so that a program can read the metadata without a parser of ONNX: runtimes/CONTRACT.md.
+    """
     graph = message.graph.SerializeToString()
     message.ClearField("graph")
     heads, total = [], len(graph)

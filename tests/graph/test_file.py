@@ -110,6 +110,44 @@ def test_inline_is_what_onnx_would_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("external_bytes", [1, graph_file.EXTERNAL_BYTES])
+def test_metadata_stand_before_the_graph(external_bytes: int, tmp_path: Path) -> None:
+    """In every file: a runtime reads them without a parser of ONNX."""
+    _, report = small.graph(tmp_path / "g.onnx", "window", prefill=True, generate=True)
+    graphs = [path for path in report.files if path.suffix == ".onnx"]
+    assert len(graphs) == 3
+    graphs += write_graph(weights(), tmp_path / "w.onnx", external_bytes)[:1]
+    for path in graphs:
+        fields = field_numbers(path.read_bytes())
+        assert fields[-1] == 7
+        assert fields.count(7) == 1
+        assert fields.count(14) == len(onnx.load(path, load_external_data=False).metadata_props) > 10
+
+
+def field_numbers(content: bytes) -> list[int]:
+    """Of the fields of a protobuf message, in their order."""
+
+    def varint() -> int:
+        nonlocal at
+        number = shift = 0
+        while True:
+            byte, at = content[at], at + 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+
+    at, fields = 0, []
+    while at < len(content):
+        tag = varint()
+        fields.append(tag >> 3)
+        assert tag & 7 in (0, 2)
+        length = varint()
+        at += length if tag & 7 == 2 else 0
+    assert at == len(content)
+    return fields
+
+
+@pytest.mark.parametrize("external_bytes", [1, graph_file.EXTERNAL_BYTES])
 def test_parts_are_stored_as_one(external_bytes: int, tmp_path: Path) -> None:
     whole = weights()
     stacked = {"first": (whole["first"][:1], whole["first"][1:].T.contiguous().T), "second": whole["second"]}

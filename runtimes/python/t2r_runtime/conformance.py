@@ -1,0 +1,141 @@
+"""What a runtime must compute, tried: python -m t2r_runtime.conformance models/tiny
+
+A line a case, then `N passed, N failed`; the exit code is 1 if any failed. runtimes/CONTRACT.md, "Conformance", says
+what is in each kind of case. This program is the example for those of other languages.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.decoder import Decoder
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.sampling import Sampling
+
+Case = Mapping[str, Any]  # what is in a case's file
+Array = NDArray[Any]
+OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "seed", "stop_tokens")
+
+
+class Wrong(Exception):
+    """What was computed is not what it must be."""
+
+
+def main(folder: str) -> int:
+    """Try all cases of a folder, print a line for each, and give the exit code.
+
+    Raises:
+        UserError: no index there, or one of another form.
+    """
+    passed, failed = 0, 0
+    for name, kind, file in _cases(Path(folder)):
+        try:
+            if kind not in KINDS:
+                raise Wrong(f"an unknown kind of case, {kind}")
+            KINDS[kind](json.loads((Path(folder) / file).read_text(encoding="utf-8")), Path(folder))
+        except (Wrong, UserError, OSError, ValueError, LookupError, TypeError) as error:
+            print(f"FAILED {name}: {printable(error)}")
+            failed += 1
+        else:
+            print(f"ok {name}")
+            passed += 1
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def _cases(folder: Path) -> list[tuple[str, str, str]]:
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        return [(case["case"], case["kind"], case["file"]) for case in index["cases"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"golden files in {folder}", printable(error), "name the folder models/tiny") from error
+
+
+def array(entry: Mapping[str, Any]) -> Array:
+    """An array of the golden files."""
+    return np.array(entry["data"]).reshape(entry["shape"])
+
+
+def _trace(case: Case, folder: Path) -> None:
+    decoder = Decoder(folder / case["graph"], threads=1)
+    ids, logits = array(case["ids"]), array(case["logits"])
+    for length in ((1,) * ids.shape[1], case.get("cuts", ())):
+        if length:
+            _set(decoder, case["start"])
+            end = 0
+            for tokens in length:
+                end += tokens
+                _near(decoder.prefill(ids[:, end - tokens : end]), logits[:, end - 1], case, f"logits after {end}")
+            _states(decoder, case)
+    if "top" in case:
+        _top(decoder, case, ids)
+    if "greedy" in case:
+        decoder.reset(batch=1)
+        wanted = case["greedy"]["tokens"]
+        written = decoder.generate(case["greedy"]["prompt"], len(wanted), Sampling(temperature=0, stop_tokens=()))
+        _same(written, wanted, "greedy tokens")
+
+
+def _top(decoder: Decoder, case: Case, ids: Array) -> None:
+    _set(decoder, case["start"])
+    for t, column in enumerate(ids.T):
+        logits, tokens = decoder.top_k(column[:, np.newaxis])
+        _near(logits, array(case["top"]["logits"])[:, t], case, f"top_logits after {t + 1}")
+        _same(tokens.tolist(), array(case["top"]["tokens"])[:, t].tolist(), f"top_tokens after {t + 1}")
+
+
+def _sampling(case: Case, folder: Path) -> None:
+    decoder = Decoder(folder / case["graph"], threads=1)
+    for n, text in enumerate(case["texts"]):
+        sampling = Sampling(**{key: text["options"][key] for key in OPTIONS if key in text["options"]})
+        for callback in (None, lambda token: None):
+            decoder.reset(batch=1)
+            written = decoder.generate(text["prompt"], text["max_tokens"], sampling, callback)
+            _same(written, text["tokens"], f"tokens of text {n} {'alone' if callback is None else 'with a callback'}")
+            _same(decoder.position, len(text["prompt"]) + len(written) - 1, f"tokens read of text {n}")
+
+
+def _set(decoder: Decoder, states: Mapping[str, Any]) -> None:
+    dtypes = {spec.name: spec.dtype for spec in decoder.signature.states}
+    decoder.set_state({name: array(value).astype(dtypes.get(name, "float32")) for name, value in states.items()})
+
+
+def _states(decoder: Decoder, case: Case) -> None:
+    found, bound = decoder.state(), case["tolerance"]["state_relative_to_its_largest"]
+    _same(sorted(found), sorted(case["end"]), "names of states")
+    for name, value in found.items():
+        wanted = array(case["end"][name])
+        _same(list(value.shape), list(wanted.shape), f"shape of {name}")
+        error = float(np.abs(value - wanted).max())
+        if not error <= bound * float(np.abs(wanted).max()):
+            raise Wrong(f"{name} is off by {error:.3g} at the end")
+
+
+def _near(received: Array, wanted: Array, case: Case, what: str) -> None:
+    error = float(np.abs(received - wanted).max())
+    if not error <= case["tolerance"]["logits_absolute"]:
+        raise Wrong(f"{what} are off by {error:.3g}")
+
+
+def _same(received: object, wanted: object, what: str) -> None:
+    if received != wanted:
+        raise Wrong(f"{what} are {printable(received, 100)} instead of {printable(wanted, 100)}")
+
+
+KINDS: dict[str, Callable[[Case, Path], None]] = {"trace": _trace, "sampling": _sampling}
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m t2r_runtime.conformance FOLDER")
+    try:
+        sys.exit(main(sys.argv[1]))
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,154 @@
+"""The golden models: one for each thing that a runtime can get wrong, of seeded weights and sizes that all differ.
+
+Weights are multiples of 1/256, which makes the folded weights exact and the files the same wherever they are made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.export import export
+from t2r_export.model.transformer import Transformer
+from t2r_export.quantize import export_quantized
+
+GRID = 256
+CLAMP = Guard("clamp", 1e-2)
+
+_TINY = ModelConfig(
+    vocab_size=17,
+    width=8,
+    ffn_size=11,
+    layers=(
+        LinearConfig(feature_size=5, guard=CLAMP),
+        LinearConfig(feature_size=5, query_scale=0.5, guard=Guard("add", 2**-8)),
+        LinearConfig(feature_size=5, guard=CLAMP),
+    ),
+    position="sinusoidal",
+    bos_token=1,
+    eos_tokens=(2,),
+    attention=AttentionConfig(heads=6, kv_heads=3, head_size=4),
+)
+_LLAMA = dataclasses.replace(
+    _TINY.with_attention(qkv_bias=False, output_bias=False, rotary=RotaryConfig()),
+    position="none",
+    norm="rms",
+    activation="silu",
+    gated_ffn=True,
+    tied_head=False,
+    ffn_bias=False,
+)
+_PLAIN = dataclasses.replace(_TINY, position="none", tied_head=False)
+_WIDE = dataclasses.replace(_PLAIN, width=32, layers=_PLAIN.layers[:2])  # a block of w4 has 16 weights
+_WINDOW = WindowConfig(window=3, sinks=2)
+
+
+@dataclass(frozen=True)
+class GoldenModel:
+    """A model, how it is exported, and what a greedy text of it begins with, if any; chosen for its many tokens."""
+
+    config: ModelConfig
+    prompt: tuple[int, ...] | None
+    options: ExportConfig = ExportConfig()
+    quantized: QuantizeConfig | None = None
+
+
+MODELS = {
+    # states of constant size alone: three folded layers and the position
+    "tiny": GoldenModel(_TINY, (1, 3, 14)),
+    # one layer unfolded for its rotary positions, one with a cache that grows, one folded
+    "tiny-hybrid": GoldenModel(
+        dataclasses.replace(
+            _LLAMA,
+            layers=(
+                LinearConfig(feature_size=5, guard=CLAMP),
+                SoftmaxConfig(),
+                LinearConfig(feature_size=5, positions="drop", guard=Guard("add", 2**-8)),
+            ),
+        ),
+        (1, 7, 0),
+    ),
+    # a ring buffer, and tokens that never leave it
+    "window": GoldenModel(
+        dataclasses.replace(_LLAMA, layers=(_WINDOW, LinearConfig(feature_size=5, guard=CLAMP))), (1, 14, 3)
+    ),
+    # states that forget, by the token and by the head
+    "gated": GoldenModel(
+        dataclasses.replace(
+            _PLAIN,
+            layers=(
+                LinearConfig(feature_size=5, update_rule="gated", gate="data", guard=CLAMP),
+                LinearConfig(feature_size=5, update_rule="gated", gate="fixed", moving_average=True, guard=CLAMP),
+            ),
+        ),
+        (1, 4, 8),
+    ),
+    # the states of all layers in one
+    "packed": GoldenModel(_PLAIN, (1, 15, 0), ExportConfig(state_layout="packed")),
+    # the largest logits beside all of them
+    "top3": GoldenModel(_PLAIN, (1, 11, 15), ExportConfig(top_k=3)),
+    # a companion that reads many tokens at once, beside states that grow and others
+    "prefill": GoldenModel(
+        dataclasses.replace(
+            _LLAMA, tied_head=True, layers=(LinearConfig(feature_size=5, guard=CLAMP), SoftmaxConfig(), _WINDOW)
+        ),
+        (1, 11, 15),
+        ExportConfig(prefill=True),
+    ),
+    # one that generates by itself
+    "loop": GoldenModel(
+        dataclasses.replace(_LLAMA, tied_head=True, layers=(LinearConfig(feature_size=5, guard=CLAMP), _WINDOW)),
+        (1, 14, 3),
+        ExportConfig(generate=True),
+    ),
+    "int8": GoldenModel(_WIDE, (1, 0, 5), quantized=QuantizeConfig(scheme="int8")),
+    "w8": GoldenModel(_WIDE, (1, 9, 4), quantized=QuantizeConfig(scheme="w8", block_size=16, accuracy_level=1)),
+    "w4": GoldenModel(_WIDE, (1, 2, 7), quantized=QuantizeConfig(scheme="w4", block_size=16, accuracy_level=1)),
+    # positions that end, and a batch that cannot be chosen
+    "ends": GoldenModel(
+        dataclasses.replace(_TINY, position="learned", max_positions=40, layers=_TINY.layers[:1]),
+        None,
+        ExportConfig(batch=2),
+    ),
+}
+SEEDS = {"gated": "gated b", "top3": "top3 a", "int8": "int8 a", "w8": "w8 a", "w4": "w4 a"}  # where it is not the name
+
+
+def checkpoint(name: str) -> Checkpoint:
+    """The golden model `name` with its seeded weights."""
+    return seeded(SEEDS.get(name, name), MODELS[name].config)
+
+
+def seeded(name: str, config: ModelConfig, tokenizer: str | None = None) -> Checkpoint:
+    """A model of random weights, the same for the same name."""
+    model = Transformer(config).eval()
+    random = np.random.default_rng(list(name.encode()))
+    digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode())
+    for key, weight in model.named_parameters():
+        scale = "norm" in key and key.endswith("weight")
+        values = scale + random.integers(-GRID // 2, GRID // 2 + 1, tuple(weight.shape)) / GRID
+        weight.data = torch.from_numpy(values.astype(np.float32))
+        digest.update(weight.data.numpy().tobytes())
+    return Checkpoint(config, model, tokenizer, {}, digest.hexdigest())
+
+
+def write_graph(name: str, folder: Path) -> Path:
+    """Write the graph of the golden model `name`, and what lies beside it."""
+    golden, path = MODELS[name], folder / f"{name}.onnx"
+    if golden.quantized is None:
+        export(checkpoint(name), path, golden.options)
+    else:
+        export_quantized(checkpoint(name), path, golden.options, golden.quantized)
+    return path

@@ -1,0 +1,122 @@
+"""The conformance program passes on models/tiny, and sees what is wrong with a runtime or a graph."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from t2r_runtime import conformance, sampling
+from t2r_runtime.errors import UserError
+
+TINY = Path(__file__).parents[2] / "models" / "tiny"
+Run = Callable[[], dict[str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TINY, tmp_path / "tiny"))
+
+
+@pytest.fixture
+def failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the program on the copy; the cases that failed, and why."""
+
+    def run() -> dict[str, str]:
+        code = conformance.main(str(folder))
+        *lines, last = capsys.readouterr().out.splitlines()
+        failed = dict(line.removeprefix("FAILED ").split(": ", 1) for line in lines if line.startswith("FAILED "))
+        assert all(line.startswith(("ok ", "FAILED ")) for line in lines)
+        assert last == f"{len(lines) - len(failed)} passed, {len(failed)} failed"
+        assert code == (1 if failed else 0)
+        return failed
+
+    return run
+
+
+def only(folder: Path, *cases: str) -> None:
+    """Leave no other cases in the index."""
+    index = json.loads((folder / "index.json").read_text())
+    index["cases"] = [case for case in index["cases"] if case["case"] in cases]
+    assert len(index["cases"]) == len(cases)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def test_the_python_runtime_passes(failures: Run) -> None:
+    assert failures() == {}
+
+
+def test_two_states_crossed(folder: Path, failures: Run) -> None:
+    only(folder, "tiny", "window")
+    model = onnx.load(folder / "tiny.onnx")
+    swap = {"present_S.0": "present_S.1", "present_S.1": "present_S.0"}
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [swap.get(name, name) for name in names]
+    onnx.save(model, folder / "tiny.onnx")
+    failed = failures()
+    assert failed.keys() == {"tiny"}
+    assert "are off by" in failed["tiny"]
+
+
+def test_a_sampler_off_by_one_draw(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(folder, "tiny", "sampling-tiny", "sampling-top3")
+    right = sampling.gumbel
+    monkeypatch.setattr(sampling, "gumbel", lambda seed, draw, tokens: right(seed, draw + 1, tokens))
+    assert failures().keys() == {"sampling-tiny", "sampling-top3"}
+
+
+FAULTS: dict[str, Callable[[Any], None]] = {
+    "a logit": lambda t: nudge(t["logits"], 2e-4),
+    "a state at the start": lambda t: nudge(t["start"]["S.0"], 0.1),
+    "a position": lambda t: nudge(t["start"]["position"], 1),
+    "a state at the end": lambda t: nudge(t["end"]["z.2"], 1e-2),
+    "a token": lambda t: t["ids"]["data"].reverse(),
+    "a greedy token": lambda t: t["greedy"]["tokens"].reverse(),
+}
+
+
+def nudge(entry: dict[str, Any], change: float) -> None:
+    entry["data"][0] += change
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_trace_is_seen(name: str, fault: str, folder: Path, failures: Run) -> None:
+    only(folder, name)
+    trace = json.loads((folder / f"{name}.json").read_text())
+    FAULTS[fault](trace)
+    (folder / f"{name}.json").write_text(json.dumps(trace))
+    assert failures().keys() == {name}
+
+
+def test_numbers_that_are_none(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(folder, "tiny")
+    right = conformance.Decoder.prefill
+    monkeypatch.setattr(conformance.Decoder, "prefill", lambda self, ids: right(self, ids) * np.nan)
+    assert failures().keys() == {"tiny"}
+
+
+@pytest.mark.parametrize("fault", ["another kind", "no file", "no key"])
+def test_a_case_that_cannot_be_tried_has_failed(fault: str, folder: Path, failures: Run) -> None:
+    only(folder, "tiny", "window")
+    index = json.loads((folder / "index.json").read_text())
+    if fault == "another kind":
+        index["cases"][1]["kind"] = "dream"
+    elif fault == "no file":
+        (folder / "window.json").unlink()
+    else:
+        (folder / "window.json").write_text('{"graph": "window.onnx"}')
+    (folder / "index.json").write_text(json.dumps(index))
+    assert failures().keys() == {"window"}
+
+
+def test_no_golden_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="golden files in"):
+        conformance.main(str(tmp_path))

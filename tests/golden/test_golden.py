@@ -1,0 +1,138 @@
+"""models/tiny is what its command makes, no case in it is trivial, and what is in it is what the models compute."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from t2r_export.golden import choices, files
+from t2r_export.golden.models import MODELS, checkpoint
+from t2r_export.golden.traces import BATCH, QUANTIZED, STEPS
+from t2r_export.verify import verify
+from t2r_runtime import Sampler, Sampling
+from t2r_runtime.signature import Signature
+
+TINY = Path(__file__).parents[2] / "models" / "tiny"
+MOST = 1_500_000  # bytes
+Case = dict[str, Any]
+HASH = re.compile(r"\.[0-9a-f]{12}\.")
+
+
+def cases(kind: str) -> dict[str, Case]:
+    index = json.loads((TINY / files.INDEX).read_text())
+    return {c["case"]: json.loads((TINY / c["file"]).read_text()) for c in index["cases"] if c["kind"] == kind}
+
+
+def array(entry: dict[str, Any]) -> np.ndarray:
+    return np.array(entry["data"]).reshape(entry["shape"])
+
+
+def assert_close(received: Any, expected: Any, bound: float, path: str = "case") -> None:
+    """The same structure and texts, integers equal, others within `bound`."""
+    if isinstance(expected, dict):
+        assert received.keys() == expected.keys(), path
+        for key, value in expected.items():
+            assert_close(received[key], value, bound, f"{path}.{key}")
+    elif isinstance(expected, list) and any(isinstance(x, float) for x in expected):
+        np.testing.assert_allclose(received, expected, rtol=bound, atol=bound, err_msg=path)
+    else:
+        assert received == expected, path
+
+
+def without_version(path: Path) -> onnx.ModelProto:
+    """A graph but for the version of the program that wrote it, and for what is named by a hash of it."""
+    model = onnx.load(path)
+    model.producer_version = ""
+    metadata = {p.key: HASH.sub(".", p.value) for p in model.metadata_props if p.key != "t2r.producer"}
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, metadata)
+    return model
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    files.write(folder)
+    return folder
+
+
+def test_made_again_it_is_the_same(again: Path) -> None:
+    """All files, but that what ONNX Runtime computed in whole numbers is another machine's too within its tolerance."""
+    made = {HASH.sub(".", path.name): path for path in again.iterdir()}
+    there = {HASH.sub(".", path.name): path for path in TINY.iterdir() if path.name != "README.md"}
+    assert made.keys() == there.keys()
+    for name, path in made.items():
+        if path.suffix == ".onnx" and path.parent == again:
+            assert without_version(path) == without_version(there[name]), name
+        elif path.suffix == ".json":
+            bound = QUANTIZED["int8"].logits if path.stem == "int8" else 1e-5
+            assert_close(json.loads(path.read_text()), json.loads(there[name].read_text()), bound, name)
+        else:
+            assert path.read_bytes() == there[name].read_bytes(), name
+
+
+def test_it_is_small() -> None:
+    assert sum(path.stat().st_size for path in TINY.rglob("*") if path.is_file()) <= MOST
+
+
+def signature(name: str) -> Signature:
+    return Signature.from_metadata({p.key: p.value for p in onnx.load(TINY / f"{name}.onnx").metadata_props})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_trace_is_not_trivial(name: str) -> None:
+    trace = cases("trace")[name]
+    assert array(trace["logits"]).shape == (BATCH, STEPS, 17)
+    assert all((array(value) != 0).all() for value in trace["start"].values())
+    positions = trace["start"].get("position", {"data": range(BATCH)})["data"]
+    assert len(set(positions)) == BATCH
+    assert len(set(trace.get("greedy", {"tokens": range(3)})["tokens"])) >= 3
+
+
+def test_every_kind_of_graph_is_there() -> None:
+    made = {name: signature(name) for name in MODELS}
+    assert any(s.grows for s in made["tiny-hybrid"].states)
+    assert {layer["fold"].split(":")[0] for layer in made["tiny-hybrid"].layers} == {"folded", "not folded"}
+    assert {layer["mixer"]["kind"] for layer in made["window"].layers} == {"window", "linear"}
+    assert all(layer["mixer"]["update_rule"] == "gated" for layer in made["gated"].layers)
+    assert made["packed"].state_layout == "packed"
+    assert made["top3"].top_k == 3
+    assert set(made["prefill"].graphs) == {"prefill"}
+    assert set(made["loop"].graphs) == {"generate"}
+    assert {made[name].quantization for name in ("int8", "w8", "w4")} == {"int8", "w8", "w4"}
+    assert made["ends"].batch == BATCH
+    assert made["ends"].reach == 40
+
+
+@pytest.mark.parametrize("name", [name for name, golden in MODELS.items() if golden.quantized is None])
+def test_the_graph_is_the_model(name: str) -> None:
+    proof = verify(checkpoint(name), TINY / f"{name}.onnx", steps=32)
+    assert proof.passed, proof
+    assert proof.same_checkpoint
+
+
+def test_the_sampled_texts_are_of_every_option() -> None:
+    texts = [text for case in cases("sampling").values() for text in case["texts"]]
+    given = {key for text in texts for key in text["options"]}
+    assert given == {*choices.OPTIONS[9], *choices.OPTIONS[13], *choices.OPTIONS[16], "seed"}
+    assert max(text["options"]["seed"] for text in texts) >= choices.WORD
+    assert sum(text["tokens"][-1] == 2 for text in texts) >= 3, "ends by a stop token"
+
+
+def test_the_rules_written_out_are_the_sampler() -> None:
+    """Logits without any relation to a model, and a text that penalties look back on."""
+    random = np.random.default_rng(3)
+    for options in (o for o in choices.OPTIONS * 20):
+        logits, text = random.normal(0, 2, 23), random.integers(0, 23, 9)
+        rules = {key: value for key, value in options.items() if key != "stop_tokens"}
+        seed = int(random.integers(0, 1 << 62))
+        sampler = Sampler(Sampling(**rules, seed=seed))
+        sampler.draws = draw = int(random.integers(0, 1000))
+        wanted, margin = choices.choose(logits.tolist(), text.tolist(), draw, **rules, seed=seed)
+        assert sampler.pick(logits, text=text) == wanted or margin < 1e-9
