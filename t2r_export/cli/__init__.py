@@ -31,6 +31,7 @@ VERBS = {  # verb: (module, help in one line)
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
     "compile": ("t2r_export.cli.compile", "Compile a graph for an accelerator ahead of time."),
+    "pack": ("t2r_export.cli.pack", "Copy a graph to a folder for a web server, with a page that runs it."),
     "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),
     "parity-matrix": (
         "t2r_export.cli.parity_matrix",

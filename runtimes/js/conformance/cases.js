@@ -1,0 +1,206 @@
+/** What a runtime must compute, case by case: CONTRACT.md, "Conformance". The same file runs in Node and in a browser. */
+
+import { Decoder, T2RError } from "../src/index.js";
+
+const KINDS = { trace, sampling, batch, snapshot, tokenizer, stream, bad };
+const ROUNDING = 1e-9; // of the nine digits of golden numbers
+
+/**
+ * @param {{json: Function, bytes: Function, source: Function}} folder a file's JSON, its bytes, and what opens a graph
+ * @param {object} options of Decoder.open
+ * @param {(line: string) => void} print
+ * @returns {Promise<number>} how many failed
+ */
+export async function conform(folder, options, print) {
+  const { cases } = await folder.json("index.json");
+  let failed = 0;
+  for (const { case: name, kind, file } of cases) {
+    try {
+      if (!Object.hasOwn(KINDS, kind)) throw new Error(`a kind of case that is not known, ${kind}`);
+      await KINDS[kind](await folder.json(file), folder, options);
+      print(`ok ${name}`);
+    } catch (error) {
+      failed++;
+      print(`FAILED ${name}: ${error.message}`);
+    }
+  }
+  print(`${cases.length - failed} passed, ${failed} failed`);
+  return failed;
+}
+
+async function opened(name, folder, options, work) {
+  const decoder = await Decoder.open(await folder.source(name), options);
+  try {
+    return await work(decoder);
+  } finally {
+    await decoder.close();
+  }
+}
+
+async function trace(golden, folder, options) {
+  await opened(golden.graph, folder, options, async (decoder) => {
+    const [rows, length] = golden.ids.shape, vocabulary = golden.logits.shape[2];
+    const column = (t) => Array.from({ length: rows }, (_, row) => golden.ids.data[row * length + t]);
+    const at = ({ shape, data }, t) => {
+      const size = shape[2];
+      return Array.from({ length: rows }, (_, row) => data.slice((row * length + t) * size, (row * length + t + 1) * size)).flat();
+    };
+    const { logits_absolute: bound } = golden.tolerance;
+    const compare = (found, t) => within(found, at(golden.logits, t), bound, `logits after token ${t} of ${vocabulary}`);
+    await decoder.setState(given(decoder, golden.start));
+    for (let t = 0; t < length; t++) compare(await decoder.step(column(t)), t);
+    await compareEnd(decoder, golden);
+    if (golden.top) {
+      await decoder.setState(given(decoder, golden.start));
+      for (let t = 0; t < length; t++) {
+        const { logits, tokens } = await decoder.topK(column(t).map((id) => [id]));
+        within(logits, at(golden.top.logits, t), bound, `largest logits after token ${t}`);
+        same([...tokens], at(golden.top.tokens, t), `largest tokens after token ${t}`);
+      }
+    }
+    if (golden.cuts) {
+      await decoder.setState(given(decoder, golden.start));
+      let read = 0;
+      for (const cut of golden.cuts) {
+        const part = Array.from({ length: rows }, (_, row) => golden.ids.data.slice(row * length + read, row * length + read + cut));
+        read += cut;
+        compare(await decoder.prefill(part), read - 1);
+      }
+      await compareEnd(decoder, golden);
+    }
+    if (golden.greedy) {
+      await decoder.reset(1);
+      const { prompt, tokens } = golden.greedy;
+      const found = await decoder.generate(prompt, tokens.length, { temperature: 0, stop_tokens: [] });
+      same(found, tokens, "greedy tokens");
+    }
+  });
+}
+
+async function compareEnd(decoder, golden) {
+  const states = await decoder.state();
+  for (const [name, { data }] of Object.entries(golden.end)) {
+    const most = Math.max(...data.map(Math.abs)) * golden.tolerance.state_relative_to_its_largest;
+    within(numbers(states.get(name)), data, most, `state ${name} at the end`);
+  }
+}
+
+async function sampling(golden, folder, options) {
+  await opened(golden.graph, folder, options, async (decoder) => {
+    for (const [n, { prompt, max_tokens, options: rules = {}, tokens }] of golden.texts.entries()) {
+      for (const callback of [null, () => true]) {
+        await decoder.reset(1);
+        same(await decoder.generate(prompt, max_tokens, rules, callback), tokens, `text ${n}`);
+      }
+    }
+  });
+}
+
+async function batch(golden, folder, options) {
+  await opened(golden.graph, folder, options, async (decoder) => {
+    for (const [n, operation] of golden.operations.entries()) {
+      if ("reset" in operation) await decoder.reset(operation.reset);
+      else if ("reorder" in operation) await decoder.reorder(operation.reorder);
+      else {
+        const found = await decoder.step(operation.step);
+        within(found, operation.logits.data, golden.tolerance.logits_absolute, `logits of operation ${n}`);
+      }
+    }
+    await compareEnd(decoder, golden);
+  });
+}
+
+async function snapshot(golden, folder, options) {
+  await opened(golden.graph, folder, options, async (decoder) => {
+    const bytes = await folder.bytes(golden.snapshot);
+    same([await decoder.loadState(bytes)], [golden.token ?? null], "token");
+    same([decoder.position], [golden.position], "position");
+    const states = await decoder.state();
+    for (const [name, { data }] of Object.entries(golden.states)) same([...numbers(states.get(name))], data, `state ${name}`);
+    same([...(await decoder.saveState(golden.token ?? null))], [...bytes], "saved bytes");
+    const [rows, length] = golden.ids.shape, size = golden.logits.shape[2];
+    for (let t = 0; t < length; t++) {
+      const found = await decoder.step(Array.from({ length: rows }, (_, row) => golden.ids.data[row * length + t]));
+      const wanted = Array.from({ length: rows }, (_, row) =>
+        golden.logits.data.slice((row * length + t) * size, (row * length + t + 1) * size)).flat();
+      within(found, wanted, golden.tolerance.logits_absolute, `logits after token ${t}`);
+    }
+  });
+}
+
+async function tokenizer(golden, folder, options) {
+  await opened(golden.graph, folder, options, async (decoder) => {
+    const made = decoder.tokenizer();
+    for (const [n, [text, tokens, decoded]] of golden.texts.entries()) {
+      same(made.encode(text), tokens, `tokens of text ${n} ${JSON.stringify(text).slice(0, 60)}`);
+      same([made.decode(tokens)], [decoded], `text ${n} decoded`);
+    }
+  });
+}
+
+async function stream(golden, folder, options) {
+  await opened(golden.graph, folder, options, async (decoder) => {
+    const made = decoder.tokenizer();
+    for (const [n, { prompt, tokens, pieces, end }] of golden.texts.entries()) {
+      const text = made.stream(prompt);
+      same(tokens.map((token) => text.feed(token)), pieces, `pieces of text ${n}`);
+      same([text.end()], [end], `end of text ${n}`);
+    }
+  });
+}
+
+const CALLS = {
+  open: async (file, _, folder, options) => opened(file, folder, options, () => {}),
+  tokenizer: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.tokenizer()),
+  snapshot: async (file, graph, folder, options) =>
+    opened(graph, folder, options, async (decoder) => decoder.loadState(await folder.bytes(file))),
+  generate: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.generate([0], 1)),
+};
+
+async function bad(golden, folder, options) {
+  const wrong = [];
+  for (const { file, call, kind, graph } of golden.files) {
+    try {
+      await CALLS[call](file, graph, folder, options);
+      wrong.push(`${file} is taken`);
+    } catch (error) {
+      if (!(error instanceof T2RError)) wrong.push(`${file}: ${error}`);
+      else if (error.kind !== kind) wrong.push(`${file} is ${error.kind} for ${kind} (${error.message})`);
+      else if (/\n/.test(error.message)) wrong.push(`${file}: a message of two lines`);
+    }
+  }
+  if (wrong.length) throw new Error(wrong.join("; "));
+}
+
+const ARRAYS = { float32: Float32Array, int32: Int32Array, int64: BigInt64Array };
+
+/** Golden arrays as states. */
+function given(decoder, arrays) {
+  return Object.fromEntries(decoder.signature.states.map(({ name, dtype }) => {
+    const { shape, data } = arrays[name];
+    const bytes = new Uint8Array(ARRAYS[dtype].from(dtype === "int64" ? data.map(BigInt) : data).buffer);
+    return [name, { dtype, dims: shape, bytes }];
+  }));
+}
+
+function numbers({ dtype, bytes }) {
+  return Array.from(new ARRAYS[dtype](bytes.slice().buffer), Number);
+}
+
+function within(found, wanted, most, what) {
+  if (found.length !== wanted.length) throw new Error(`${what}: ${found.length} numbers for ${wanted.length}`);
+  let worst = 0;
+  for (let i = 0; i < wanted.length; i++) {
+    const error = Math.abs(found[i] - wanted[i]);
+    if (!(error <= worst)) worst = error;
+  }
+  if (!(worst <= most + ROUNDING)) throw new Error(`${what}: off by ${worst.toPrecision(3)} of ${most.toPrecision(3)}`);
+}
+
+function same(found, wanted, what) {
+  const place = wanted.findIndex((value, n) => value !== found[n]);
+  if (place >= 0 || found.length !== wanted.length) {
+    const at = place < 0 ? wanted.length : place;
+    throw new Error(`${what}: ${JSON.stringify(found[at])} for ${JSON.stringify(wanted[at])} at ${at}`);
+  }
+}

@@ -1,0 +1,301 @@
+/** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
+
+import { T2RError, isWhole, printable } from "./errors.js";
+import { Sampler, samplingOf } from "./sampler.js";
+import { beside, openGraph } from "./session.js";
+import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
+import { differs, requireBatch } from "./signature.js";
+import { States } from "./states.js";
+import { Tokenizer } from "./tokenizer.js";
+
+const ROWS = 512; // tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
+const HISTORY = 1 << 16; // tokens that penalties look back on
+
+export class Decoder {
+  #graph;
+  #prefill;
+  #states;
+  #positions = [0];
+  #history = [[]];
+  #inUse = false;
+  #closed = false;
+  #maxStateBytes;
+
+  constructor(graph, prefill, maxStateBytes) {
+    this.#graph = graph;
+    this.#prefill = prefill;
+    this.#maxStateBytes = maxStateBytes;
+    this.#states = new States(graph);
+    this.#start(this.signature.batch ?? 1);
+  }
+
+  /**
+   * Open a step graph, at the start of a text.
+   * @param {string | URL | {graph: string, files: Record<string, Uint8Array>}} source
+   * @param {import("./index.js").OpenOptions} options
+   * @throws {T2RError} file, graph, version, weights, metadata, interface, provider
+   */
+  static async open(source, options = {}) {
+    const graph = await openGraph(source, options);
+    const { signature } = graph;
+    if (signature.source_states) {
+      await graph.session.release();
+      throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "this runtime has no translators yet");
+    }
+    let prefill = null;
+    try {
+      const name = signature.graphs.prefill;
+      if (name !== undefined && options.prefill !== false) {
+        prefill = await openGraph(beside(graph, source, name), options, "prefill");
+        const key = differs(signature, prefill.signature, "prefill");
+        if (key) throw new T2RError("graph", `the prefill graph of ${graph.place.name || "this graph"}`, `another ${key}`, "copy all files together");
+      }
+      return new Decoder(graph, prefill, options.maxStateBytes);
+    } catch (error) {
+      await graph.session.release();
+      await prefill?.session.release();
+      throw error;
+    }
+  }
+
+  /** What the graph's metadata says. */
+  get signature() {
+    return this.#graph.signature;
+  }
+
+  /** Where it runs: cpu, wasm or webgpu. */
+  get provider() {
+    return this.#graph.provider;
+  }
+
+  /** Number of sequences decoded side by side. */
+  get batch() {
+    return this.#positions.length;
+  }
+
+  /** Number of tokens read since the start, by the furthest sequence. */
+  get position() {
+    return Math.max(...this.#positions);
+  }
+
+  /** Bytes of all states now. */
+  get stateBytes() {
+    return this.#states.bytes;
+  }
+
+  /** The tokenizer in the graph. @throws {T2RError} tokenizer: there is none, or it has a part that is not known here */
+  tokenizer() {
+    return Tokenizer.of(this.signature);
+  }
+
+  /** Go back to the start of a text, with so many sequences from now on. @throws {T2RError} batch */
+  async reset(batch = this.batch) {
+    return this.#alone(() => {
+      requireBatch(this.signature, batch, this.#maxStateBytes);
+      this.#start(batch);
+    });
+  }
+
+  /** Read one token of each sequence: a number, or (B,). The logits of what comes next, float32 (B · vocabulary). */
+  async step(ids) {
+    return this.#alone(() => this.#read(this.#rows(typeof ids === "number" ? [ids] : ids, true), "logits"));
+  }
+
+  /** Read a prompt (T,), or (B, T). The logits after its last token. @throws {T2RError} token, batch, position */
+  async prefill(ids) {
+    return this.#alone(() => this.#read(this.#rows(ids, false), "logits"));
+  }
+
+  /** Read ids as `prefill` does; the largest logits and their tokens, that the graph itself chose: (B · top_k) each. */
+  async topK(ids) {
+    return this.#alone(() => {
+      if (this.signature.top_k === null) {
+        throw new T2RError("interface", "a graph that chooses the largest logits", "one without", "export with --top-k");
+      }
+      return this.#read(this.#rows(ids, false), "top");
+    });
+  }
+
+  /** Copies of all states: name → {dtype, dims, bytes}. */
+  async state() {
+    return this.#alone(() => this.#states.fetch());
+  }
+
+  /** Go on from states of the same graph, after so many tokens. @throws {T2RError} snapshot */
+  async setState(states, position = 0) {
+    return this.#alone(() => this.#place(new Map(states instanceof Map ? states : Object.entries(states)), position));
+  }
+
+  /** The rows of the states in this order: dropped, repeated or moved. @throws {T2RError} batch */
+  async reorder(rows) {
+    return this.#alone(async () => {
+      const chosen = Array.from(rows ?? []);
+      requireBatch(this.signature, chosen.length, this.#maxStateBytes);
+      const wrong = chosen.find((row) => !isWhole(row, 0, this.batch - 1));
+      if (wrong !== undefined) throw batch(`rows in 0 … ${this.batch - 1}`, printable(wrong, 40));
+      await this.#states.reorder(chosen);
+      this.#positions = chosen.map((row) => this.#positions[row]);
+      this.#history = chosen.map((row) => [...this.#history[row]]);
+    });
+  }
+
+  /** The states as a snapshot's bytes; `token` is one that was chosen and not read. @throws {T2RError} snapshot */
+  async saveState(token = null) {
+    return this.#alone(async () => writeSnapshot(this.signature, await this.#states.fetch(), this.position, token));
+  }
+
+  /** Go on from a snapshot's bytes; gives its token, or null. @throws {T2RError} snapshot */
+  async loadState(bytes) {
+    return this.#alone(() => {
+      const { states, position, token } = readSnapshot(bytes, this.signature);
+      this.#place(states, position);
+      return token;
+    });
+  }
+
+  /**
+   * The tokens that follow a prompt, as they come; a loop may break off. Options are those of CONTRACT.md, "Generate".
+   * @throws {T2RError} sampling, batch, token, position: nothing has been read then
+   */
+  async *stream(prompt, maxTokens, options = {}) {
+    this.#enter();
+    try {
+      const { ids, sampler, stop } = this.#checked(prompt, maxTokens, options);
+      let next = [ids];
+      for (let left = maxTokens; ; ) {
+        const logits = await this.#read(next, "logits");
+        const token = sampler.pick(logits, sampler.looksBack ? this.#history[0] : []);
+        yield token;
+        if (--left === 0 || stop.has(token)) return;
+        next = [[token]];
+      }
+    } finally {
+      this.#inUse = false;
+    }
+  }
+
+  /**
+   * All of them. The last has been chosen and not read: the next call begins with it.
+   * @param callback called with each token; false ends the text
+   * @param {AbortSignal} signal ends the text within a token
+   */
+  async generate(prompt, maxTokens, options = {}, callback = null, signal = null) {
+    const tokens = [];
+    for await (const token of this.stream(prompt, maxTokens, options)) {
+      tokens.push(token);
+      if ((callback && (await callback(token)) === false) || signal?.aborted) break;
+    }
+    return tokens;
+  }
+
+  /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind graph. */
+  async close() {
+    if (this.#closed) return;
+    await this.#alone(async () => {
+      this.#states.dispose();
+      await this.#graph.session.release();
+      await this.#prefill?.session.release();
+    });
+    this.#closed = true;
+  }
+
+  async #alone(work) {
+    this.#enter();
+    try {
+      return await work();
+    } finally {
+      this.#inUse = false;
+    }
+  }
+
+  #enter() {
+    if (this.#closed) throw new T2RError("graph", "an open decoder", "one that is closed", "open the graph again");
+    if (this.#inUse) throw new T2RError("graph", "a decoder that nobody else uses", "one in use", "wait for its end");
+    this.#inUse = true;
+  }
+
+  #start(batch) {
+    this.#states.reset(batch);
+    this.#positions = new Array(batch).fill(0);
+    this.#history = Array.from({ length: batch }, () => []);
+  }
+
+  #place(states, position) {
+    if (!isWhole(position)) throw new T2RError("snapshot", "a position of at least 0", printable(position, 40), "correct it");
+    const { batch, length } = checkStates(this.signature, states);
+    requireBatch(this.signature, batch, this.#maxStateBytes);
+    const counted = states.get("position");
+    const positions = counted ? [...new Int32Array(counted.bytes.slice().buffer)] : new Array(batch).fill(length || position);
+    if (Math.min(...positions) < 0) {
+      throw new T2RError("snapshot", "positions of at least 0", "a negative one", "take the states from a decoder or a snapshot");
+    }
+    this.#states.set(states, batch);
+    this.#positions = positions;
+    this.#history = Array.from({ length: batch }, () => []);
+  }
+
+  /** Tokens as B rows of one length, checked. */
+  #rows(ids, single) {
+    const list = Array.from(ids ?? [], (row) => (typeof row === "object" && row !== null ? Array.from(row, Number) : row));
+    const rows = single ? list.map((id) => [id]) : Array.isArray(list[0]) ? list : [list];
+    if (rows.length !== this.batch) throw batch(`tokens of ${this.batch} sequences`, `${rows.length}`);
+    if (rows.some((row) => row.length !== rows[0].length)) throw batch("rows of one length", rows.map((row) => row.length).join(", "));
+    this.#requireTokens(rows.flat(), "tokens");
+    this.#requireRoom(rows[0].length);
+    return rows;
+  }
+
+  #requireTokens(ids, what, least = 1) {
+    const most = this.signature.vocab_size - 1;
+    const wrong = ids.find((id) => !isWhole(id, 0, most));
+    if (wrong !== undefined || ids.length < least) {
+      const received = wrong === undefined ? "none" : printable(wrong, 40);
+      throw new T2RError("token", `${what} in 0 … ${most}`, received, "use the model's own tokenizer");
+    }
+  }
+
+  #requireRoom(more) {
+    const { max_positions: most, past_end: end } = this.signature;
+    if (most !== null && end === "refuse" && this.position + more > most) {
+      const received = `${this.position} read and ${more} more`;
+      throw new T2RError("position", `at most ${most} tokens, where the model's positions end`, received, "reset, or read less");
+    }
+  }
+
+  #checked(prompt, maxTokens, options) {
+    const sampler = new Sampler(options);
+    if (!isWhole(maxTokens, 1)) {
+      throw new T2RError("sampling", "a number of tokens of at least 1", printable(maxTokens, 40), "correct it");
+    }
+    if (this.batch !== 1) throw batch("one sequence to generate", `${this.batch}`);
+    const ids = Array.from(prompt ?? [], Number);
+    this.#requireTokens(ids, "a prompt of tokens");
+    const stop = Array.from(samplingOf(options).stop_tokens ?? this.signature.eos_tokens, Number);
+    this.#requireTokens(stop, "stop tokens", 0);
+    this.#requireRoom(ids.length + maxTokens - 1);
+    return { ids, sampler, stop: new Set(stop) };
+  }
+
+  /** Read rows of tokens; the states are as before if that fails in the first run. */
+  async #read(rows, wanted) {
+    const length = rows[0].length, piece = Math.max(1, Math.floor(ROWS / rows.length));
+    let found;
+    for (let at = 0; at < length; ) {
+      const many = this.#prefill && length > 1 ? Math.min(piece, length - at) : 1;
+      const part = rows.map((row) => row.slice(at, at + many));
+      const last = at + many >= length;
+      found = await this.#states.run(this.#prefill && length > 1 ? this.#prefill : this.#graph, part, last ? wanted : null);
+      part.forEach((row, n) => {
+        this.#positions[n] += many;
+        this.#history[n].push(...row);
+        if (this.#history[n].length > 2 * HISTORY) this.#history[n].splice(0, this.#history[n].length - HISTORY);
+      });
+      at += many;
+    }
+    return found;
+  }
+}
+
+function batch(expected, received) {
+  return new T2RError("batch", expected, received, "give as many as the decoder has, or reset it");
+}

@@ -1,0 +1,33 @@
+/** Errors as the contract has them: a kind out of thirteen, and one line of what was expected, received and to do. */
+
+export const KINDS = Object.freeze([
+  "file", "graph", "version", "metadata", "interface", "weights", "tokenizer", "token", "position", "batch", "snapshot",
+  "sampling", "provider",
+]);
+
+const MOST = 300; // characters of somebody else's text
+
+/** What a user can put right. */
+export class T2RError extends Error {
+  /**
+   * @param {string} kind one of KINDS
+   * @param {string} expected @param {string} received @param {string} what to do
+   */
+  constructor(kind, expected, received, what) {
+    super(`expected ${expected}; received ${received}; ${what}`);
+    this.name = "T2RError";
+    this.kind = kind;
+  }
+}
+
+/** A text of somebody else's for one line: without what a terminal would obey, and not without end. */
+export function printable(value, most = MOST) {
+  const text = String(value instanceof Error ? value.message : value).slice(0, 4 * most);
+  const line = text.replace(/[\p{C}\p{Zl}\p{Zp}\s]+/gu, " ").trim();
+  return line.length > most ? `${line.slice(0, most - 1)}…` : line;
+}
+
+/** A whole number of JavaScript in lowest … highest. */
+export function isWhole(value, lowest = 0, highest = Number.MAX_SAFE_INTEGER) {
+  return Number.isInteger(value) && value >= lowest && value <= highest;
+}

@@ -1,0 +1,153 @@
+/** From logits to a token, to the bit as CONTRACT.md has it under "Generate" and "The generation graph". */
+
+import { T2RError, isWhole, printable } from "./errors.js";
+
+const GOLDEN = 0x9e3779b9; // 2^32 over the golden ratio
+const DEFAULTS = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1, no_repeat_ngram: 0 };
+const CHECKS = {
+  temperature: [(x) => Number.isFinite(x) && x >= 0, "a temperature of 0 or more"],
+  top_k: [(x) => isWhole(x), "top_k of 0 (no limit) or more"],
+  top_p: [(x) => Number.isFinite(x) && x > 0 && x <= 1, "top_p above 0 and at most 1 (no limit)"],
+  min_p: [(x) => Number.isFinite(x) && x >= 0 && x <= 1, "min_p from 0 (no limit) to 1"],
+  repetition_penalty: [(x) => Number.isFinite(x) && x >= 0.01 && x <= 100, "a repetition_penalty from 0.01 to 100"],
+  no_repeat_ngram: [(x) => isWhole(x, 0, 64), "no_repeat_ngram from 0 (no limit) to 64"],
+  seed: [(x) => (typeof x === "bigint" ? x >= 0n : isWhole(x)), "a seed of 0 or more"],
+};
+
+/**
+ * The options of choosing with their defaults.
+ * @throws {T2RError} sampling: one that is unknown or out of range
+ */
+export function samplingOf(options = {}) {
+  if (typeof options !== "object" || options === null) {
+    throw new T2RError("sampling", "options as an object", printable(options, 60), "give one");
+  }
+  for (const [name, value] of Object.entries(options)) {
+    if (name === "stop_tokens" || (name === "seed" && (value === null || value === undefined))) continue;
+    if (!Object.hasOwn(CHECKS, name)) {
+      throw new T2RError("sampling", `options of ${Object.keys(CHECKS).join(", ")}, stop_tokens`, printable(name, 60), "correct it");
+    }
+    const [check, expected] = CHECKS[name];
+    if (!check(value)) throw new T2RError("sampling", expected, printable(value, 60), "correct it");
+  }
+  return { ...DEFAULTS, seed: null, stop_tokens: null, ...options };
+}
+
+/** Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next. */
+export class Sampler {
+  constructor(options = {}) {
+    this.options = samplingOf(options);
+    const { seed } = this.options;
+    this.seed = seed === null ? crypto.getRandomValues(new Uint32Array(1))[0] : word(seed);
+    this.draws = 0;
+  }
+
+  /** Whether a choice depends on what has occurred before. */
+  get looksBack() {
+    return this.options.repetition_penalty !== 1 || this.options.no_repeat_ngram > 0;
+  }
+
+  /**
+   * One token for logits (vocabulary,); a logit of -inf is never chosen.
+   * @param {Float32Array} logits
+   * @param {ArrayLike<number>} text what has occurred, oldest first
+   * @throws {T2RError} graph: logits that are not finite
+   */
+  pick(logits, text = []) {
+    let best = largest(logits);
+    if (this.looksBack) {
+      logits = penalized(logits, text, this.options.repetition_penalty, this.options.no_repeat_ngram);
+      best = largest(logits);
+    }
+    const draw = this.draws++;
+    if (this.options.temperature === 0 || this.options.top_k === 1) return best;
+    const key = mix(mix((this.seed + GOLDEN) >>> 0) + draw);
+    let chosen = -1, highest = -Infinity;
+    for (const { token, score } of allowed(logits, best, this.options)) {
+      const value = score + gumbel(key, token);
+      if (value > highest || chosen < 0) [chosen, highest] = [token, value];
+    }
+    return chosen;
+  }
+}
+
+/** The place of the largest, of equals the lowest. */
+export function largest(logits) {
+  let best = 0;
+  for (let i = 0; i < logits.length; i++) {
+    if (logits[i] > logits[best]) best = i;
+    else if (Number.isNaN(logits[i])) throw notFinite(logits[i], i);
+  }
+  if (!Number.isFinite(logits[best])) throw notFinite(logits[best], best);
+  return best;
+}
+
+function notFinite(value, token) {
+  return new T2RError("graph", "finite logits", `${value} at token ${token}`, "check the graph with t2r verify");
+}
+
+/** Logits after both penalties, in float32. */
+export function penalized(logits, text, penalty, ngram) {
+  let changed = logits;
+  if (penalty !== 1) {
+    changed = logits.slice();
+    const factor = Math.fround(penalty);
+    for (const token of new Set(text)) {
+      const old = logits[token];
+      changed[token] = old > 0 ? old / factor : old * factor;
+    }
+  }
+  if (!(ngram > 0 && ngram <= text.length)) return changed;
+  const left = changed.slice(), end = text.length - ngram + 1;
+  for (let start = 0; start < end; start++) {
+    let begun = true;
+    for (let i = 0; begun && i < ngram - 1; i++) begun = text[start + i] === text[end + i];
+    if (begun) left[text[start + ngram - 1]] = -Infinity;
+  }
+  return left.some((logit) => logit > -Infinity) ? left : changed;
+}
+
+/** Tokens that may be chosen, rising, with their scores: (logit - largest) / temperature. */
+function allowed(logits, best, { temperature, top_k, top_p, min_p }) {
+  const top = logits[best];
+  let places = Array.from(logits, (logit, token) => ({ token, logit, score: (logit - top) / temperature }));
+  const falling = (a, b) => b.logit - a.logit || a.token - b.token;
+  if (top_k > 0 && top_k < places.length) {
+    places = places.filter(({ logit }) => logit > -Infinity).sort(falling).slice(0, top_k);
+    places.sort((a, b) => a.token - b.token);
+  }
+  if (top_p < 1) {
+    for (const place of places) place.weight = Math.exp(place.score);
+    let total = 0;
+    for (const { weight } of places) total += weight;
+    const kept = [];
+    let before = 0;
+    for (const place of [...places].sort((a, b) => (a.logit === b.logit ? a.token - b.token : b.logit - a.logit))) {
+      if (!(before < top_p * total)) break;
+      kept.push(place);
+      before += place.weight;
+    }
+    places = kept.sort((a, b) => a.token - b.token);
+  }
+  return min_p > 0 ? places.filter(({ score }) => score >= Math.log(min_p)) : places;
+}
+
+/** Standard Gumbel noise of a token under the key of a draw. */
+function gumbel(key, token) {
+  return -Math.log(-Math.log((mix((key + token) >>> 0) + 0.5) / 2 ** 32));
+}
+
+/** MurmurHash3's finalizer, of 32 bits. */
+export function mix(x) {
+  x >>>= 0;
+  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
+  return (x ^ (x >>> 16)) >>> 0;
+}
+
+/** A seed of any size as one of 32 bits; itself if it is less than 2^32. */
+export function word(seed) {
+  const words = [];
+  for (let rest = BigInt(seed); words.length === 0 || rest > 0n; rest >>= 32n) words.push(Number(rest & 0xffffffffn));
+  return words.reduceRight((r, w) => (mix(r) ^ w) >>> 0, 0);
+}

@@ -1,0 +1,204 @@
+/** Opening a graph with ONNX Runtime, in Node or in a browser, and what can be wrong with it. */
+
+import { T2RError, printable } from "./errors.js";
+import { readModelFile } from "./model_file.js";
+import { readSignature } from "./signature.js";
+
+const isNode = typeof process === "object" && !!process.versions?.node;
+const PROVIDERS = isNode ? ["cpu", "webgpu"] : ["webgpu", "wasm"];
+const DEFAULT = isNode ? "cpu" : "wasm";
+// what ONNX Runtime says of a file, in the order in which it is looked through
+const FAULTS = [
+  ["version", /IR version|opset|official released|is under development|ONNX Runtime only/i],
+  ["weights", /external data|external initializer|out of bounds|data file|TensorProtoWithExternal|get_length|file_size/i],
+  ["provider", /execution provider|backend|no available|webgpu adapter|failed to get GPU/i],
+];
+
+/**
+ * An opened graph.
+ * @typedef {{session: any, ort: any, signature: import("./index.js").Signature, provider: string, place: Place}} Graph
+ *
+ * Where files are: beside a path or an address, or in memory by their names.
+ * @typedef {{name: string, path: string | null, read: (name: string) => Promise<Uint8Array>}} Place
+ */
+
+/**
+ * @param {string | URL | {graph: string, files: Record<string, Uint8Array>}} source a path, an address, or files in memory
+ * @param {import("./index.js").OpenOptions} options
+ * @param {string} role the role that the graph must have
+ * @returns {Promise<Graph>}
+ */
+export async function openGraph(source, options, role = "step") {
+  const place = placeOf(source);
+  const provider = options.provider ?? DEFAULT;
+  if (!PROVIDERS.includes(provider)) {
+    throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, printable(provider, 40), "choose one of those");
+  }
+  const { threads } = options;
+  if (threads !== undefined && !(Number.isInteger(threads) && threads >= 1 && threads <= 1024)) {
+    throw new T2RError("provider", "threads from 1 to 1024", printable(threads, 40), "choose another number");
+  }
+  const bytes = await place.read(place.name);
+  const { metadata, weights } = readModelFile(bytes);
+  const signature = readSignature(metadata, options.maxStateBytes);
+  if (signature.role !== role) {
+    throw new T2RError("graph", `a graph of the role ${role}`, `one of the role ${signature.role}`, "open the other file");
+  }
+  const externalData = await Promise.all(weights.map((name) => weightsOf(place, name)));
+  const ort = options.ort ?? (await runtime());
+  const session = await create(ort, place, bytes, externalData, provider, threads, signature);
+  try {
+    checkInterface(signature, session);
+  } catch (error) {
+    await session.release();
+    throw error;
+  }
+  return { session, ort, signature, provider, place };
+}
+
+async function runtime() {
+  try {
+    const found = await (isNode ? import("onnxruntime-node") : import("onnxruntime-web/webgpu"));
+    return found.default?.InferenceSession ? found.default : found;
+  } catch (error) {
+    const name = isNode ? "onnxruntime-node" : "onnxruntime-web";
+    throw new T2RError("provider", `the package ${name}`, printable(error), `npm install ${name}`);
+  }
+}
+
+async function create(ort, place, bytes, externalData, provider, threads, signature) {
+  const options = { executionProviders: [provider], logSeverityLevel: 4 };
+  if (threads !== undefined) Object.assign(options, { intraOpNumThreads: threads, interOpNumThreads: 1 });
+  if (signature.role === "prefill" && signature.quantization === "none" && provider !== "webgpu") {
+    options.extra = { session: { disable_prepacking: "1" } };
+  }
+  if (provider === "webgpu" && !isNode) {
+    const states = signature.states.map((state) => [`present_${state.name}`, "gpu-buffer"]);
+    options.preferredOutputLocation = Object.fromEntries(states);
+  }
+  try {
+    if (place.path !== null && isNode) return await ort.InferenceSession.create(place.path, options);
+    return await ort.InferenceSession.create(bytes, { ...options, externalData });
+  } catch (error) {
+    const said = printable(error);
+    const [kind] = FAULTS.find(([, words]) => words.test(said)) ?? ["graph"];
+    throw new T2RError(kind, "a graph that ONNX Runtime opens", said, "check the file, or export the model again");
+  }
+}
+
+/** Where a source's files are. */
+function placeOf(source) {
+  if (source && typeof source === "object" && "files" in source) {
+    const { graph, files } = source;
+    const read = async (name) => {
+      if (!Object.hasOwn(files, name)) throw missing(name, "nothing of that name");
+      return files[name];
+    };
+    return { name: graph, path: null, read };
+  }
+  if (typeof source !== "string" && !(source instanceof URL)) {
+    throw new T2RError("file", "a path, an address or files", printable(source, 60), "give one");
+  }
+  return isNode && !/^https?:/.test(String(source)) ? inFolder(source) : atAddress(source);
+}
+
+function inFolder(source) {
+  const ready = Promise.all([import("node:fs/promises"), import("node:path"), import("node:url")]);
+  const file = typeof source === "string" && !source.startsWith("file:") ? source : null;
+  const place = { name: "", path: String(source) };
+  const found = async (name) => {
+    const [fs, path, url] = await ready;
+    place.path = file ?? url.fileURLToPath(source);
+    const wanted = name ? path.join(path.dirname(place.path), name) : place.path;
+    try {
+      if (!(await fs.stat(wanted)).isFile()) throw new Error("no file");
+      return [fs, wanted];
+    } catch (error) {
+      throw missing(wanted, error.code === "ENOENT" ? "nothing" : error);
+    }
+  };
+  place.find = async (name) => void (await found(name));
+  place.read = async (name) => {
+    const [fs, wanted] = await found(name);
+    try {
+      return new Uint8Array(await fs.readFile(wanted));
+    } catch (error) {
+      throw missing(wanted, error);
+    }
+  };
+  return place;
+}
+
+function atAddress(source) {
+  const address = new URL(String(source), isNode ? undefined : globalThis.location?.href);
+  const read = async (name) => {
+    const wanted = name ? new URL(encodeURIComponent(name), address) : address;
+    let answer;
+    try {
+      answer = await fetch(wanted);
+    } catch (error) {
+      throw missing(wanted, error);
+    }
+    if (!answer.ok) throw missing(wanted, `the answer ${answer.status}`);
+    return new Uint8Array(await answer.arrayBuffer());
+  };
+  return { name: "", path: null, read };
+}
+
+function missing(name, why) {
+  return new T2RError("file", `a file at ${printable(name, 200)}`, printable(why, 100), "check the path");
+}
+
+/** A file of weights: in a folder ONNX Runtime maps it itself, and it need only be there. */
+async function weightsOf(place, name) {
+  try {
+    if (place.find) return await place.find(name);
+    return { path: name, data: await place.read(name) };
+  } catch (error) {
+    throw new T2RError("weights", `the weights ${name} beside the graph`, printable(error, 200), "copy all files together");
+  }
+}
+
+/** The same place with another file of its folder as the graph. */
+export function beside(graph, source, name) {
+  if (source && typeof source === "object" && "files" in source) return { ...source, graph: name };
+  if (graph.place.path !== null) return graph.place.path.replace(/[^/\\]*$/, () => name);
+  return new URL(encodeURIComponent(name), new URL(String(source), globalThis.location?.href));
+}
+
+/** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
+function checkInterface(signature, session) {
+  const many = signature.role === "prefill", { vocab_size, top_k } = signature;
+  const inputs = { input_ids: ["int64", many ? ["B", "N"] : ["B"]] }, outputs = { logits: ["float32", ["B", vocab_size]] };
+  for (const state of signature.states) {
+    inputs[`past_${state.name}`] = outputs[`present_${state.name}`] = [state.dtype, state.shape];
+  }
+  for (const state of signature.source_states ?? []) inputs[state.name] = [state.dtype, state.shape];
+  if (top_k !== null) Object.assign(outputs, { top_logits: ["float32", ["B", top_k]], top_tokens: ["int64", ["B", top_k]] });
+  if (top_k !== null && signature.source_states) outputs.log_sum = ["float32", ["B"]];
+  if (signature.role !== "step" && !many) return; // of other roles this runtime runs the encoder alone
+  const problems = [
+    ...compared(inputs, session.inputNames, session.inputMetadata, "input", signature.batch),
+    ...compared(outputs, session.outputNames, session.outputMetadata, "output", signature.batch),
+  ];
+  if (problems.length) {
+    const expected = "the inputs and outputs that the graph's metadata lists";
+    throw new T2RError("interface", expected, printable(problems.join("; ")), "export the model again");
+  }
+}
+
+function compared(wanted, names, metadata, what, batch) {
+  const problems = Object.keys(wanted).filter((name) => !names.includes(name)).map((name) => `missing ${what} ${name}`);
+  names.forEach((name, n) => {
+    if (!Object.hasOwn(wanted, name)) return problems.push(`unexpected ${what} ${name}`);
+    const form = metadata?.[n];
+    if (!form) return; // an ONNX Runtime that does not tell
+    const [dtype, shape] = wanted[name];
+    const fits = (want, have) => (want === "B" && batch !== null ? batch === have
+      : typeof want === "number" ? want === have : typeof have !== "number" || have < 0);
+    if (form.type !== dtype || form.shape?.length !== shape.length || !shape.every((want, i) => fits(want, form.shape[i]))) {
+      problems.push(`${name} ${form.type} (${form.shape}) for ${dtype} (${shape})`);
+    }
+  });
+  return problems;
+}

@@ -1,0 +1,156 @@
+/** A step graph's metadata as plain data, checked: CONTRACT.md, "Metadata". */
+
+import { T2RError, isWhole, printable } from "./errors.js";
+import { isFileName } from "./model_file.js";
+
+const CONTRACT = 1;
+const PREFIX = "t2r.";
+const MAX_VOCABULARY = 1 << 24;
+const MAX_TOKENIZER = 16 << 20; // bytes
+export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
+const BATCH_STATES = 8; // times that, of all sequences side by side
+export const ROLES = ["step", "prefill", "generate", "encoder", "beam"];
+const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 63 };
+export const SIZES = { float32: 4, float16: 2, int32: 4, int64: 8 };
+const KEYS = [
+  "states", "vocab_size", "bos_token", "eos_tokens", "batch", "max_positions", "past_end", "state_layout", "layers", "target",
+  "quantization", "checkpoint_sha256", "producer", "tokenizer", "top_k", "role", "graphs",
+];
+const OF_SOURCES = [
+  "source_states", "start_states", "source_vocab_size", "source_tokenizer", "max_source", "source_length", "start_tokens",
+  "banned_tokens",
+];
+
+/**
+ * @param {Map<string, string>} metadata
+ * @param {number} maxStateBytes the most that the states of one sequence may take
+ * @returns {import("./index.js").Signature} frozen
+ * @throws {T2RError} metadata: a missing key (named), a malformed value, larger states; version: another contract
+ */
+export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
+  if (!metadata.has(PREFIX + "contract")) {
+    throw bad("a step graph with t2r metadata", "a graph without the key t2r.contract", "export the model with t2r-export");
+  }
+  const contract = read(metadata, "contract");
+  if (contract !== CONTRACT) {
+    const received = `version ${printable(JSON.stringify(contract), 40)}`;
+    throw new T2RError("version", `contract version ${CONTRACT}`, received, "export the model again, or use its runtime");
+  }
+  const keys = metadata.has(PREFIX + "source_states") ? [...KEYS, ...OF_SOURCES] : KEYS;
+  const found = Object.fromEntries(keys.map((key) => [key, read(metadata, key)]));
+  const problem = malformed(found);
+  if (problem) throw bad("metadata of the contract's form", `a bad value of ${problem}`, "export the model again");
+  const states = [...found.states, ...(found.source_states ?? [])];
+  requireBounded(states, maxStateBytes);
+  return Object.freeze({ ...found, source_states: found.source_states ?? null, allStates: states });
+}
+
+function read(metadata, key) {
+  const text = metadata.get(PREFIX + key);
+  if (text === undefined) throw bad(`the metadata key t2r.${key}`, "a graph without it", "export the model again");
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw bad(`JSON in the metadata key t2r.${key}`, printable(error, 100), "export the model again");
+  }
+}
+
+/** The first key whose value is not of the contract's form; JSON from a stranger can hold anything. */
+function malformed(s) {
+  const text = (value) => typeof value === "string";
+  const optional = (value, check) => value === null || check(value);
+  const count = (value) => isWhole(value, 1);
+  const token = (value) => isWhole(value, 0, s.vocab_size - 1);
+  const list = (values, check) => Array.isArray(values) && values.every(check);
+  const tokenizer = (value) => text(value) && value.length <= MAX_TOKENIZER;
+  const checks = {
+    vocab_size: () => isWhole(s.vocab_size, 1, MAX_VOCABULARY),
+    states: () => list(s.states, (state) => isState(state, "T", false)) && unique(s.states.map((state) => state.name)),
+    bos_token: () => optional(s.bos_token, token),
+    eos_tokens: () => list(s.eos_tokens, token),
+    batch: () => optional(s.batch, count),
+    max_positions: () => optional(s.max_positions, count),
+    past_end: () => text(s.past_end) && /^(refuse|clamp|wrap:[1-9]\d{0,8})$/.test(s.past_end),
+    layers: () => list(s.layers, isObject),
+    "state_layout, target, quantization, checkpoint_sha256 or producer": () =>
+      [s.target, s.quantization, s.checkpoint_sha256, s.producer].every(text),
+    tokenizer: () => optional(s.tokenizer, tokenizer),
+    top_k: () => optional(s.top_k, (k) => isWhole(k, 1, s.vocab_size)),
+    role: () => ROLES.includes(s.role),
+    graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
+      (s.role === "step" || !Object.keys(s.graphs).length),
+    source_states: () => s.source_states === undefined
+      ? s.role !== "encoder" && s.role !== "beam"
+      : list(s.source_states, (state) => isState(state, "M", true)) && unique(s.source_states.map((state) => state.name)),
+    start_states: () => !s.source_states || list(s.start_states, (name) => s.states.some((state) => state.name === name)),
+    source_vocab_size: () => !s.source_states || isWhole(s.source_vocab_size, 1, MAX_VOCABULARY),
+    source_tokenizer: () => !s.source_states || optional(s.source_tokenizer, tokenizer),
+    "max_source or source_length": () => !s.source_states || [s.max_source, s.source_length].every((n) => optional(n, count)),
+    "start_tokens or banned_tokens": () =>
+      !s.source_states || (list(s.start_tokens, token) && s.start_tokens.length > 0 && list(s.banned_tokens, token)),
+  };
+  return Object.keys(checks).find((key) => !checks[key]());
+}
+
+function isState(state, letter, constant) {
+  if (!isObject(state) || typeof state.name !== "string" || !state.name || state.constant !== constant) return false;
+  const dims = Array.isArray(state.shape) ? state.shape : [null];
+  const named = !constant || state.name.startsWith("source_");
+  const shaped = dims.every((d) => d === "B" || d === letter || isWhole(d, 1));
+  return named && shaped && dims.filter((d) => d === letter).length <= 1 && Object.hasOwn(SIZES, state.dtype) &&
+    Number.isFinite(state.initial) && Math.abs(state.initial) <= MOST[state.dtype];
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function unique(names) {
+  return new Set(names).size === names.length;
+}
+
+/** A state's shape with numbers for its letters. */
+export function dimensions(state, batch, length = 0, source = 1) {
+  const letters = { B: batch, T: length, M: source };
+  return state.shape.map((d) => (typeof d === "string" ? letters[d] : d));
+}
+
+/** Numbers in a tensor of this shape. */
+export function product(shape) {
+  return shape.reduce((all, d) => all * d, 1);
+}
+
+function requireBounded(states, most) {
+  const sizes = states.map((state) => SIZES[state.dtype] * product(dimensions(state, 1, 1)));
+  const total = sizes.reduce((all, size) => all + size, 0);
+  if (total > most) {
+    const largest = printable(states[sizes.indexOf(Math.max(...sizes))].name, 50);
+    const received = `${total} bytes, ${largest} alone ${Math.max(...sizes)}`;
+    throw bad(`states of at most ${most} bytes a sequence`, received, "check where it is from, or raise maxStateBytes");
+  }
+}
+
+/** Refuse a number of sequences that the graph does not take. */
+export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES) {
+  const fixed = signature.batch;
+  if (!isWhole(batch, 1) || (fixed !== null && batch !== fixed)) {
+    const expected = fixed === null ? "a batch of at least 1" : `a batch of ${fixed}, for which the graph was exported`;
+    throw new T2RError("batch", expected, printable(batch, 40), "choose another, or export without a fixed batch");
+  }
+  const one = signature.allStates.reduce((all, state) => all + SIZES[state.dtype] * product(dimensions(state, 1)), 0);
+  if (batch * (one + 4 * signature.vocab_size) > BATCH_STATES * maxStateBytes) {
+    throw bad("states of a batch that fit in memory", `a batch of ${batch}`, "choose a smaller one");
+  }
+}
+
+/** What a companion's metadata must be beside the step graph's: a name of one that differs, or undefined. */
+export function differs(step, other, role) {
+  if (other.role !== role) return "role";
+  const fixed = KEYS.filter((key) => !["role", "graphs", "tokenizer", "top_k"].includes(key));
+  const ignored = role === "generate" || role === "beam" ? [] : ["top_k"];
+  return [...fixed, ...ignored].find((key) => JSON.stringify(step[key]) !== JSON.stringify(other[key]));
+}
+
+function bad(expected, received, what) {
+  return new T2RError("metadata", expected, received, what);
+}

@@ -1,0 +1,140 @@
+/** The states of a graph between its runs: two buffers each where their size is constant, swapped; on the GPU they stay there. */
+
+import { T2RError, printable } from "./errors.js";
+import { SIZES, dimensions, product } from "./signature.js";
+
+const ARRAYS = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, int64: BigInt64Array };
+const HALF_ONE = 0x3c00; // 1 in float16
+
+export class States {
+  #graph;
+  #past = new Map(); // name → tensor
+  #spare = new Map(); // tensors to write to, of states of constant size
+  #outputs = new Map(); // buffers of logits, by name
+
+  constructor(graph) {
+    this.#graph = graph;
+    // only ONNX Runtime for Node writes to buffers that it is given
+    this.swaps = typeof process === "object" && !!process.versions?.node && graph.provider === "cpu";
+  }
+
+  get bytes() {
+    return [...this.#past.values()].reduce((all, { type, dims }) => all + SIZES[type] * product(dims), 0);
+  }
+
+  /** Every state as at the start of a text. */
+  reset(batch) {
+    const fresh = this.#graph.signature.states.map((spec) => {
+      const dims = dimensions(spec, batch), array = new ARRAYS[spec.dtype](product(dims));
+      return [spec.name, this.#tensor(spec.dtype, filled(array, spec), dims)];
+    });
+    this.#replace(fresh);
+  }
+
+  /** States that are given, which fit. */
+  set(states) {
+    const names = this.#graph.signature.states.map(({ name }) => name);
+    this.#replace(names.map((name) => {
+      const { dtype, dims, bytes } = states.get(name);
+      return [name, this.#tensor(dtype, new ARRAYS[dtype](bytes.slice().buffer), dims)];
+    }));
+  }
+
+  /** Copies of all of them: name → {dtype, dims, bytes}. */
+  async fetch() {
+    const found = new Map();
+    for (const { name } of this.#graph.signature.states) {
+      const tensor = this.#past.get(name);
+      const data = tensor.location === "gpu-buffer" ? await tensor.getData() : tensor.data;
+      const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
+      found.set(name, { dtype: tensor.type, dims: [...tensor.dims], bytes });
+    }
+    return found;
+  }
+
+  async reorder(rows) {
+    const states = await this.fetch();
+    for (const [name, { dtype, dims, bytes }] of states) {
+      const size = bytes.length / dims[0], moved = new Uint8Array(size * rows.length);
+      rows.forEach((row, n) => moved.set(bytes.subarray(row * size, (row + 1) * size), n * size));
+      states.set(name, { dtype, dims: [rows.length, ...dims.slice(1)], bytes: moved });
+    }
+    this.set(states);
+  }
+
+  /**
+   * One run of a graph: rows (B, N) of tokens.
+   * @param {"logits" | "top" | null} wanted what is fetched beside the states
+   * @returns a copy of the logits; or {logits, tokens}, the largest; or undefined
+   */
+  async run(graph, rows, wanted) {
+    const ids = BigInt64Array.from(rows.flat(), BigInt);
+    const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
+    const feeds = { input_ids: new graph.ort.Tensor("int64", ids, dims) };
+    const fetches = {};
+    for (const { name, shape } of graph.signature.states) {
+      feeds[`past_${name}`] = this.#past.get(name);
+      fetches[`present_${name}`] = this.swaps && !shape.includes("T") ? this.#spareOf(name) : null;
+    }
+    const names = wanted === "top" ? ["top_logits", "top_tokens"] : wanted ? ["logits"] : [];
+    for (const name of names) fetches[name] = this.swaps ? this.#output(name, rows.length) : null;
+    const found = await this.#ran(graph, feeds, this.swaps ? fetches : Object.keys(fetches));
+    for (const { name } of graph.signature.states) {
+      const old = this.#past.get(name);
+      this.#past.set(name, found[`present_${name}`]);
+      if (this.swaps) this.#spare.set(name, old);
+      else old.dispose?.();
+    }
+    const copies = await Promise.all(names.map(async (name) => (await found[name].getData()).slice()));
+    if (wanted === "top") return { logits: copies[0], tokens: Int32Array.from(copies[1], Number) };
+    return copies[0];
+  }
+
+  async #ran(graph, feeds, fetches) {
+    try {
+      return await graph.session.run(feeds, fetches);
+    } catch (error) {
+      throw new T2RError("graph", "a graph that runs", printable(error), "check it with t2r verify");
+    }
+  }
+
+  dispose() {
+    this.#replace([]);
+  }
+
+  #replace(entries) {
+    for (const tensor of this.#past.values()) tensor.dispose?.();
+    this.#past = new Map(entries);
+    this.#spare.clear();
+    this.#outputs.clear();
+  }
+
+  #tensor(dtype, array, dims) {
+    return new this.#graph.ort.Tensor(dtype, array, dims);
+  }
+
+  #spareOf(name) {
+    const like = this.#past.get(name);
+    const spare = this.#spare.get(name);
+    if (spare && spare.dims.every((d, n) => d === like.dims[n])) return spare;
+    return this.#tensor(like.type, new ARRAYS[like.type](product(like.dims)), like.dims);
+  }
+
+  #output(name, batch) {
+    const { vocab_size, top_k } = this.#graph.signature;
+    if (!this.#outputs.has(name)) {
+      const dims = [batch, name === "logits" ? vocab_size : top_k], dtype = name === "top_tokens" ? "int64" : "float32";
+      this.#outputs.set(name, this.#tensor(dtype, new ARRAYS[dtype](product(dims)), dims));
+    }
+    return this.#outputs.get(name);
+  }
+}
+
+function filled(array, { dtype, initial }) {
+  if (dtype === "int64") return array.fill(BigInt(initial));
+  if (dtype !== "float16") return array.fill(initial);
+  if (initial !== 0 && initial !== 1) {
+    throw new T2RError("metadata", "a state of float16 that starts as 0 or 1", `${initial}`, "use another runtime");
+  }
+  return array.fill(initial * HALF_ONE);
+}

@@ -1,0 +1,77 @@
+/** Tokens back to text, by the `decoder` of a tokenizer.json, to the letter as the tokenizers library does it. */
+
+const BYTES = byteLevelBytes();
+const lossy = new TextDecoder("utf-8", { ignoreBOM: true });
+const strict = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
+const utf8 = new TextEncoder();
+
+const DECODERS = {
+  Sequence: (tokens, { decoders }) => decoders.reduce((rest, decoder) => chain(rest, decoder), tokens),
+  ByteLevel: (tokens) => [lossy.decode(Uint8Array.from(tokens.flatMap(bytesOf)))],
+  ByteFallback: fallback,
+  Fuse: (tokens) => [tokens.join("")],
+  Metaspace: (tokens, { replacement = "▁", prepend_scheme, add_prefix_space }) => {
+    const begins = prepend_scheme ? prepend_scheme !== "never" : add_prefix_space !== false;
+    return tokens.map((token, n) => token.replaceAll(replacement, n === 0 && begins ? "" : " "));
+  },
+  Replace: (tokens, { pattern, content }) => {
+    const wanted = pattern.String ?? new RegExp(pattern.Regex, "gu");
+    return tokens.map((token) => token.replaceAll(wanted, () => content));
+  },
+  Strip: (tokens, { content, start = 0, stop = 0 }) => tokens.map((token) => stripped([...token], content, start, stop)),
+};
+
+/** @param {string[]} tokens @param {object | null} decoder */
+export function decodeTokens(tokens, decoder) {
+  return decoder === null ? tokens.join(" ") : chain(tokens, decoder).join("");
+}
+
+function chain(tokens, decoder) {
+  return DECODERS[decoder.type](tokens, decoder);
+}
+
+/** The bytes that a token's letters stand for; of one with a letter that stands for none, its own. */
+function bytesOf(token) {
+  const bytes = Array.from(token, (letter) => BYTES.get(letter));
+  return bytes.includes(undefined) ? [...utf8.encode(token)] : bytes;
+}
+
+function fallback(tokens) {
+  const out = [];
+  let run = [];
+  const flush = () => {
+    if (!run.length) return;
+    try {
+      out.push(strict.decode(Uint8Array.from(run)));
+    } catch {
+      out.push(...run.map(() => "\ufffd"));
+    }
+    run = [];
+  };
+  for (const token of tokens) {
+    const found = /^<0x([0-9A-Fa-f]{2})>$/.exec(token);
+    if (found) run.push(parseInt(found[1], 16));
+    else {
+      flush();
+      out.push(token);
+    }
+  }
+  flush();
+  return out;
+}
+
+function stripped(letters, content, start, stop) {
+  let from = 0, to = letters.length;
+  while (from < start && letters[from] === content) from++;
+  while (letters.length - to < stop && letters[to - 1] === content) to--;
+  return letters.slice(from, Math.max(from, to)).join("");
+}
+
+/** The letter of GPT-2's byte-level alphabet for each byte, inverted. */
+function byteLevelBytes() {
+  const shown = (byte) => (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+  const letters = new Map();
+  let next = 256;
+  for (let byte = 0; byte < 256; byte++) letters.set(String.fromCharCode(shown(byte) ? byte : next++), byte);
+  return letters;
+}

@@ -1,0 +1,136 @@
+/** Text to tokens and back, with the tokenizer that travels inside the graph: CONTRACT.md, "Text". */
+
+import { Tokenizer as Library } from "@huggingface/tokenizers";
+
+import { T2RError, isWhole, printable } from "./errors.js";
+import { decodeTokens } from "./text_decoder.js";
+import { readParts } from "./tokenizer_parts.js";
+
+const UNFINISHED = /\ufffd+$/; // what a decoder writes for bytes that are no character, or not yet one
+const MAX_UNFINISHED = 16; // characters: a longer row of these will never be any
+const CONTEXT = 32; // tokens of a prompt that may matter for the text of the next one
+
+export class Tokenizer {
+  #library;
+  #decoder;
+  #bos;
+  #tokens = [];
+  #special = new Set();
+
+  /**
+   * @param {string} text a tokenizer.json
+   * @param {number | null} bos stands in for an empty text
+   * @throws {T2RError} tokenizer
+   */
+  constructor(text, bos = null) {
+    const parts = readParts(text);
+    this.#bos = bos;
+    this.#decoder = parts.decoder;
+    const { vocab } = parts.model;
+    if (Array.isArray(vocab)) vocab.forEach(([token], id) => (this.#tokens[id] = token));
+    else for (const [token, id] of Object.entries(vocab)) this.#tokens[id] = token;
+    for (const { id, content, special } of parts.added_tokens) {
+      this.#tokens[id] = content;
+      if (special) this.#special.add(id);
+    }
+    if (parts.model.type === "Unigram" && parts.model.byte_fallback) {
+      throw refused("a Unigram without byte_fallback, in JavaScript", "one with it");
+    }
+    try {
+      this.#library = new Library(parts, {});
+    } catch (error) {
+      throw refused("the text of a tokenizer.json", error);
+    }
+  }
+
+  /** The tokenizer of a graph's metadata. @throws {T2RError} tokenizer: there is none, or one with an unknown part */
+  static of({ tokenizer, bos_token }) {
+    if (tokenizer === null) throw refused("a graph with a tokenizer in it", "one without");
+    return new Tokenizer(tokenizer, bos_token);
+  }
+
+  /** Token numbers, with the special tokens around a text unless told otherwise. An empty text is the BOS token. */
+  encode(text, { specialTokens = true } = {}) {
+    if (typeof text !== "string" || /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
+      throw refused("text in UTF-8", typeof text === "string" ? "half a character" : typeof text);
+    }
+    let ids;
+    try {
+      ({ ids } = this.#library.encode(text, { add_special_tokens: specialTokens }));
+    } catch (error) {
+      throw refused("a text that this tokenizer takes", error);
+    }
+    if (!ids.length && this.#bos === null) throw refused("a text", "an empty one, of a model without a BOS token");
+    return ids.length ? ids.filter((id) => id !== undefined) : [this.#bos];
+  }
+
+  /** The text of tokens, without special ones. */
+  decode(ids) {
+    const tokens = [];
+    for (const id of ids) {
+      if (!isWhole(id)) throw new T2RError("token", "tokens of whole numbers", printable(id, 40), "correct them");
+      if (this.#tokens[id] !== undefined && !this.#special.has(id)) tokens.push(this.#tokens[id]);
+    }
+    return decodeTokens(tokens, this.#decoder);
+  }
+
+  /** Text of the tokens that follow a prompt, as they come: `feed` each, and `end` at last. */
+  stream(prompt = []) {
+    return new TextStream(this, Array.from(prompt, Number));
+  }
+}
+
+/**
+ * Turns tokens into text one by one, and never hands out half a character: new tokens are decoded together with a few
+ * before them (the context, whose text is out already), and what may wait for its last bytes stays inside.
+ */
+class TextStream {
+  #tokenizer;
+  #context;
+  #before;
+  #pending;
+  #given;
+
+  constructor(tokenizer, prompt) {
+    this.#tokenizer = tokenizer;
+    const tail = prompt.slice(-CONTEXT); // not beginning inside a character
+    const cuts = [0, 1, 2, 3].map((skipped) => tail.slice(skipped));
+    this.#startFrom(cuts.find((cut) => !tokenizer.decode(cut).startsWith("\ufffd")) ?? tail);
+  }
+
+  /** The text that a token completes; "" if it completes none. */
+  feed(token) {
+    this.#pending.push(token);
+    const fresh = this.#new();
+    let whole = fresh.replace(UNFINISHED, "");
+    if (fresh.length - whole.length > MAX_UNFINISHED) whole = fresh;
+    const out = whole.slice(this.#given);
+    this.#given = Math.max(this.#given, whole.length);
+    if (fresh && whole === fresh) this.#startFrom(this.#pending);
+    return out;
+  }
+
+  /** What was still waiting for the rest of a character. */
+  end() {
+    const out = this.#new().slice(this.#given);
+    this.#startFrom(this.#pending.length ? this.#pending : this.#context);
+    return out;
+  }
+
+  #startFrom(context) {
+    this.#context = context;
+    this.#before = this.#tokenizer.decode(context);
+    this.#pending = [];
+    this.#given = 0;
+  }
+
+  #new() {
+    const both = this.#tokenizer.decode([...this.#context, ...this.#pending]);
+    if (both.startsWith(this.#before)) return both.slice(this.#before.length);
+    return this.#tokenizer.decode(this.#pending); // bytes that spoil the context's last ones: alone they read right
+  }
+}
+
+function refused(expected, received) {
+  return new T2RError("tokenizer", expected, printable(received), "use the model's own tokenizer, or give token numbers");
+}
