@@ -36,7 +36,8 @@ def trace(name: str, graph: Path) -> dict[str, Any]:
     specs = states_in(made.specs, signature)
 
     def in_graph(states: States) -> dict[str, Any]:
-        return {key: array(value) for key, value in pack(states, specs).items()}
+        given = pack(states, specs)
+        return {spec.name: array(given[spec.name]) for spec in specs}
 
     random = np.random.default_rng(list(f"{name} trace".encode()))
     ids = random.integers(0, made.vocab_size, (BATCH, STEPS))

@@ -57,11 +57,11 @@ class Batch:
     """
 
     def __init__(self, decoder: Decoder) -> None:
-        require_kind(decoder, Decoder, "a Decoder")
+        require_kind(decoder, Decoder, "a Decoder", "graph")
         signature = decoder.signature
         signature.require_constant("for texts of different lengths side by side")
         if signature.batch is not None:
-            raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch")
+            raise UserError("a graph of any batch", f"one of {signature.batch}", "export it without --batch", "batch")
         self.in_use = InUse("batch", "give each thread a Batch of its own")
         self._all = decoder.fork()
         self._count = itertools.count()
@@ -138,7 +138,10 @@ class Batch:
         if type(handle) is not int or handle not in self._sequences:
             going = ", ".join(map(str, self._sequences)) or "none"
             raise UserError(
-                f"the handle of a text that goes on: {going}", printable(repr(handle)), "see Batch.sequences"
+                f"the handle of a text that goes on: {going}",
+                printable(repr(handle)),
+                "see Batch.sequences",
+                "batch",
             )
         del self._sequences[handle]
         alone = self._new.pop(handle, None)

@@ -52,17 +52,25 @@ class Beam:
         whole = {"width": 1, "n_best": 1, "min_tokens": 0, **({} if self.max_tokens is None else {"max_tokens": 1})}
         for name, least in whole.items():
             value = getattr(self, name)
-            require_value(type(value) is int and least <= value < 1 << 31, f"{name} of at least {least}", value)
-        require_value(self.n_best <= self.width, f"n_best of at most the width, {self.width}", self.n_best)
+            require_value(
+                type(value) is int and least <= value < 1 << 31, f"{name} of at least {least}", value, "sampling"
+            )
+        require_value(self.n_best <= self.width, f"n_best of at most the width, {self.width}", self.n_best, "sampling")
         steep = self.length_penalty
         require_value(
-            is_number(steep) and abs(steep) <= STEEPEST, f"a length_penalty from {-STEEPEST} to {STEEPEST}", steep
+            is_number(steep) and abs(steep) <= STEEPEST,
+            f"a length_penalty from {-STEEPEST} to {STEEPEST}",
+            steep,
+            "sampling",
         )
         stopping = self.early_stopping
         require_value(
-            isinstance(stopping, bool) or stopping == "never", 'early_stopping True, False or "never"', stopping
+            isinstance(stopping, bool) or stopping == "never",
+            'early_stopping True, False or "never"',
+            stopping,
+            "sampling",
         )
-        require_value(isinstance(self.forced_end, bool), "forced_end True or False", self.forced_end)
+        require_value(isinstance(self.forced_end, bool), "forced_end True or False", self.forced_end, "sampling")
         check_penalties(self.repetition_penalty, self.no_repeat_ngram)
 
     @property

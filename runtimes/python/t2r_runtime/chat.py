@@ -42,7 +42,7 @@ def is_chat_template(value: object) -> bool:
 def require_chat_template(value: object) -> None:
     """Refuse what `is_chat_template` does not take."""
     if not is_chat_template(value):
-        raise UserError(FORM, printable(repr(value), 100), "export the model again")
+        raise UserError(FORM, printable(repr(value), 100), "export the model again", "tokenizer")
 
 
 def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
@@ -58,12 +58,12 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
             jinja2 is not installed.
     """
     require_chat_template(chat_template)
-    messages = listed(messages, "a list of messages")
+    messages = listed(messages, "a list of messages", "tokenizer")
     for message in messages:
-        require_kind(message, Mapping, "messages with a role and a content")
-        require_kind(message.get("role"), str, "a text as the role of a message")
+        require_kind(message, Mapping, "messages with a role and a content", "tokenizer")
+        require_kind(message.get("role"), str, "a text as the role of a message", "tokenizer")
     if importlib.util.find_spec("jinja2") is None:
-        raise UserError("the package jinja2", "a Python without it", 'pip install "t2r-runtime[chat]"')
+        raise UserError("the package jinja2", "a Python without it", 'pip install "t2r-runtime[chat]"', "tokenizer")
     try:
         size = len(json.dumps(messages))
         names = {**chat_template["tokens"], "messages": messages, "add_generation_prompt": bool(add_generation_prompt)}
@@ -71,11 +71,16 @@ def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any
         request = json.dumps({"template": chat_template["template"], "names": names, "limit": MAX_OUTPUT + 4 * size})
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            "messages of plain JSON data", printable(error), "give texts, numbers, lists and dicts"
+            "messages of plain JSON data",
+            printable(error),
+            "give texts, numbers, lists and dicts",
+            "tokenizer",
         ) from error
     answer = _answer(request)
     if "text" not in answer:
-        raise UserError("a chat template that takes these messages", printable(answer["error"]), "change the messages")
+        raise UserError(
+            "a chat template that takes these messages", printable(answer["error"]), "change the messages", "tokenizer"
+        )
     return str(answer["text"])
 
 
@@ -90,7 +95,7 @@ def _answer(request: str) -> dict[str, str]:
         return {"error": f"it takes longer than {SECONDS} s"}
     except OSError as error:
         expected = "to be able to start Python for a chat template"
-        raise UserError(expected, printable(error), "check sys.executable") from error
+        raise UserError(expected, printable(error), "check sys.executable", "tokenizer") from error
     try:
         answer = json.loads(done.stdout)
     except ValueError:

@@ -9,17 +9,19 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import Kind, UserError, printable
 
 
-def require_kind(value: object, kind: type | tuple[type, ...], expected: str) -> None:
+def require_kind(value: object, types: type | tuple[type, ...], expected: str, kind: Kind) -> None:
     """Refuse a value of another type.
 
     Args:
-        expected: names the argument and its kind, as in "a Sampling as sampling".
+        expected: names the argument and its type, as in "a Sampling as sampling".
+        kind: of the error, here and below.
     """
-    if not isinstance(value, kind):
-        raise UserError(expected, printable(f"{type(value).__name__} {value!r}", 100), "see the function's description")
+    if not isinstance(value, types):
+        received = printable(f"{type(value).__name__} {value!r}", 100)
+        raise UserError(expected, received, "see the function's description", kind)
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -27,13 +29,13 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def require_value(good: bool, expected: str, received: object) -> None:
+def require_value(good: bool, expected: str, received: object, kind: Kind) -> None:
     """Refuse a value out of range. Raises UserError."""
     if not good:
-        raise UserError(expected, repr(received), "choose another value")
+        raise UserError(expected, repr(received), "choose another value", kind)
 
 
-def array_of(value: object, what: str) -> NDArray[Any]:
+def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
     """The value as an array.
 
     Raises:
@@ -42,15 +44,16 @@ def array_of(value: object, what: str) -> NDArray[Any]:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{what} as an array", printable(error), "make all rows as long as each other") from error
+        do = "make all rows as long as each other"
+        raise UserError(f"{what} as an array", printable(error), do, kind) from error
 
 
-def listed(values: object, expected: str) -> list[Any]:
+def listed(values: object, expected: str, kind: Kind) -> list[Any]:
     """The values of anything that can be iterated, but a text.
 
     Raises:
         UserError: it cannot.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise UserError(expected, printable(repr(values), 100), "give a list")
+        raise UserError(expected, printable(repr(values), 100), "give a list", kind)
     return list(values)

@@ -55,7 +55,7 @@ def _cases(folder: Path) -> list[tuple[str, str, str]]:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         return [(case["case"], case["kind"], case["file"]) for case in index["cases"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"golden files in {folder}", printable(error), "name the folder models/tiny") from error
+        raise UserError(f"golden files in {folder}", printable(error), "name the folder models/tiny", "file") from error
 
 
 def array(entry: Mapping[str, Any]) -> Array:

@@ -118,7 +118,7 @@ class Decoder:
             UserError: a row that is not in 0 … batch - 1.
         """
         if type(row) is not int or not 0 <= row < self.batch:
-            raise UserError(f"a row in 0 … {self.batch - 1}", repr(row), "choose another")
+            raise UserError(f"a row in 0 … {self.batch - 1}", repr(row), "choose another", "batch")
         return self._history.of(row)
 
     @alone
@@ -186,7 +186,7 @@ class Decoder:
             UserError: as for `prefill`, and for a graph that has no such outputs.
         """
         if self.signature.top_k is None:
-            raise UserError("a graph that chooses the largest logits", "one without", "export with --top-k")
+            raise UserError("a graph that chooses the largest logits", "one without", "export with --top-k", "graph")
         logits, tokens = self._read(token_ids(ids, self.signature, self.batch), TOP_ALONE)
         return logits.copy(), tokens.copy()
 
@@ -197,7 +197,9 @@ class Decoder:
             UserError: under CUDA graphs, which replay the addresses of one decoder's states.
         """
         if self._graph.captured:
-            raise UserError("one decoder per graph under CUDA graphs", "another", "leave enable_cuda_graph out")
+            raise UserError(
+                "one decoder per graph under CUDA graphs", "another", "leave enable_cuda_graph out", "provider"
+            )
         other = copy.copy(self)
         other.in_use = InUse("decoder", "give each thread a fork() of its own")
         other._start(self.signature.batch or 1)
@@ -223,11 +225,11 @@ class Decoder:
         Raises:
             UserError: as for `reorder`, and for caches of different lengths or decoders of another graph.
         """
-        parts = [tuple(listed(part, TAKEN)) for part in listed(parts, TAKEN)]
+        parts = [tuple(listed(part, TAKEN, "batch")) for part in listed(parts, TAKEN, "batch")]
         if not parts or not all(
             len(part) == 2 and isinstance(part[0], Decoder) and part[0]._graph is self._graph for part in parts
         ):
-            raise UserError(TAKEN, "others, or none", "use forks of one decoder")
+            raise UserError(TAKEN, "others, or none", "use forks of one decoder", "batch")
         with contextlib.ExitStack() as others:
             for decoder, _ in parts:
                 others.enter_context(decoder.in_use)
@@ -262,15 +264,17 @@ class Decoder:
             UserError: missing or unexpected names, other dtypes or shapes, or sources so long that the states exceed
                 what one graph may ask for. The states are as before then.
         """
-        require_kind(states, Mapping, "a mapping of arrays as states")
+        require_kind(states, Mapping, "a mapping of arrays as states", "snapshot")
         if type(position) is not int or not 0 <= position < 1 << 62:
-            raise UserError("a position of at least 0", repr(position), "give the number of tokens read")
-        arrays = {str(name): array_of(value, f"the state {name}") for name, value in states.items()}
+            raise UserError("a position of at least 0", repr(position), "give the number of tokens read", "snapshot")
+        arrays = {str(name): array_of(value, f"the state {name}", "snapshot") for name, value in states.items()}
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
-        read = array_of(history, "a history")
+        read = array_of(history, "a history", "snapshot")
         if read.size and (read.shape != (read.size,) or read.dtype.kind not in "iu" or batch != 1):
-            raise UserError("a history of one sequence, integers (T,)", f"{read.shape} {read.dtype}", "leave it out")
+            raise UserError(
+                "a history of one sequence, integers (T,)", f"{read.shape} {read.dtype}", "leave it out", "snapshot"
+            )
         positions = tokens_read(arrays, batch, length, position)
         written = self._states if batch == self.batch else States(self._graph, batch)
         written.write(arrays)
@@ -336,7 +340,7 @@ class Decoder:
         """
         request = generate.checked(self, ids, max_tokens, sampling)
         if callback is not None and not callable(callback):
-            raise UserError("a callback that can be called", repr(callback), "give a function of one token")
+            raise UserError("a callback that can be called", repr(callback), "give a function of one token", "sampling")
         if callback is None and self.has_generation_graph:
             if request.all_but_last is not None:
                 self.prefill(request.all_but_last)
@@ -365,7 +369,9 @@ class Decoder:
         self._history.add(np.array([[token, *written][:-1]], np.int64))
         sampler.draws += len(written)
         if written and written[-1] < 0:
-            raise UserError("finite logits", f"others after {self.position} tokens", "check the graph with t2r verify")
+            raise UserError(
+                "finite logits", f"others after {self.position} tokens", "check the graph with t2r verify", "graph"
+            )
         return list(written)
 
     def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]:

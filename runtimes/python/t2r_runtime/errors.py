@@ -9,6 +9,26 @@ A command of the toolchain ends in one of three ways besides success, each with 
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
+# what is wrong, in the same words in every language: runtimes/CONTRACT.md, "Errors"
+Kind = Literal[
+    "file",
+    "graph",
+    "version",
+    "metadata",
+    "interface",
+    "weights",
+    "tokenizer",
+    "token",
+    "position",
+    "batch",
+    "snapshot",
+    "sampling",
+    "provider",
+]
+KINDS: tuple[str, ...] = get_args(Kind)
+
 
 class T2RError(Exception):
     """Base of the errors that a command turns into one line and an exit code."""
@@ -23,17 +43,18 @@ class UserError(T2RError, ValueError):
         expected: what should have been there.
         received: what was there instead.
         do: the next thing to try, as an instruction.
+        kind: what it is about. All errors of t2r_runtime have one; those of the toolchain alone have none.
     """
 
     exit_code = 2
 
-    def __init__(self, expected: str, received: str, do: str) -> None:
+    def __init__(self, expected: str, received: str, do: str, kind: Kind | None = None) -> None:
         super().__init__(f"expected {expected}; received {received}; {do}")
-        self.expected, self.received, self.do = expected, received, do
+        self.expected, self.received, self.do, self.kind = expected, received, do, kind
 
-    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str, Kind | None]]:
         """An error reaches another process whole: the default would pass the one line as the first argument."""
-        return type(self), (self.expected, self.received, self.do)
+        return type(self), (self.expected, self.received, self.do, self.kind)
 
 
 def printable(text: object, limit: int | None = 300) -> str:

@@ -31,13 +31,13 @@ def existing_file(path: str | Path, what: str) -> Path:
     require_path(path)
     if not os.path.isfile(path):
         why = "is not a file" if os.path.exists(path) else "does not exist"
-        raise UserError(what, f"{printable(path)}, which {why}", "check the path")
+        raise UserError(what, f"{printable(path)}, which {why}", "check the path", "file")
     return Path(path)
 
 
 def require_path(path: object) -> None:
     """Refuse what is no text and no path."""
-    require_kind(path, (str, os.PathLike), "a path")
+    require_kind(path, (str, os.PathLike), "a path", "file")
 
 
 def replaceable(path: str | Path) -> int | None:
@@ -51,7 +51,7 @@ def replaceable(path: str | Path) -> int | None:
     """
     require_path(path)
     if os.path.isdir(path):
-        raise UserError("a file name to write to", f"the folder {path}", "name a file inside it")
+        raise UserError("a file name to write to", f"the folder {path}", "name a file inside it", "file")
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -61,9 +61,11 @@ def replaceable(path: str | Path) -> int | None:
     if not stat.S_ISREG(mode):
         kind = OTHERS.get(stat.S_IFMT(mode), "something else")
         target = f" to {os.readlink(path)}" if stat.S_ISLNK(mode) else ""
-        raise UserError(f"a regular file at {path}, or nothing", f"{kind}{target}", "name another file")
+        raise UserError(f"a regular file at {path}, or nothing", f"{kind}{target}", "name another file", "file")
     if not mode & 0o222:
-        raise UserError(f"a file that may be written at {path}", "a read-only one", "name another file, or chmod u+w")
+        raise UserError(
+            f"a file that may be written at {path}", "a read-only one", "name another file, or chmod u+w", "file"
+        )
     return stat.S_IMODE(mode) & 0o777
 
 
@@ -112,4 +114,4 @@ def unwritable(path: str | Path, error: Exception) -> UserError:
     """That nothing can be written at `path`, and why."""
     why = getattr(error, "strerror", None) or str(error)
     do = "choose another place, or make room there"
-    return UserError(f"to be able to write {printable(path)}", why, do)
+    return UserError(f"to be able to write {printable(path)}", why, do, "file")

@@ -32,10 +32,12 @@ def row_numbers(rows: ArrayLike, batch: int) -> NDArray[np.int64]:
     Raises:
         UserError: none, no integers, or others than the batch has.
     """
-    array = array_of(rows, "rows")
+    array = array_of(rows, "rows", "batch")
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= batch:
         shown = printable(array.tolist())
-        raise UserError(f"rows (N,) of a batch, integers in 0 … {batch - 1}", shown, "name those to go on with")
+        raise UserError(
+            f"rows (N,) of a batch, integers in 0 … {batch - 1}", shown, "name those to go on with", "batch"
+        )
     return array.astype(np.int64)
 
 

@@ -60,20 +60,25 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
         UserError: a batch other than 1, a value out of range, or more tokens than the model has positions.
     """
     signature = stepper.signature
-    require_kind(sampling, Sampling, "a Sampling as sampling")
+    require_kind(sampling, Sampling, "a Sampling as sampling", "sampling")
     if type(max_tokens) is not int or max_tokens < 1:
-        raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another")
+        raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another", "sampling")
     if stepper.batch != 1:
-        raise UserError("a batch of 1 to generate", f"{stepper.batch}", "reset(batch=1), or use step and prefill")
+        raise UserError(
+            "a batch of 1 to generate", f"{stepper.batch}", "reset(batch=1), or use step and prefill", "batch"
+        )
     prompt = token_ids(ids, signature, 1)
     stop = (
-        signature.eos_tokens if sampling.stop_tokens is None else listed(sampling.stop_tokens, "stop_tokens as a list")
+        signature.eos_tokens
+        if sampling.stop_tokens is None
+        else listed(sampling.stop_tokens, "stop_tokens as a list", "token")
     )
     if not all(isinstance(token, int | np.integer) and 0 <= token < signature.vocab_size for token in stop):
         raise UserError(
             f"stop tokens in 0 … {signature.vocab_size - 1}",
             printable(", ".join(sorted(map(repr, stop)))),
             "use the tokenizer of this model",
+            "token",
         )
     limit, read = signature.reach, stepper.position + prompt.array.size
     if limit is not None and read + max_tokens - 1 > limit:
@@ -81,6 +86,7 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
             f"max_tokens of at most {max(limit - read + 1, 0)}: this model's positions end at {limit}",
             f"{max_tokens} after {read} tokens",
             "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N",
+            "position",
         )
     banned = np.array(signature.source.banned_tokens if signature.source else (), np.int64)
     return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling), banned)

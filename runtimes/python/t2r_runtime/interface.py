@@ -94,6 +94,7 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
             "the inputs and outputs that the graph's metadata lists",
             printable("; ".join(problems)),
             "export the model again",
+            "interface",
         )
 
 
@@ -171,6 +172,7 @@ def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int,
             "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
             printable("; ".join(problems)),
             "take them from the same model",
+            "snapshot",
         )
     return letters.get(BATCH, 1), letters.get(GROWING, 0)
 
@@ -183,7 +185,9 @@ def tokens_read(states: Mapping[str, Array], batch: int, length: int, otherwise:
     """
     positions = states[POSITION].astype(np.int64) if POSITION in states else np.full(batch, length or otherwise)
     if positions.min() < 0:
-        raise UserError("positions of at least 0", "a negative one", "take the states from a decoder or a snapshot")
+        raise UserError(
+            "positions of at least 0", "a negative one", "take the states from a decoder or a snapshot", "snapshot"
+        )
     return positions
 
 

@@ -45,9 +45,11 @@ def check_penalties(penalty: object, ngram: object) -> None:
         is_number(penalty) and 1 / LARGEST_PENALTY <= penalty <= LARGEST_PENALTY,
         f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
         penalty,
+        "sampling",
     )
     require_value(
         type(ngram) is int and 0 <= ngram <= LONGEST_NGRAM,
         f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
         ngram,
+        "sampling",
     )

@@ -60,15 +60,17 @@ class PrefixCache:
         folder: str | Path | None = None,
         max_disk_bytes: int = 1 << 30,
     ) -> None:
-        require_kind(decoder, Decoder, "a Decoder as decoder")
+        require_kind(decoder, Decoder, "a Decoder as decoder", "graph")
         for name, value, least in (
             ("max_bytes", max_bytes, 0),
             ("block", block, 1),
             ("max_disk_bytes", max_disk_bytes, 0),
         ):
-            require_value(type(value) is int and value >= least, f"{name} of at least {least}", value)
+            require_value(type(value) is int and value >= least, f"{name} of at least {least}", value, "snapshot")
         if decoder.signature.source is not None:
-            raise UserError("a decoder of texts alone", "a translator's", "its states are those of its source too")
+            raise UserError(
+                "a decoder of texts alone", "a translator's", "its states are those of its source too", "graph"
+            )
         decoder.reset(batch=1)
         self.in_use = InUse("prefix cache", "give each thread one of its own")
         self.decoder, self.block, self.max_bytes = decoder, block, max_bytes
@@ -149,10 +151,10 @@ class PrefixCache:
             UserError: more tokens than were read, or a text whose beginning is no longer known (65,536 tokens).
         """
         text = self.decoder.history()
-        require_value(type(count) is int and 0 <= count <= text.size, f"a count in 0 … {text.size}", count)
+        require_value(type(count) is int and 0 <= count <= text.size, f"a count in 0 … {text.size}", count, "position")
         if self.decoder.position != text.size:
             received = f"{self.decoder.position} tokens"
-            raise UserError(f"a text of at most {RECENT} tokens, read by this cache", received, "read it anew")
+            raise UserError(f"a text of at most {RECENT} tokens, read by this cache", received, "read it anew", "token")
         if count == text.size:
             self.decoder.reset()
         elif count:
@@ -200,7 +202,7 @@ class _Files:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"a folder at {folder}, or room for one", str(error), "name another") from error
+            raise UserError(f"a folder at {folder}, or room for one", str(error), "name another", "file") from error
 
     def read(self, digest: bytes, tokens: int) -> States | None:
         """The states after so many tokens; a file that is damaged or of another model goes, as if it had not been."""

@@ -118,7 +118,7 @@ PROVIDERS: dict[str, Provider] = {
 def named(name: str) -> Provider:
     """The entry of PROVIDERS, installed or not. Raises UserError for an unknown name, with the known ones."""
     if not isinstance(name, str) or name not in PROVIDERS:
-        raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these")
+        raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these", "provider")
     return PROVIDERS[name]
 
 
@@ -136,7 +136,10 @@ def find_provider(name: str) -> Provider:
     plugged = chosen.plugin is not None and importlib.util.find_spec(chosen.plugin) is not None
     if chosen.ort_name not in available and not plugged:
         raise UserError(
-            f"an ONNX Runtime with {chosen.ort_name}", f"{ort.__version__} with {', '.join(available)}", chosen.install
+            f"an ONNX Runtime with {chosen.ort_name}",
+            f"{ort.__version__} with {', '.join(available)}",
+            chosen.install,
+            "provider",
         )
     return chosen
 
@@ -257,6 +260,7 @@ def check_placement(name: str, provider: Provider, taken: Placement, spared: Col
             f"every node on {name}",
             f"{len(elsewhere)} of {total} on another provider ({operators}{more}): {named}",
             f"{provider.hint}, or allow fallback",
+            "provider",
         )
 
 
@@ -285,7 +289,10 @@ def _plugin_device(provider: Provider) -> ort.OrtEpDevice:
     devices = offered()
     if not devices:
         raise UserError(
-            f"a device for {provider.ort_name}", "none on this machine", "see docs/providers.md on drivers and software"
+            f"a device for {provider.ort_name}",
+            "none on this machine",
+            "see docs/providers.md on drivers and software",
+            "provider",
         )
     order = [ort.OrtHardwareDeviceType.NPU, ort.OrtHardwareDeviceType.GPU, ort.OrtHardwareDeviceType.CPU]
     return min(devices, key=lambda device: order.index(device.device.type))

@@ -25,7 +25,10 @@ def require_graph(path: str | Path) -> None:
     path = Path(path)
     if _is_checkpoint(path):
         raise UserError(
-            "an exported graph", f"the checkpoint {path}", f"export it first: t2r-export {path} {path.stem}.onnx"
+            "an exported graph",
+            f"the checkpoint {path}",
+            f"export it first: t2r-export {path} {path.stem}.onnx",
+            "graph",
         )
 
 
@@ -41,14 +44,18 @@ def not_opened(path: Path, who: str, error: Exception) -> UserError:
             f"an opset that {who} reads",
             f"a newer one ({too_new[0]})",
             f"export with --target portable or fused, or set {OPSET_SWITCH}=0 in the environment",
+            "version",
         )
     if lost := _NO_DATA.search(text):
         return UserError(
             f"the weights {printable(Path(lost[1]).name)} beside {path}",
             "no such file",
             "copy the files beside it too, under their own names",
+            "weights",
         )
-    return UserError(f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export")
+    return UserError(
+        f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export", "graph"
+    )
 
 
 def _is_checkpoint(path: Path) -> bool:

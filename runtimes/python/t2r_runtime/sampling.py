@@ -60,12 +60,13 @@ class Sampling:
             is_number(temperature) and 0 <= temperature <= sys.float_info.max,
             "a temperature of 0 or more",
             temperature,
+            "sampling",
         )
-        require_value(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k)
-        require_value(is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p)
-        require_value(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed)
+        require_value(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k, "sampling")
+        require_value(is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p, "sampling")
+        require_value(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed, "sampling")
         min_p = self.min_p
-        require_value(is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p)
+        require_value(is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p, "sampling")
         check_penalties(self.repetition_penalty, self.no_repeat_ngram)
 
     @property
@@ -85,7 +86,7 @@ class Sampler:
     """Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next."""
 
     def __init__(self, sampling: Sampling) -> None:
-        require_kind(sampling, Sampling, "a Sampling")
+        require_kind(sampling, Sampling, "a Sampling", "sampling")
         self.sampling = sampling
         self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
         self.draws = 0  # how often a token was chosen
@@ -102,11 +103,13 @@ class Sampler:
             UserError: NaN or +inf among the logits, or nothing but -inf; penalties of logits that are not all.
         """
         if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
-            raise UserError("logits, floats (vocabulary,)", printable(repr(logits), 100), "give one row of them")
+            raise UserError(
+                "logits, floats (vocabulary,)", printable(repr(logits), 100), "give one row of them", "sampling"
+            )
         if tokens is not None:
             tokens = _row_of_integers(tokens, "tokens")
             if tokens.size != logits.size:
-                raise UserError(f"the tokens of {logits.size} logits", f"{tokens.size}", "give as many")
+                raise UserError(f"the tokens of {logits.size} logits", f"{tokens.size}", "give as many", "sampling")
             order = np.argsort(tokens)
             logits, tokens = logits[order], tokens[order]
         best = _largest(logits)
@@ -126,11 +129,14 @@ class Sampler:
                 "all logits, whose order penalties change",
                 f"{logits.size} of them",
                 "give all, or leave out repetition_penalty and no_repeat_ngram",
+                "sampling",
             )
         occurred = _row_of_integers(text, "a text of tokens")
         if occurred.size and not 0 <= occurred.min() <= occurred.max() < logits.size:
             received = f"{occurred.min()} … {occurred.max()}"
-            raise UserError(f"a text of tokens in 0 … {logits.size - 1}", received, "give what the decoder has read")
+            raise UserError(
+                f"a text of tokens in 0 … {logits.size - 1}", received, "give what the decoder has read", "token"
+            )
         rules = self.sampling
         return penalized(logits, occurred, rules.repetition_penalty, rules.no_repeat_ngram)
 
@@ -154,7 +160,8 @@ class Sampler:
             weights = np.exp(scores[places])
             # those below this weight add up to less than 1 - p: left out before the sort, which takes longest
             large = weights >= (1 - top_p) * weights.mean()
-            total, places, weights = weights.sum(), places[large], weights[large]
+            total = weights.cumsum()[-1]  # one after the other, as every runtime can: sum() adds in pairs
+            places, weights = places[large], weights[large]
             order = np.argsort(-logits[places], kind="stable")
             before = np.cumsum(weights[order]) - weights[order]
             places = np.sort(places[order[before < top_p * total]])
@@ -167,12 +174,12 @@ def _largest(logits: Logits) -> int:
     """The place of the largest, of equals the lowest; all must be finite or -inf, and not all of them -inf."""
     best = int(np.argmax(logits))  # the first NaN, if there is one
     if not math.isfinite(logits[best]):
-        raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify")
+        raise UserError("finite logits", f"{logits[best]} at token {best}", "check the graph with t2r verify", "graph")
     return best
 
 
 def _row_of_integers(value: ArrayLike, what: str) -> NDArray[np.int64]:
-    row = array_of(value, what)
+    row = array_of(value, what, "token")
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise UserError(f"{what}, integers (N,)", printable(repr(value), 100), "give one row of them")
+        raise UserError(f"{what}, integers (N,)", printable(repr(value), 100), "give one row of them", "sampling")
     return row.astype(np.int64)

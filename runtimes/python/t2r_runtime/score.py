@@ -29,7 +29,7 @@ def score(
     stepper.reset(batch=1)
     text = token_ids(ids, stepper.signature, 1).array[0]
     if text.size < 2:
-        raise UserError("a text of at least 2 tokens to score", f"{text.size}", "give more")
+        raise UserError("a text of at least 2 tokens to score", f"{text.size}", "give more", "token")
     require_room(stepper, text.size - 1)
     found = np.empty(text.size - 1)
     for place, following in enumerate(text[1:]):

@@ -34,7 +34,7 @@ class Rules:
     """
 
     def __init__(self, beam: Beam, signature: Signature) -> None:
-        require_kind(beam, Beam, "a Beam")
+        require_kind(beam, Beam, "a Beam", "sampling")
         assert signature.source is not None
         self.beam = beam
         self.start = np.array(signature.source.start_tokens, np.int64)
@@ -44,9 +44,11 @@ class Rules:
         self.max_tokens = _longest(beam, signature, len(self.start))
         vocabulary = signature.vocab_size
         if beam.width > vocabulary:
-            raise UserError(f"a beam of at most the vocabulary, {vocabulary}", str(beam.width), "choose a smaller one")
+            raise UserError(
+                f"a beam of at most the vocabulary, {vocabulary}", str(beam.width), "choose a smaller one", "sampling"
+            )
         if len({*self.ends.tolist(), *self.banned.tolist()}) == vocabulary:
-            raise UserError("a token that is neither an end nor banned", "none", "export the model again")
+            raise UserError("a token that is neither an end nor banned", "none", "export the model again", "metadata")
         self.candidates = 1 if beam.width == 1 else max(2, 1 + len(self.ends)) * beam.width
         enough = self.candidates + len(self.banned) + (len(self.ends) if beam.min_tokens else 0)
         self.enough = min(enough, vocabulary)
@@ -202,6 +204,7 @@ def _longest(beam: Beam, signature: Signature, start: int) -> int:
             f"max_tokens of at most {max(most, 0)}: this model's positions end at {signature.reach}",
             str(beam.max_tokens or 1),
             "ask for fewer, or export with --past-end clamp or wrap:N",
+            "position",
         )
     return beam.max_tokens or min(MAX_TOKENS, MAX_TOKENS if most is None else most)
 
@@ -238,4 +241,4 @@ def _log_sums(logits: Array) -> Array:
 
 def _require_finite(values: Array) -> None:
     if not math.isfinite(values.sum()):
-        raise UserError("finite logits", "others", "check the graph with t2r verify")
+        raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")

@@ -82,8 +82,8 @@ def open_graph(
             provider did not take.
     """
     extra = _texts(provider_options or {}, "provider_options")
-    roles = listed(companions, "roles of companions")
-    require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes")
+    roles = listed(companions, "roles of companions", "graph")
+    require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes", "metadata")
     chosen = providers.find_provider(provider)
     captured = _captured(chosen, extra)
     require_graph(path)
@@ -92,7 +92,7 @@ def open_graph(
         path, provider, _options(threads, config or {}), extra, allow_fallback, max_state_bytes
     )
     if signature.role != STEP:
-        raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it")
+        raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it", "graph")
     left_out = [*(IN_ONE_RUN if provider != "cpu" else ()), *([PREFILL] if chosen.device == "webgpu" else [])]
     others = {}
     for role in signature.graphs:
@@ -124,13 +124,13 @@ def _when_used(
     path = step.with_name(signature.graphs[role])
     if not path.is_file():
         do = "copy the files beside it too, or leave its role out of companions"
-        raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do)
+        raise UserError(f"the {ROLES[role]} {path.name} beside {step.name}", "none", do, "file")
 
     @once
     def opened() -> ort.InferenceSession:
         session, other, _ = _open(path, provider, options, extra, allow_fallback, max_state_bytes)
         if other != signature.companion(role):
-            raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again")
+            raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again", "graph")
         return session
 
     return opened
@@ -166,7 +166,9 @@ def _open(
     try:
         taken = providers.placement(session, chosen, lambda: first_feeds(signature))
     except Exception as error:  # as above
-        raise UserError(f"a first step on {provider}", printable(error), "choose another provider") from error
+        raise UserError(
+            f"a first step on {provider}", printable(error), "choose another provider", "provider"
+        ) from error
     if not allow_fallback:
         providers.check_placement(provider, chosen, taken, () if signature.source is None else chosen.elsewhere)
     return session, signature, taken
@@ -196,7 +198,10 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
     if threads is not None:
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
             raise UserError(
-                f"a number of threads from 1 to {MAX_THREADS}", repr(threads), "leave it out for one a physical core"
+                f"a number of threads from 1 to {MAX_THREADS}",
+                repr(threads),
+                "leave it out for one a physical core",
+                "provider",
             )
         options.intra_op_num_threads = threads
     for key, value in config.items():
@@ -206,9 +211,9 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
 
 def _texts(options: Mapping[str, str], name: str) -> dict[str, str]:
     """A mapping of texts to texts, and nothing else: ONNX Runtime's own messages name neither."""
-    require_kind(options, Mapping, f"a mapping of texts as {name}")
+    require_kind(options, Mapping, f"a mapping of texts as {name}", "provider")
     for text in (*options.keys(), *options.values()):
-        require_kind(text, str, f"texts in {name}")
+        require_kind(text, str, f"texts in {name}", "provider")
     return dict(options)
 
 

@@ -102,6 +102,7 @@ class StateSpec:
                 "a constant state: a name that begins with source_, and one M instead of the T)",
                 str(self),
                 "export the graph again",
+                "metadata",
             )
 
     @property
@@ -148,6 +149,7 @@ def require_bounded(states: Iterable[StateSpec], most: int = MAX_STATE_BYTES) ->
             f"states of at most {most:,} bytes a sequence",
             f"{total:,} bytes, {printable(name, 50)} alone {sizes[name]:,}",
             "check where this file is from, or raise max_state_bytes in Python",
+            "metadata",
         )
 
 
@@ -217,6 +219,7 @@ class Signature:
                 "a batch of at least 1" if any_size else f"a batch of {self.batch}, for which the graph was exported",
                 repr(batch),
                 "choose another" if any_size else "export the model without a fixed batch",
+                "batch",
             )
 
     def require_memory(self, batch: int, most: int = MAX_STATE_BYTES, source: int = 1) -> None:
@@ -231,7 +234,7 @@ class Signature:
         size = batch * 4 * self.vocab_size + sum(spec.bytes(batch, source=source) for spec in self.states)
         if size > BATCH_STATES * most:
             do = "choose a smaller batch" + (" or shorter sources" if source > 1 else "")
-            raise UserError(f"states of at most {BATCH_STATES * most} bytes", f"{size} bytes", do)
+            raise UserError(f"states of at most {BATCH_STATES * most} bytes", f"{size} bytes", do, "batch")
 
     def require_constant(self, purpose: str) -> None:
         """Refuse states that grow.
@@ -249,6 +252,7 @@ class Signature:
                 f"states of constant size {purpose}",
                 f"a model whose {names} grow with every token",
                 "convert all its layers, or do without",
+                "batch",
             )
 
     def to_metadata(self) -> dict[str, str]:
@@ -280,6 +284,7 @@ class Signature:
                 "a step graph with t2r metadata",
                 f"a graph without the key {PREFIX}contract",
                 "export the model with t2r-export",
+                "metadata",
             )
         contract = _read(metadata, "contract")
         if type(contract) is not int or contract != CONTRACT_VERSION:
@@ -287,6 +292,7 @@ class Signature:
                 f"contract version {CONTRACT_VERSION}",
                 f"version {contract}",
                 "export the model again, or use the runtime of that version",
+                "version",
             )
         left_out = [key for key in OPTIONAL if PREFIX + key not in metadata]
         values = {key: _read(metadata, key) for key in cls.__dataclass_fields__ if key not in (*left_out, "source")}
@@ -317,15 +323,17 @@ class Signature:
 def _read(metadata: Mapping[str, str], key: str) -> Any:
     name = PREFIX + key
     if name not in metadata:
-        raise UserError(f"the metadata key {name}", "a graph without it", "export the model again with t2r-export")
+        raise UserError(
+            f"the metadata key {name}", "a graph without it", "export the model again with t2r-export", "metadata"
+        )
     try:
         return json.loads(metadata[name])
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"JSON in the metadata key {name}", str(error), "export the model again") from error
+        raise UserError(f"JSON in the metadata key {name}", str(error), "export the model again", "metadata") from error
 
 
 def _bad_metadata(problem: str) -> UserError:
-    return UserError("metadata of the contract's form", problem, "export the model again")
+    return UserError("metadata of the contract's form", problem, "export the model again", "metadata")
 
 
 def _malformed(signature: Signature) -> list[str]:

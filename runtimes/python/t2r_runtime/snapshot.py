@@ -44,7 +44,9 @@ def save(
         UserError: the place cannot be written to, or a token that the model has not.
     """
     if not _is_token(token, signature):
-        raise UserError(f"a token in 0 … {signature.vocab_size - 1}, or None", repr(token), "give one of this model")
+        raise UserError(
+            f"a token in 0 … {signature.vocab_size - 1}, or None", repr(token), "give one of this model", "token"
+        )
     head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
     head |= {} if token is None else {"token": token}
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
@@ -97,7 +99,10 @@ def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Sign
         raise ValueError(f"{HEAD} is malformed")
     if head.get("snapshot") != VERSION:
         raise UserError(
-            f"a snapshot of version {VERSION}", f"version {head.get('snapshot')!r}", "read the prompt again and save it"
+            f"a snapshot of version {VERSION}",
+            f"version {head.get('snapshot')!r}",
+            "read the prompt again and save it",
+            "snapshot",
         )
     theirs, ours = head.get("checkpoint_sha256"), signature.checkpoint_sha256
     if theirs != ours:
@@ -105,6 +110,7 @@ def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Sign
             f"a snapshot of the checkpoint {ours[:12]}",
             f"one of the checkpoint {str(theirs)[:12]!r}",
             "read the prompt again with this model and save it",
+            "snapshot",
         )
     if not _is_token(head.get("token"), signature):
         raise ValueError(f"{HEAD} has a token that the model has not")
@@ -139,4 +145,4 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
 
 
 def _damaged(path: Path, why: str) -> UserError:
-    return UserError(WHAT, f"{path}: {why}", "read the prompt again and save it")
+    return UserError(WHAT, f"{path}: {why}", "read the prompt again and save it", "snapshot")

@@ -101,24 +101,27 @@ def token_ids(ids: Ids, signature: Signature, batch: int, form: str = "(B, T)") 
     """
     if isinstance(ids, TokenIds):
         return ids
-    array = array_of(ids, "ids")
+    array = array_of(ids, "ids", "token")
     vocabulary = signature.vocab_size
     if array.size == 0:
         bos = signature.bos_token
         start = "any token" if bos is None else f"the BOS token, {bos}"
-        raise UserError("at least one token", "none", f"start from {start}")
+        raise UserError("at least one token", "none", f"start from {start}", "token")
     if array.dtype.kind not in "iu":
-        raise UserError("ids that are integers", f"{array.dtype}", "encode the text first")
+        raise UserError("ids that are integers", f"{array.dtype}", "encode the text first", "token")
     if array.min() < 0 or array.max() >= vocabulary:
         raise UserError(
-            f"ids in 0 … {vocabulary - 1}", f"{array.min()} … {array.max()}", "use the tokenizer of this model"
+            f"ids in 0 … {vocabulary - 1}",
+            f"{array.min()} … {array.max()}",
+            "use the tokenizer of this model",
+            "token",
         )
     axes = 1 if form == "(B,)" else 2
     whole = array[np.newaxis] if batch == 1 and array.ndim == axes - 1 else array
     if whole.ndim != axes or whole.shape[0] != batch:
         wanted = form.replace("B", str(batch)) + (" or (T,)" if batch == 1 and axes == 2 else "")
         do = "give one token per sequence" if axes == 1 else "give one row of tokens per sequence"
-        raise UserError(f"ids of the shape {wanted}", f"{array.shape}", do)
+        raise UserError(f"ids of the shape {wanted}", f"{array.shape}", do, "batch")
     return TokenIds(whole.reshape(batch, -1).astype(np.int64, copy=False))
 
 
@@ -134,4 +137,5 @@ def require_room(stepper: Stepper, tokens: int) -> None:
             f"at most {limit} tokens, where this model's positions end",
             f"{tokens} more after {position}",
             "reset, read less, or export with --past-end clamp or wrap:N",
+            "position",
         )

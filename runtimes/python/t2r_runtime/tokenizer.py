@@ -32,7 +32,7 @@ class Tokenizer:
         self, tokenizer: str, bos_token: int | None = None, chat_template: Mapping[str, Any] | None = None
     ) -> None:
         self._tokenizer: Any = library_tokenizer(tokenizer)
-        require_kind(bos_token, (int, type(None)), "a token or None as bos_token")
+        require_kind(bos_token, (int, type(None)), "a token or None as bos_token", "tokenizer")
         self._bos = bos_token
         if chat_template is not None:
             require_chat_template(chat_template)
@@ -45,10 +45,13 @@ class Tokenizer:
         Raises:
             UserError: there is none, or it is malformed.
         """
-        require_kind(signature, Signature, "a graph's signature")
+        require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.tokenizer is None:
             raise UserError(
-                "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer"
+                "a graph with a tokenizer in it",
+                "one without",
+                "give token numbers, or export with a tokenizer",
+                "tokenizer",
             )
         return cls(signature.tokenizer, signature.bos_token, signature.chat_template)
 
@@ -59,9 +62,9 @@ class Tokenizer:
         Raises:
             UserError: as for `of`, and for the graph of a decoder alone.
         """
-        require_kind(signature, Signature, "a graph's signature")
+        require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.source is None:
-            raise UserError("a translator", "the graph of a decoder alone", "use Tokenizer.of")
+            raise UserError("a translator", "the graph of a decoder alone", "use Tokenizer.of", "graph")
         own = signature.source.source_tokenizer
         return cls.of(signature) if own is None else cls(own)
 
@@ -78,7 +81,7 @@ class Tokenizer:
             UserError: a model without a template, and see t2r_runtime.chat.render.
         """
         if self._chat is None:
-            raise UserError("a model with a chat template", "one without", "write the prompt yourself")
+            raise UserError("a model with a chat template", "one without", "write the prompt yourself", "tokenizer")
         return render(self._chat, messages, add_generation_prompt)
 
     @property
@@ -103,7 +106,9 @@ class Tokenizer:
         with no_panic("a text that this tokenizer takes"):
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special_tokens).ids
         if not ids and self._bos is None:
-            raise UserError("a text", "an empty one", "give some: this model has no BOS token to start from")
+            raise UserError(
+                "a text", "an empty one", "give some: this model has no BOS token to start from", "tokenizer"
+            )
         return ids or [int(self._bos or 0)]
 
     def encode_documents(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
@@ -144,11 +149,11 @@ class StreamingDetokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Iterable[int] = ()) -> None:
-        require_kind(tokenizer, Tokenizer, "a Tokenizer")
+        require_kind(tokenizer, Tokenizer, "a Tokenizer", "tokenizer")
         self._tokenizer = tokenizer
         self._pending: list[int] = []
         self._given = 0  # characters of the pending tokens' text that are out
-        self._start_from(_tail(tokenizer, listed(prompt, "tokens as the prompt")))
+        self._start_from(_tail(tokenizer, listed(prompt, "tokens as the prompt", "tokenizer")))
 
     def feed(self, token: int) -> str:
         """The text that `token` completes; "" if it completes none."""
@@ -183,11 +188,11 @@ class StreamingDetokenizer:
 
 
 def _require_text(text: object) -> None:
-    require_kind(text, str, "a text")
+    require_kind(text, str, "a text", "tokenizer")
     try:
         str(text).encode()
     except UnicodeEncodeError as error:  # what Python makes of an argument that is no UTF-8
-        raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded") from error
+        raise UserError("text in UTF-8", printable(error), "check how it was typed or decoded", "tokenizer") from error
 
 
 def _tail(tokenizer: Tokenizer, prompt: list[int]) -> list[int]:

@@ -44,9 +44,11 @@ def library_tokenizer(text: str) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise UserError("the package tokenizers", "a Python without it", "pip install tokenizers") from error
+        raise UserError(
+            "the package tokenizers", "a Python without it", "pip install tokenizers", "tokenizer"
+        ) from error
     if not isinstance(text, str):
-        raise UserError("the text of a tokenizer.json", type(text).__name__, DO)
+        raise UserError("the text of a tokenizer.json", type(text).__name__, DO, "tokenizer")
     with _quiet(), no_panic("the text of a tokenizer.json"):
         made = tokenizers.Tokenizer.from_str(text)
         made.no_truncation()
@@ -77,7 +79,7 @@ def no_panic(expected: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise UserError(expected, printable(error), DO) from error
+        raise UserError(expected, printable(error), DO, "tokenizer") from error
 
 
 @contextlib.contextmanager
@@ -115,7 +117,9 @@ def _parts(component: Any) -> list[Part]:
         else:
             waiting.extend(reversed(inner))
         if len(found) > MAX_PARTS:
-            raise UserError(f"at most {MAX_PARTS} parts of a tokenizer's {type(component).__name__}", "more", DO)
+            raise UserError(
+                f"at most {MAX_PARTS} parts of a tokenizer's {type(component).__name__}", "more", DO, "tokenizer"
+            )
     return found
 
 
@@ -124,9 +128,11 @@ def _require_bounded(name: str, parts: list[Part]) -> None:
     texts = [str(part[key]) for part in parts for key in INSERTED if part.get(key)]
     longest = max(map(len, texts), default=0)
     if longest > MAX_INSERTED:
-        raise UserError(f"at most {MAX_INSERTED} characters in one place from a {name}", f"{longest}", DO)
+        raise UserError(f"at most {MAX_INSERTED} characters in one place from a {name}", f"{longest}", DO, "tokenizer")
     if math.prod(map(_growth, parts)) > MAX_GROWTH:
-        raise UserError(f"at most {MAX_GROWTH} characters for one from a {name}", "parts that write more", DO)
+        raise UserError(
+            f"at most {MAX_GROWTH} characters for one from a {name}", "parts that write more", DO, "tokenizer"
+        )
 
 
 def _growth(part: Part) -> float:
@@ -167,5 +173,8 @@ def _try_normalizer(sample: str, parts: list[Part]) -> None:
 def _require_few(count: int, characters: int, what: str) -> None:
     if count > MAX_TOKENS * characters:
         raise UserError(
-            f"at most {MAX_TOKENS} {what} a character from a tokenizer", f"{count} for {characters} characters", DO
+            f"at most {MAX_TOKENS} {what} a character from a tokenizer",
+            f"{count} for {characters} characters",
+            DO,
+            "tokenizer",
         )

@@ -61,9 +61,11 @@ class Translator:
         self._decoder = Decoder(path, provider, threads, provider_options, allow_fallback, COMPANIONS, max_state_bytes)
         self._graph = self._decoder._graph
         if self.signature.source is None:
-            raise UserError("a translator", "the graph of a decoder alone", "use Decoder, or t2r generate")
+            raise UserError("a translator", "the graph of a decoder alone", "use Decoder, or t2r generate", "graph")
         if ENCODER not in self._graph.companions:
-            raise UserError("a translator's step graph, which names its encoder", "none", "export the model again")
+            raise UserError(
+                "a translator's step graph, which names its encoder", "none", "export the model again", "graph"
+            )
 
     @property
     def signature(self) -> Signature:
@@ -91,9 +93,9 @@ class Translator:
             UserError: no source, one without a token or with more than `max_source`, tokens that the source's
                 vocabulary has not, or states that exceed what one graph may ask for.
         """
-        rows = [self.checked(source) for source in listed(sources, "sources as a list")]
+        rows = [self.checked(source) for source in listed(sources, "sources as a list", "token")]
         if not rows:
-            raise UserError("at least one source", "none", "give some")
+            raise UserError("at least one source", "none", "give some", "token")
         lengths = np.array([row.size for row in rows])
         signature, graph, longest = self.signature, self._graph, int(lengths.max())
         signature.require_batch(len(rows))
@@ -107,12 +109,14 @@ class Translator:
         try:
             found = session.run([*outputs.values()], {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths})
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the encoder graph to run", printable(error), "export the model again") from error
+            raise UserError("the encoder graph to run", printable(error), "export the model again", "graph") from error
         states = {spec.name: np.full(spec.dims(len(rows)), spec.initial, spec.dtype) for spec in signature.chained}
         states |= zip(outputs, map(np.asarray, found), strict=True)
         batch, _ = check_states(signature, {name: (str(state.dtype), state.shape) for name, state in states.items()})
         if batch != len(rows):
-            raise UserError(f"states of {len(rows)} sources from the encoder", f"{batch}", "export the model again")
+            raise UserError(
+                f"states of {len(rows)} sources from the encoder", f"{batch}", "export the model again", "graph"
+            )
         return states
 
     def start(self, sources: Iterable[ArrayLike]) -> Decoder:
@@ -159,18 +163,19 @@ class Translator:
         """
         rules = Rules(beam, self.signature)
         if type(batch) is not int or batch < 1:
-            raise UserError("a batch of at least 1", repr(batch), "choose another")
+            raise UserError("a batch of at least 1", repr(batch), "choose another", "batch")
         if self.signature.batch is not None:
             if self.signature.batch != 1 or beam.width != 1:
                 raise UserError(
                     f"a graph of any batch for a beam of {beam.width}",
                     f"one of {self.signature.batch}",
                     "export it without --batch, or translate greedily with a batch of 1",
+                    "batch",
                 )
             batch = 1
         self.signature.require_memory(batch * beam.width, self._graph.max_state_bytes)
         if isinstance(sources, str | bytes) or not isinstance(sources, Iterable):
-            raise UserError("sources that can be iterated", printable(repr(sources), 100), "give a list")
+            raise UserError("sources that can be iterated", printable(repr(sources), 100), "give a list", "token")
         return self._translations(iter(sources), Sentences(self._graph, rules), batch)
 
     @property
@@ -186,18 +191,20 @@ class Translator:
         """
         rules, ids = Rules(beam, self.signature), self.checked(source)
         if not self.has_beam_graph:
-            raise UserError("a translator with a beam graph", "one without", "export with --beam, or use translate")
+            raise UserError(
+                "a translator with a beam graph", "one without", "export with --beam, or use translate", "graph"
+            )
         if beam.looks_back:
-            raise UserError("a beam without penalties for a beam graph", repr(beam), "use translate")
+            raise UserError("a beam without penalties for a beam graph", repr(beam), "use translate", "sampling")
         self.signature.require_memory(beam.width, self._graph.max_state_bytes, ids.size)
         session = self._graph.companions[BEAM]()
         try:
             feeds = {SOURCE_IDS: ids[None], **beam_feeds(beam, rules.max_tokens)}
             tokens, scores = map(np.asarray, session.run([GENERATED, SCORES], feeds))
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the beam graph to run", printable(error), "export the model again") from error
+            raise UserError("the beam graph to run", printable(error), "export the model again", "graph") from error
         if not scores.size:
-            raise UserError("finite logits", "others", "check the graph with t2r verify")
+            raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")
         found = zip(tokens.tolist(), scores.tolist(), strict=True)
         return [Translation([token for token in row if token >= 0], score) for row, score in found][: beam.n_best]
 
@@ -207,15 +214,20 @@ class Translator:
         Raises:
             UserError: they are none, too many, no integers, or others than the source's vocabulary has.
         """
-        array, source_of = array_of(source, "a source"), self.source
+        array, source_of = array_of(source, "a source", "token"), self.source
         if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-            raise UserError("a source of at least one token, integers (M,)", printable(repr(source), 100), "encode it")
+            raise UserError(
+                "a source of at least one token, integers (M,)", printable(repr(source), 100), "encode it", "token"
+            )
         if array.min() < 0 or array.max() >= source_of.source_vocab_size:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
-            raise UserError(expected, f"{array.min()} … {array.max()}", "use the source's tokenizer")
+            raise UserError(expected, f"{array.min()} … {array.max()}", "use the source's tokenizer", "token")
         if source_of.max_source is not None and array.size > source_of.max_source:
             raise UserError(
-                f"a source of at most {source_of.max_source} tokens", f"{array.size}", "cut it into sentences"
+                f"a source of at most {source_of.max_source} tokens",
+                f"{array.size}",
+                "cut it into sentences",
+                "position",
             )
         return array.astype(np.int64)
 
