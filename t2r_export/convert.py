@@ -8,12 +8,15 @@ has not been finetuned: it is a starting point.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.feed_forward import NoneConfig
 from t2r_export.config.layers import choose_layers
 from t2r_export.config.mixers import LinearConfig, MergedConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
@@ -41,7 +44,8 @@ def convert(
         layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`. Converting twice
             gives layers of two kinds.
         seed: of the new parameters' random weights.
-        cross: of a translator, what the chosen layers look at the source with; None leaves that as it is.
+        cross: of a translator, what the chosen layers look at the source with; None leaves that as it is. For a
+            merged one see `merge`.
         encoder: of a translator, what all layers of its encoder become; None leaves them as they are.
 
     Raises:
@@ -55,7 +59,15 @@ def convert(
         _swapped(kept, new, chosen, what)
         for kept, new, what in ((config.layers, mixer, "layer"), (config.crosses, cross, "cross layer"))
     )
-    changed, new = dataclasses.replace(config, layers=mixers, crosses=crosses), _prefixes(chosen, cross is not None)
+    changes: dict[str, Any] = {"layers": mixers, "crosses": crosses}
+    weights, new = model.state_dict(), _prefixes(chosen, cross is not None)
+    if isinstance(cross, MergedConfig):
+        if cross.feed_forward:
+            kept_ffns = map(config.feed_forward, range(len(mixers)))
+            changes["feed_forwards"] = tuple(NoneConfig() if n in chosen else old for n, old in enumerate(kept_ffns))
+        for layer in chosen:
+            merge(weights, f"blocks.{layer}.", cross)
+    changed = dataclasses.replace(config, **changes)
     if encoder is not None and config.encoder is not None:
         kept = config.encoder.layers
         swapped = _swapped(kept, encoder, set(range(len(kept))), "encoder layer")
@@ -64,9 +76,53 @@ def convert(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         converted = Transformer(changed)
-    missing, unexpected = converted.load_state_dict(model.state_dict(), strict=False)
+    missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
+
+
+def merge(weights: dict[str, Tensor], block: str, merged: MergedConfig) -> None:
+    """Make the weights of a block that looks at the source with a layer of its own those of a merged layer, as far as
+    they have a place there.
+
+    Query, prefix and output stay the layer's own. The source's keys and values are those of the layer that looked at
+    it, unless the prefix's serve for both; its query, its output and its norm go. With the feed-forward inside, values
+    are the products of values, output and first matrix: what heads that look alike would give its activation.
+
+    Args:
+        weights: the model's, by name; changed in place. block: what the names of the block's begin with.
+    """
+    own, cross = f"{block}mixers.0.", f"{block}mixers.1."
+    if not merged.shared:
+        weights |= {
+            f"{own}source_{name}.{kind}": weights[f"{cross}{name}.{kind}"]
+            for name, kind in itertools.product("kv", ("weight", "bias"))
+            if f"{cross}{name}.{kind}" in weights
+        }
+    if merged.feed_forward:
+        of_source = [] if merged.shared else [(f"{own}source_v", f"{cross}o")]
+        for values, output in ((f"{own}v", f"{own}o"), *of_source):
+            _product(weights, values, (output, f"{block}ffn.up"))
+        for kind in ("weight", "bias"):
+            weights.pop(f"{own}o.{kind}", None)
+            if f"{block}ffn.down.{kind}" in weights:
+                weights[f"{own}o.{kind}"] = weights[f"{block}ffn.down.{kind}"]
+    gone = [cross, f"{block}norms.1.", f"{block}norms_after.1."]
+    gone += [f"{block}ffn"] if merged.feed_forward else []
+    for name in [name for name in weights if name.startswith(tuple(gone))]:
+        del weights[name]
+
+
+def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> None:
+    """Let the projection `first` be the same with `others` behind it; it has a bias if the last of them has."""
+    matrix = weights[f"{first}.weight"].double()
+    bias = weights.pop(f"{first}.bias", torch.zeros(len(matrix))).double()
+    for name in others:
+        W = weights[f"{name}.weight"].double()
+        matrix, bias = W @ matrix, W @ bias + weights.get(f"{name}.bias", torch.zeros(len(W))).double()
+    weights[f"{first}.weight"] = matrix.to(weights[f"{first}.weight"])
+    if f"{others[-1]}.bias" in weights:
+        weights[f"{first}.bias"] = bias.to(weights[f"{first}.weight"])
 
 
 def _swapped(
@@ -87,13 +143,18 @@ def _prefixes(chosen: set[int], cross: bool) -> tuple[str, ...]:
 
 
 def source_mixers(
-    model: ModelConfig, mixer: MixerConfig, cross_features: int | None, encoder: bool
+    model: ModelConfig,
+    mixer: MixerConfig,
+    cross_features: int | None,
+    encoder: bool,
+    merged: MergedConfig | None = None,
 ) -> tuple[MixerConfig | None, MixerConfig | None]:
     """What a translator's cross layers and its encoder's become, each where it becomes another.
 
     Args:
         mixer: what the decoder's own layers become. cross_features: of the cross layers: K, 0 to leave them softmax;
             None: CROSS_FEATURES where T2R or another linear attention takes the place of softmax, the paper's number.
+        merged: what the cross layers become instead.
         encoder: whether its layers become linear too, with as many features as the decoder's.
 
     Raises:
@@ -101,16 +162,20 @@ def source_mixers(
     """
     linear = mixer if isinstance(mixer, LinearConfig) else None
     if model.encoder is None:
-        if cross_features is not None or encoder:
-            raise UserError("a translator", "a decoder alone", "leave out --cross-feature-size and --encoder")
+        if cross_features is not None or encoder or merged is not None:
+            raise UserError("a translator", "a decoder alone", "leave out --cross-feature-size, --merged and --encoder")
         return None, None
+    if merged is not None and cross_features is not None:
+        raise UserError(
+            "layers that are merged or have features of their own", "both", "leave --merged out, or the size"
+        )
     if encoder and linear is None:
         raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
-    merged = any(isinstance(cross, MergedConfig) for cross in model.crosses)  # which the layers' own mixers read
-    usual = CROSS_FEATURES if linear is not None and not merged else 0
+    already = any(isinstance(cross, MergedConfig) for cross in model.crosses)  # which the layers' own mixers read
+    usual = CROSS_FEATURES if linear is not None and not already else 0
     size = usual if cross_features is None else cross_features
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
-    cross = LinearConfig(size, **same) if size else None
+    cross: MixerConfig | None = merged or (LinearConfig(size, **same) if size else None)
     return cross, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
 
 

@@ -207,6 +207,14 @@ TRANSLATORS = {
     "merged": translator(MergedConfig()),
     "merged_gated": translator(MergedConfig(), linear(6), "gated"),
     "merged_softmax": translator(MergedConfig(), base="softmax"),
+    "merged_shared": translator(MergedConfig(shared=True)),
+    "merged_hidden": translator(
+        MergedConfig(feed_forward=True),
+        base="softmax",
+        attention=AttentionConfig(heads=3, kv_heads=3, head_size=V),
+        ffn_size=4 * 3,
+        feed_forwards=(NO_FFN, NO_FFN),
+    ),
     "cross_lstm": translator(base=with_layers(GPT2, LSTMConfig(), LINEAR)),
     "cross_shared": dataclasses.replace(translator(), crosses=(SOFTMAX, SHARED)),
     "shared": dataclasses.replace(

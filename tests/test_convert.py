@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
-from t2r_export.config.mixers import Guard, LinearConfig
+from t2r_export.config.mixers import Guard, LinearConfig, MergedConfig, MixerConfig
 from t2r_export.convert import convert, source_mixers, suited
+from t2r_export.model.merged import MergedFeedForward
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -139,6 +140,50 @@ def test_a_translators_layers() -> None:
     assert convert(made, linear(3), "1").config.crosses == made.config.crosses
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mixer", [small.SOFTMAX, linear(3)])
+def test_layers_that_looked_at_the_source_are_merged(mixer: MixerConfig, shared: bool) -> None:
+    """Query, prefix and output keep their weights, and the source the keys and values that it had."""
+    made = small.model("translator_softmax")
+    converted = convert(made, mixer, "1", cross=MergedConfig(shared=shared))
+    before, after = made.state_dict(), converted.state_dict()
+    expected = {n: n for n in before if not n.startswith(("blocks.1.mixers.1.", "blocks.1.norms.1."))}
+    if not shared:
+        moved = [n for n in before if n.startswith(("blocks.1.mixers.1.k.", "blocks.1.mixers.1.v."))]
+        expected |= {n.replace("mixers.1.", "mixers.0.source_"): n for n in moved}
+    new = {name for name in after if ".inner." in name}
+    assert after.keys() - new == expected.keys()
+    assert all(torch.equal(after[name], before[old]) for name, old in expected.items())
+    assert [cross.kind for cross in converted.config.crosses] == ["softmax", "merged"]
+    logits, _ = converted.prefill(small.ids(), converted.start(*small.sources()))
+    assert logits.isfinite().all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_feed_forward_is_merged_too(shared: bool) -> None:
+    """Its first matrix is in the values, behind the output of the layer that they were of; its second is the output."""
+    base = dataclasses.replace(small.MODELS["translator_merged_hidden"], crosses=(small.SOFTMAX,) * 2, feed_forwards=())
+    made = small.model(base).double()
+    converted = convert(made, small.SOFTMAX, "0", cross=MergedConfig(shared=shared, feed_forward=True))
+    assert [ffn.kind for ffn in converted.config.feed_forwards] == ["none", "dense"]
+    old, new, x = made.blocks[0], converted.blocks[0].mixers[0], torch.randn(5, small.WIDTH).double()
+    assert isinstance(new, MergedFeedForward) and converted.blocks[0].ffn is None and old.ffn is not None
+    own, cross = (mixer.get_submodule for mixer in old.mixers)
+    for values, part in ((new.v, own), (new.of_source[1], own if shared else cross)):
+        torch.testing.assert_close(
+            values(x), old.ffn.get_submodule("up")(part("o")(part("v")(x))), rtol=1e-5, atol=1e-5
+        )
+    down = old.ffn.get_submodule("down").state_dict()
+    assert all(torch.equal(new.o.state_dict()[name], weight) for name, weight in down.items())
+    with pytest.raises(UserError, match="softmax in merged layers with the feed-forward inside; received linear"):
+        convert(made, linear(3), cross=MergedConfig(feed_forward=True))
+    uneven = dataclasses.replace(base, ffn_size=13)
+    with pytest.raises(UserError, match="as much of ffn_size for each; received 3 for 3, and ffn_size 13; correct"):
+        convert(small.model(uneven), small.SOFTMAX, cross=MergedConfig(feed_forward=True))
+
+
 def test_what_becomes_of_the_source() -> None:
     config = small.TRANSLATORS["softmax"]
     mixer = linear(4, "hedgehog", guard=small.CLAMP)
@@ -154,6 +199,9 @@ def test_what_becomes_of_the_source() -> None:
     for wanted in ((8, False), (None, True)):
         with pytest.raises(UserError, match="a translator; received a decoder alone; leave out --cross-feature-size"):
             source_mixers(small.GPT2, mixer, *wanted)
+    assert source_mixers(config, mixer, None, False, MergedConfig()) == (MergedConfig(), None)
+    with pytest.raises(UserError, match="layers that are merged or have features of their own; received both"):
+        source_mixers(config, mixer, 8, False, MergedConfig())
     with pytest.raises(UserError, match="a linear mixer for the encoder; received window"):
         source_mixers(config, small.WINDOW, None, True)
     with pytest.raises(UserError, match="whose layers look at a source; received a decoder alone"):

@@ -12,7 +12,7 @@ import click
 from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
 from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MergedConfig, MixerConfig, mixer_from_dict
 from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
@@ -104,6 +104,17 @@ def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     default=None,
     help="Translators: features per head of the layers that look at the source; 0 leaves those softmax.  [default: 32]",
 )
+@click.option(
+    "--merged",
+    type=click.Choice(["own", "shared"]),
+    help="Translators: let the layers read prefix and source as one, with keys and values of the source by projections "
+    "of their own or by the prefix's.",
+)
+@click.option(
+    "--merge-feed-forward",
+    is_flag=True,
+    help="With --merged and --mixer softmax: take the feed-forward into the layer too (CAN).",
+)
 @click.option("--encoder", is_flag=True, help="Translators: convert the encoder's layers too.")
 @auto_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the new parameters' random weights.")
@@ -117,6 +128,8 @@ def command(
     guard: str | None,
     guard_eps: float | None,
     cross_feature_size: int | None,
+    merged: str | None,
+    merge_feed_forward: bool,
     encoder: bool,
     auto: bool,
     budget: str | None,
@@ -138,7 +151,7 @@ def command(
     """
     given = {name: value for name, value in options.items() if value is not None}
     if auto:
-        if given or guard or guard_eps or layers != "all" or cross_feature_size is not None or encoder:
+        if given or guard or guard_eps or layers != "all" or cross_feature_size is not None or merged or encoder:
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
         convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
         return
@@ -146,6 +159,9 @@ def command(
         raise click.UsageError("--budget, --text, --length, --try, --trial-steps and --jointly are for --auto.")
     if layers == "none" and not given and guard is None and guard_eps is None:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
+    if merge_feed_forward and merged is None:
+        raise click.UsageError("--merge-feed-forward is for --merged.")
+    into = None if merged is None else MergedConfig(shared=merged == "shared", feed_forward=merge_feed_forward)
     config = _config(mixer, given, guard, guard_eps)
     read_layers(layers)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
@@ -166,7 +182,7 @@ def command(
             f"{given['positions']!r} for {loaded.config.position} positions",
             "leave it out",
         )
-    cross, of_encoder = source_mixers(loaded.config, config, cross_feature_size, encoder)
+    cross, of_encoder = source_mixers(loaded.config, config, cross_feature_size, encoder, into)
     model = convert(loaded.model, config, layers, seed, cross, of_encoder)
     others = {"cross": cross, "encoder": of_encoder}
     said = {name: made.to_dict() for name, made in others.items() if made is not None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.mixers import ENCODERS, LinearConfig, MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import ENCODERS, LinearConfig, MixerConfig, SoftmaxConfig, mixer_from_dict
 from t2r_export.config.tagged import Entry
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, fields, need, size
 
@@ -64,6 +64,21 @@ def check_merged(mixer: MixerConfig, attention: AttentionConfig | None) -> None:
         need(not getattr(mixer, name, 0), f"no {name} in merged layers", str(getattr(mixer, name, 0)), "leave it out")
     rotated = attention is not None and (attention.rotary is not None or attention.qk_norm)
     need(not rotated, "merged layers without rotary positions and qk_norm", "such", "choose other cross layers")
+
+
+def check_hidden(mixer: MixerConfig, attention: AttentionConfig | None, ffn_size: int, plain: bool) -> None:
+    """Refuse with a UserError a merged layer that cannot have a feed-forward's first matrix in its values.
+
+    Args:
+        plain: whether the feed-forwards are not gated, and the layer has none beside.
+    """
+    what = "merged layers with the feed-forward inside"
+    need(isinstance(mixer, SoftmaxConfig), f"softmax in {what}", mixer.kind, "choose it, or leave feed_forward out")
+    need(plain, f"{what} to have no other, and no gate in it", "one", "give those layers the feed-forward none")
+    assert attention is not None
+    fits = attention.kv_heads == attention.heads and ffn_size % attention.heads == 0
+    received = f"{attention.kv_heads} for {attention.heads}, and ffn_size {ffn_size}"
+    need(fits, f"{what} to have a kv head for each head, and as much of ffn_size for each", received, "correct them")
 
 
 def check_source_mixers(

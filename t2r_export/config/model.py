@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from t2r_export.config.attention import AttentionConfig, check_rotated
-from t2r_export.config.encoder import EncoderConfig, check_merged, check_source_mixers, mixers_from
+from t2r_export.config.encoder import EncoderConfig, check_hidden, check_merged, check_source_mixers, mixers_from
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
 from t2r_export.config.mixers import CROSSES, MIXERS, MergedConfig, MixerConfig
 from t2r_export.config.mixers.shared import check_borrowed
@@ -176,6 +176,9 @@ class ModelConfig:
         for layer, mixer in enumerate(self.crosses):
             if isinstance(mixer, MergedConfig):
                 check_merged(self.layers[layer], self.attention_of(layer))
+                if mixer.feed_forward:
+                    plain = not self.gated_ffn and self.feed_forward(layer).kind == "none"
+                    check_hidden(self.layers[layer], self.attention_of(layer), self.ffn_size, plain)
             else:
                 check_source_mixers([mixer], CROSSES, self.cross_attention(layer), "cross")
         starts = len(self.start_tokens)

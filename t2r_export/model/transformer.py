@@ -19,7 +19,7 @@ from t2r_export.model.attention import build_mixer
 from t2r_export.model.block import Block, BlockTrace
 from t2r_export.model.cross import CrossAttention
 from t2r_export.model.encoder import Encoder
-from t2r_export.model.merged import MergedAttention
+from t2r_export.model.merged import MergedAttention, MergedFeedForward
 from t2r_export.model.mixers.base import Mixer, own_states
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.shared import SharedCross
@@ -236,7 +236,9 @@ def _mixers(config: ModelConfig, layer: int) -> list[Mixer]:
     attention, cross = config.cross_attention(layer), config.crosses[layer]
     assert attention is not None, "the config has checked it"
     if isinstance(cross, MergedConfig):
-        return [MergedAttention(config.width, config.layers[layer], attention, config.norm_eps)]
+        if cross.feed_forward:
+            return [MergedFeedForward(config, config.layers[layer], attention, cross)]
+        return [MergedAttention(config.width, config.layers[layer], attention, config.norm_eps, cross)]
     own = build_mixer(config, layer)
     if cross.borrows:
         return [own, SharedCross(config.width, cross, attention)]

@@ -69,7 +69,7 @@ class LayerwiseStage(Stage):
         """What is trained so that this mixer's, or its block's, output becomes the teacher's; none if it is not new."""
         raise NotImplementedError
 
-    def target_delta(self, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
+    def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """What the teacher's layer adds to the residual stream, rows (B·T, D): the scale of the error."""
         raise NotImplementedError
 
@@ -90,7 +90,10 @@ class LayerwiseStage(Stage):
     def measure(self, batch: Batch) -> None:
         traces = zip(batch.split(1), self.teacher_traces(batch), strict=True)
         self.variance.copy_(
-            variance([one.predicted(self.target_delta(blocks[n], m)) for n, m in self.new] for one, blocks in traces)
+            variance(
+                [one.predicted(self.target_delta(self.student.blocks[n], blocks[n], m)) for n, m in self.new]
+                for one, blocks in traces
+            )
         )
 
     def forward(self, batch: Batch) -> Tensor:
@@ -120,16 +123,21 @@ class Transfer(LayerwiseStage):
     @classmethod
     def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
         ours, theirs = (_mixer_parameters(model.blocks[layer], mixer) for model in (student, teacher))
+        if student.blocks[layer].ffn is None and teacher.blocks[layer].ffn is not None:
+            return set()  # what is inside the mixer then, the teacher's mixers do not give
         return ours - theirs
 
-    def target_delta(self, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
-        return teacher.parts[mixer].mixed
+    def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
+        """A merged layer gives the sum of what the teacher's own mixer gives and the one that looks at the source."""
+        parts = teacher.parts[mixer:] if mixer == len(block.mixers) - 1 else teacher.parts[mixer : mixer + 1]
+        return torch.stack([part.mixed for part in parts]).sum(0)
 
     def output_and_target(
         self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        part, own = teacher.parts[mixer], block.mixers[mixer]
-        return own(part.normed, own_states(own, state), step)[0], part.mixed
+        own = block.mixers[mixer]
+        made, _ = own(teacher.parts[mixer].normed, own_states(own, state), step)
+        return made, self.target_delta(block, teacher, mixer)
 
 
 class Align(LayerwiseStage):
@@ -151,11 +159,13 @@ class Align(LayerwiseStage):
     def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
         if mixer:  # a block's output is compared once
             return set()
-        numbers = range(len(student.blocks[layer].mixers))
+        count = len(student.blocks[layer].mixers)
+        ends = [m + 1 for m in range(count - 1)] + [None]  # the last of a merged layer looks at the source too
         ours, theirs = (model.config.mixers(layer) for model in (student, teacher))
-        return {name for m in numbers if ours[m] != theirs[m] for name in _mixer_parameters(student.blocks[layer], m)}
+        new = [m for m, end in enumerate(ends) if ours[m:end] != theirs[m:end]]
+        return {name for m in new for name in _mixer_parameters(student.blocks[layer], m)}
 
-    def target_delta(self, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
+    def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         return teacher.output - teacher.input
 
     def output_and_target(

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+import small
 from cli_models import LETTERS, Output, letter_tokenizer, run
 from runtime import graphs, translators
 from runtime.test_tokenizer import pieces
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import MergedConfig
 from t2r_runtime import Beam, Tokenizer, Translator
 
 LINES = ["bad", "", "a", "  ", "", "lid fed", "cab", ""]
@@ -134,3 +137,17 @@ def test_each_verb_names_the_other(graph: Path, typed: Type, tmp_path: Path, cap
     assert run(capsys, "translate", alone, code=2) == ("", message)
     message = "t2r: expected a graph with a tokenizer in it; received one without; give token numbers, or export with a"
     assert run(capsys, "translate", translators.save(tmp_path / "t"), code=2)[1].startswith(message)
+
+
+def test_layers_that_look_at_the_source_are_merged(tmp_path: Path, capsys: Output) -> None:
+    model, out = tmp_path / "t.pt", tmp_path / "m.pt"
+    checkpoint.save(model, small.model("translator_softmax"), None, {})
+    said, _ = run(capsys, "convert", model, out, "--feature-size", 3, "--merged", "shared")
+    assert said.startswith(f"{out}: 2 of 2 layers are linear now")
+    made = checkpoint.load(out)
+    assert made.config.crosses == (MergedConfig(shared=True),) * 2
+    assert made.provenance["convert"]["cross"] == MergedConfig(shared=True).to_dict()
+    _, error = run(capsys, "convert", model, out, "--feature-size", 3, "--merge-feed-forward", code=2)
+    assert "--merge-feed-forward is for --merged" in error
+    _, error = run(capsys, "convert", model, out, "--merged", "own", "--merge-feed-forward", "--force", code=2)
+    assert "expected softmax in merged layers with the feed-forward inside; received linear; choose it, or" in error

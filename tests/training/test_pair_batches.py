@@ -16,8 +16,9 @@ from torch import Tensor
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
-from t2r_export.config.mixers import AverageConfig, LinearConfig, MixerConfig
+from t2r_export.config.mixers import AverageConfig, LinearConfig, MergedConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
@@ -287,6 +288,30 @@ def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) 
     checkpoint.save(teacher, small.model(other), None, {"origin": "random"})
     with pytest.raises(UserError, match="a teacher that is a translator whose sources have 12 tokens"):
         finetune(dataclasses.replace(config, plan=plan, teacher=teacher, force=True))
+
+
+@pytest.mark.parametrize("stages", ["transfer,distill", "align"])
+@pytest.mark.parametrize("merged", [MergedConfig(), MergedConfig(shared=True), MergedConfig(feed_forward=True)])
+def test_merged_layers_learn_from_what_they_were(
+    merged: MergedConfig, stages: str, config: FinetuneConfig, tmp_path: Path
+) -> None:
+    """They give what the teacher's two layers give together; with the feed-forward inside, a whole block's."""
+    attention = AttentionConfig(heads=3, kv_heads=3, head_size=4)
+    model = small.model(dataclasses.replace(TRANSLATOR, attention=attention, ffn_size=12))
+    teacher = tmp_path / "teacher.pt"
+    checkpoint.save(teacher, model, texts.tokenizer(), {"origin": "random"})
+    mixer = small.SOFTMAX if merged.feed_forward else LinearConfig(5)
+    loaded, student = checkpoint.load(teacher), convert(model, mixer, cross=merged)
+    checkpoint.save(config.model, student, loaded.tokenizer, provenance(loaded, layers="all"))
+    plan = parse_plan(stages, *(("6,6", "0.02,0.01") if "," in stages else ("6", "0.01")))
+    config = dataclasses.replace(config, plan=plan, teacher=teacher, label_smoothing=0.0)
+    if merged.feed_forward and "transfer" in stages:
+        with pytest.raises(UserError, match="leave transfer out"):
+            finetune(config)
+        return
+    assert finetune(config).kept[0].step > 0
+    with pytest.raises(UserError, match="give the teacher explicitly"):
+        finetune(dataclasses.replace(config, teacher=None, force=True))
 
 
 def test_a_text_is_for_decoders_and_pairs_are_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers.base import MixerConfig
+from t2r_export.config.validation import flag
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,19 @@ class MergedConfig(MixerConfig):
 
     kind: ClassVar[str] = "merged"
 
+    shared: bool = False  # the source's keys and values have the prefix's projections, and none of their own
+    feed_forward: bool = False  # the values hold the feed-forward's first matrix, and the layer ends in its second
+
+    def __post_init__(self) -> None:
+        flag("shared", self.shared)
+        flag("feed_forward", self.feed_forward)
+
     def summary(self) -> str:
-        return "in the layer's own mixer"
+        return (
+            "in the layer's own mixer"
+            + ", by its own projections" * self.shared
+            + ", whose values are the feed-forward's hidden numbers" * self.feed_forward
+        )
 
     def state_summary(self, attention: AttentionConfig | None) -> str:
         return "what the layer's own mixer keeps of it"
