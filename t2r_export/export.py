@@ -26,7 +26,7 @@ from t2r_export.graph.recording import build_encoder, build_graph
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import (
     BATCH,
     BEAM,
@@ -40,6 +40,8 @@ from t2r_runtime.signature import (
     StateSpec,
 )
 from t2r_runtime.source import Source
+from t2r_runtime.tokenizer_file import library_tokenizer
+from t2r_runtime.tokenizer_parts import MAX_BYTES, unknown_parts
 
 BEAM_WIDTH = 8  # up to which the step graph of --beam gives all that a search reads
 
@@ -53,6 +55,7 @@ class ExportReport:
     nodes: int
     signature: Signature
     folds: list[LayerFold]
+    notes: tuple[str, ...] = ()  # what a person should know of the graph, a line each
 
 
 def export(
@@ -118,7 +121,22 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     bundle = Bundle(step, signature, weights, companions, {PARAMETERS: str(parameters)})
     if config.state_layout == "packed":
         bundle = packed(bundle)
-    return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds)
+    notes = _tokenizer_notes([checkpoint.tokenizer, checkpoint.source_tokenizer])
+    return bundle, ExportReport([], parameters, len(step.graph.node), bundle.signature, folds, notes)
+
+
+def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
+    """What of the tokenizers no runtime takes: token numbers go through the graph all the same."""
+    unknown: list[str] = []
+    for text in {text for text in texts if text is not None}:
+        if (size := len(text.encode())) > MAX_BYTES:
+            unknown.append(f"{size:,} bytes, above {MAX_BYTES:,}")
+        try:
+            unknown += unknown_parts(library_tokenizer(text))
+        except UserError as error:
+            unknown.append(error.received)
+    what = printable(", ".join(sorted(set(unknown))))
+    return (f"runtimes will not open the tokenizer, for {what}: give them token numbers",) if unknown else ()
 
 
 def _for_a_beam(config: ModelConfig) -> int:

@@ -15,8 +15,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, normalizers
 
 import small
+import texts
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.targets import TARGETS
@@ -315,3 +317,14 @@ def test_nothing_is_written_that_no_output_needs(tmp_path: Path) -> None:
     assert {name for node in graph.node for name in node.output} <= used
     assert {tensor.name for tensor in graph.initializer} <= used
     assert not {"Sin", "Cos"} & {node.op_type for node in graph.node}
+
+
+def test_an_export_notes_what_no_runtime_takes_of_a_tokenizer(tmp_path: Path) -> None:
+    known = texts.tokenizer()
+    assert export(dataclasses.replace(small.checkpoint(), tokenizer=known), tmp_path / "g.onnx").notes == ()
+    made = Tokenizer.from_str(known)
+    made.normalizer = normalizers.Lowercase()
+    report = export(dataclasses.replace(small.checkpoint(), tokenizer=made.to_str()), tmp_path / "g.onnx")
+    assert report.notes == (
+        "runtimes will not open the tokenizer, for the normalizer Lowercase: give them token numbers",
+    )

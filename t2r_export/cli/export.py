@@ -152,6 +152,7 @@ def command(
     else:
         with quantizing.failure_shown(as_json):
             report, quantized = export_quantized(loaded, out, config, how, check)
+    note_each(report.notes)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {
         "files": files,

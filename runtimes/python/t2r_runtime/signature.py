@@ -60,6 +60,7 @@ SOURCE_STATES = "source_states"  # a translator's key, as are the fields of Sour
 LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 DTYPES = ("float32", "float16", "int32", "int64")
 MAX_STATE_BYTES = 1 << 31  # of all states at batch 1: what a stranger's graph may make us allocate, unless we say more
+MAX_METADATA_BYTES = 1 << 26  # of all keys and values
 MAX_VOCABULARY = 1 << 24  # so that logits are bounded too
 BATCH_STATES = 8  # times that, of all sequences side by side
 
@@ -285,6 +286,12 @@ class Signature:
                 f"a graph without the key {PREFIX}contract",
                 "export the model with t2r-export",
                 "metadata",
+            )
+        if (
+            size := sum(len(text.encode(errors="replace")) for entry in metadata.items() for text in entry)
+        ) > MAX_METADATA_BYTES:
+            raise UserError(
+                f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}", "export the model again", "metadata"
             )
         contract = _read(metadata, "contract")
         if type(contract) is not int or contract != CONTRACT_VERSION:

@@ -10,6 +10,7 @@ from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import Signature
 from t2r_runtime.tokenizer_file import library_tokenizer, no_panic
+from t2r_runtime.tokenizer_parts import require_known, require_size
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character, or not yet one
 MAX_UNFINISHED = 16  # characters: one has at most 4 bytes, so that a longer row of these will never be any
@@ -43,7 +44,7 @@ class Tokenizer:
         """The tokenizer in a graph's metadata.
 
         Raises:
-            UserError: there is none, or it is malformed.
+            UserError: there is none, it is malformed, or has parts that runtimes/CONTRACT.md does not list.
         """
         require_kind(signature, Signature, "a graph's signature", "tokenizer")
         if signature.tokenizer is None:
@@ -53,7 +54,7 @@ class Tokenizer:
                 "give token numbers, or export with a tokenizer",
                 "tokenizer",
             )
-        return cls(signature.tokenizer, signature.bos_token, signature.chat_template)
+        return cls._in_graph(signature.tokenizer, signature.bos_token, signature.chat_template)
 
     @classmethod
     def of_source(cls, signature: Signature) -> Tokenizer:
@@ -66,7 +67,17 @@ class Tokenizer:
         if signature.source is None:
             raise UserError("a translator", "the graph of a decoder alone", "use Tokenizer.of", "graph")
         own = signature.source.source_tokenizer
-        return cls.of(signature) if own is None else cls(own)
+        return cls.of(signature) if own is None else cls._in_graph(own)
+
+    @classmethod
+    def _in_graph(
+        cls, tokenizer: str, bos_token: int | None = None, chat_template: Mapping[str, Any] | None = None
+    ) -> Tokenizer:
+        """One that came with a graph: of parts that every runtime has."""
+        require_size(tokenizer)
+        made = cls(tokenizer, bos_token, chat_template)
+        require_known(made._tokenizer)
+        return made
 
     def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """The text that a chat model goes on with after `messages`, by its own template.

@@ -20,13 +20,13 @@ from typing import Any
 
 from t2r_runtime.errors import UserError, printable
 
-MAX_PARTS = 256  # of a normalizer or a decoder
+MAX_PARTS = 256  # of a normalizer, a decoder, …
 MAX_INSERTED = 100  # characters that one part puts in a place
 MAX_GROWTH = 1 << 16  # all of them together, by what they say
 MAX_TOKENS = 100  # a character, by what they do
 PATTERNS = 64  # of the patterns that are looked for, in the text that is tried
 SAMPLE = "".join(map(chr, range(32, 127))) + "\t\n é日本語😀\ufdfa a  b"  # U+FDFA is 18 characters under NFKC
-LISTS = ("normalizers", "pretokenizers", "decoders")
+LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
 INSERTED = ("content", "prepend", "replacement", "prefix", "suffix")
 DO = "use the tokenizer that the model was trained with"
 
@@ -53,7 +53,7 @@ def library_tokenizer(text: str) -> Any:
         made = tokenizers.Tokenizer.from_str(text)
         made.no_truncation()
         made.no_padding()
-        parts = {name: _parts(getattr(made, name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
+        parts = {name: parts_of(getattr(made, name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
         for name, found in parts.items():
             _require_bounded(name, found)
         sample = _sample(parts["normalizer"])
@@ -104,8 +104,8 @@ def _quiet() -> Iterator[None]:
             os.close(kept)
 
 
-def _parts(component: Any) -> list[Part]:
-    """The parts of a normalizer, a pre-tokenizer or a decoder in their order, as its JSON has them."""
+def parts_of(component: Any) -> list[Part]:
+    """The parts of a normalizer, pre-tokenizer, decoder or post-processor in their order, as its JSON has them."""
     if component is None:
         return []
     waiting, found = [json.loads(component.__getstate__())], []
