@@ -61,13 +61,13 @@ def convert(
     )
     changes: dict[str, Any] = {"layers": mixers, "crosses": crosses}
     weights, new = model.state_dict(), _prefixes(chosen, cross is not None)
+    if isinstance(cross, MergedConfig) and cross.feed_forward:
+        kept_ffns = map(config.feed_forward, range(len(mixers)))
+        changes["feed_forwards"] = tuple(NoneConfig() if n in chosen else old for n, old in enumerate(kept_ffns))
+    changed = dataclasses.replace(config, **changes)
     if isinstance(cross, MergedConfig):
-        if cross.feed_forward:
-            kept_ffns = map(config.feed_forward, range(len(mixers)))
-            changes["feed_forwards"] = tuple(NoneConfig() if n in chosen else old for n, old in enumerate(kept_ffns))
         for layer in chosen:
             merge(weights, f"blocks.{layer}.", cross)
-    changed = dataclasses.replace(config, **changes)
     if encoder is not None and config.encoder is not None:
         kept = config.encoder.layers
         swapped = _swapped(kept, encoder, set(range(len(kept))), "encoder layer")
