@@ -47,7 +47,7 @@ ROOMS = {
     "providers": Room(
         {PIPELINE, "config", "model", "checkpoints", "graph", "training", "quantizers", "proof", "providers"}, HEAVY
     ),
-    "golden": Room({PIPELINE, "config", "model", "checkpoints", "graph", "proof", "golden"}, {"torch"}),
+    "golden": Room({PIPELINE, "config", "model", "checkpoints", "graph", "proof", "golden"}, {"torch", "tokenizers"}),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
 # what every room may import

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from t2r_export.files import write_bytes
+from t2r_export.golden import rows, texts
 from t2r_export.golden.choices import sampling
 from t2r_export.golden.models import MODELS, write_graph
+from t2r_export.golden.texts import Case
 from t2r_export.golden.traces import trace
 
 INDEX = "index.json"
-Case = tuple[str, str, dict[str, Any]]  # its name, which is that of its file, its kind and what is in it
 
 
 def write(folder: Path) -> None:
@@ -38,4 +38,4 @@ def _sampled(folder: Path) -> Iterator[Case]:
         yield f"sampling-{name}", "sampling", sampling(name)
 
 
-KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (_traces, _sampled)
+KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (_traces, _sampled, texts.cases, rows.cases)

@@ -65,6 +65,38 @@ def test_two_states_crossed(folder: Path, failures: Run) -> None:
     assert "are off by" in failed["tiny"]
 
 
+@pytest.mark.parametrize("name", ["bytes", "pieces"])
+def test_two_merges_exchanged(name: str, folder: Path, failures: Run) -> None:
+    only(folder, f"text-{name}", f"stream-{name}")
+    model = onnx.load(folder / f"{name}.onnx")
+    metadata = {p.key: p.value for p in model.metadata_props}
+    tokenizer = json.loads(json.loads(metadata["t2r.tokenizer"]))
+    merges = tokenizer["model"]["merges"]
+    first, second = merges.index(["e", "r"]), merges.index(["r", "e"])
+    merges[first], merges[second] = merges[second], merges[first]
+    metadata["t2r.tokenizer"] = json.dumps(json.dumps(tokenizer))
+    onnx.helper.set_model_props(model, metadata)
+    onnx.save(model, folder / f"{name}.onnx")
+    failed = failures()
+    assert failed.keys() == {f"text-{name}"}, "tokens are decoded as before"
+    assert failed[f"text-{name}"].startswith("tokens of")
+
+
+def test_rows_that_stay_in_their_order(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(folder, "batch-tiny", "batch-tiny-hybrid")
+    right = conformance.Decoder.reorder
+    monkeypatch.setattr(conformance.Decoder, "reorder", lambda self, rows: right(self, sorted(rows)))
+    assert failures().keys() == {"batch-tiny", "batch-tiny-hybrid"}
+
+
+def test_a_snapshot_of_another_byte(folder: Path, failures: Run) -> None:
+    only(folder, "snapshot-tiny", "snapshot-packed")
+    content = bytearray((folder / "tiny.state").read_bytes())
+    content[10] ^= 1  # the time of its first member, which no reader looks at
+    (folder / "tiny.state").write_bytes(content)
+    assert failures() == {"snapshot-tiny": "saved again it has other bytes"}
+
+
 def test_a_sampler_off_by_one_draw(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     only(folder, "tiny", "sampling-tiny", "sampling-top3")
     right = sampling.gumbel

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from tokenizers import normalizers
 
-from t2r_export.golden import choices, files
+from t2r_export.golden import choices, files, texts
+from t2r_export.golden.charsmap import charsmap
 from t2r_export.golden.models import MODELS, checkpoint
 from t2r_export.golden.traces import BATCH, QUANTIZED, STEPS
 from t2r_export.verify import verify
-from t2r_runtime import Sampler, Sampling
+from t2r_runtime import Sampler, Sampling, Tokenizer
 from t2r_runtime.signature import Signature
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
@@ -136,3 +139,38 @@ def test_the_rules_written_out_are_the_sampler() -> None:
         sampler.draws = draw = int(random.integers(0, 1000))
         wanted, margin = choices.choose(logits.tolist(), text.tolist(), draw, **rules, seed=seed)
         assert sampler.pick(logits, text=text) == wanted or margin < 1e-9
+
+
+@pytest.mark.parametrize("name", texts.TOKENIZERS)
+def test_texts_are_many_and_of_all_kinds(name: str) -> None:
+    [case] = [case for case in cases("tokenizer").values() if case["graph"] == f"{name}.onnx"]
+    found = [text for text, _, _ in case["texts"]]
+    assert len(set(found)) == texts.TEXTS
+    assert {unicodedata.category(c) for text in found for c in text} >= {"Lu", "Ll", "Lo", "Mn", "Nd", "Zs", "So", "Cf"}
+    used = {token for _, tokens, _ in case["texts"] for token in tokens}
+    assert len(used) >= 0.4 * signature(name).vocab_size
+
+
+@pytest.mark.parametrize("name", texts.TOKENIZERS)
+def test_pieces_are_the_text(name: str) -> None:
+    [case] = [case for case in cases("stream").values() if case["graph"] == f"{name}.onnx"]
+    tokenizer = Tokenizer.of(signature(name))
+    for text in case["texts"]:
+        before, whole = (tokenizer.decode([*text["prompt"], *more]) for more in ([], text["tokens"]))
+        assert before + "".join(text["pieces"]) + text["end"] == whole
+    assert any("" in text["pieces"][1:] for text in case["texts"]), "a piece waits for the next"
+
+
+def test_a_compiled_charsmap_is_its_rules() -> None:
+    rules = {"a": "b", "é": "e", "\u0301": "", "😀": "smile", "zz": "y" * 20}
+    normalizer = normalizers.Precompiled(charsmap(rules))
+    for text, to in {**rules, "q": "q", "z": "z", "q😀é": "qsmilee"}.items():
+        assert normalizer.normalize_str(text) == to
+
+
+def test_rows_are_dropped_repeated_and_reordered() -> None:
+    for case in cases("batch").values():
+        orders = [operation["reorder"] for operation in case["operations"] if "reorder" in operation]
+        assert any(len(set(order)) < len(order) for order in orders)
+        assert any(order != sorted(order) for order in orders)
+        assert len(orders[-1]) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +228,74 @@ def write(path: Path, members: dict[str, bytes], compression: int) -> None:
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
+
+
+def by_the_page(head: str, arrays: dict[str, np.ndarray]) -> bytes:
+    """The file as runtimes/CONTRACT.md describes it, number by number."""
+    content = {"t2r.json": head.encode()}
+    for name, array in arrays.items():
+        shape = f"({array.shape[0]},)" if array.ndim == 1 else str(array.shape)
+        text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
+        text += " " * (21 - len(str(array.shape[0])))
+        text += " " * (-(10 + len(text) + 1) % 64) + "\n"
+        header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+        content[f"{name}.npy"] = header + array.tobytes()
+    out, entries = b"", b""
+    for name, data in content.items():
+        size, crc = len(data), zlib.crc32(data)
+        entries += (
+            struct.pack(
+                "<IHHHHHHIIIHHHHHII",
+                0x02014B50,
+                0x032D,
+                45,
+                0,
+                0,
+                0,
+                33,
+                crc,
+                size,
+                size,
+                len(name),
+                0,
+                0,
+                0,
+                0,
+                0x01800000,
+                len(out),
+            )
+            + name.encode()
+        )
+        out += struct.pack("<IHHHHHIIIHH", 0x04034B50, 45, 0, 0, 0, 33, crc, 0xFFFFFFFF, 0xFFFFFFFF, len(name), 20)
+        out += name.encode() + struct.pack("<HHQQ", 1, 16, size, size) + data
+    count = len(content)
+    return out + entries + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, len(entries), len(out), 0)
+
+
+@pytest.mark.parametrize("token", [None, 3])
+def test_the_file_is_what_the_contract_says_to_the_byte(token: int | None, opened: Open, tmp_path: Path) -> None:
+    decoder = opened("both")
+    decoder.reset(2)
+    decoder.prefill([[1, 2, 3], [4, 5, 6]])
+    decoder.save_state(tmp_path / "s", token)
+    head = f'{{"snapshot": 1, "checkpoint_sha256": "{decoder.signature.checkpoint_sha256}", "position": 3'
+    states = decoder.state()
+    arrays = {spec.name: states[spec.name] for spec in decoder.signature.states}
+    written = by_the_page(head + ("}" if token is None else f', "token": {token}}}'), arrays)
+    assert (tmp_path / "s").read_bytes() == written
+    (tmp_path / "t").write_bytes(written)
+    assert opened("both").load_state(tmp_path / "t") == token
+
+
+def test_columns_first_are_refused(opened: Open, tmp_path: Path) -> None:
+    """They are numpy's, but in no other language."""
+    decoder = opened("constant")
+    path = tmp_path / "s"
+    with zipfile.ZipFile(path, "w") as archive:
+        head = {"snapshot": 1, "checkpoint_sha256": decoder.signature.checkpoint_sha256, "position": 0}
+        archive.writestr("t2r.json", json.dumps(head))
+        for name, array in decoder.state().items():
+            with archive.open(name + ".npy", "w") as member:
+                np.lib.format.write_array(member, np.asfortranarray(array), version=(1, 0))
+    with pytest.raises(UserError, match="first dimension runs fastest"):
+        decoder.load_state(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.sampling import Sampling
+from t2r_runtime.tokenizer import Tokenizer
 
 Case = Mapping[str, Any]  # what is in a case's file
 Array = NDArray[Any]
@@ -102,6 +104,49 @@ def _sampling(case: Case, folder: Path) -> None:
             _same(decoder.position, len(text["prompt"]) + len(written) - 1, f"tokens read of text {n}")
 
 
+def _batch(case: Case, folder: Path) -> None:
+    decoder = Decoder(folder / case["graph"], threads=1)
+    for n, operation in enumerate(case["operations"]):
+        if "reset" in operation:
+            decoder.reset(operation["reset"])
+        elif "reorder" in operation:
+            decoder.reorder(operation["reorder"])
+        else:
+            _near(decoder.step(operation["step"]), array(operation["logits"]), case, f"logits of operation {n}")
+    _states(decoder, case)
+
+
+def _snapshot(case: Case, folder: Path) -> None:
+    decoder = Decoder(folder / case["graph"], threads=1)
+    _same(decoder.load_state(folder / case["snapshot"]), case["token"], "the token")
+    _same(decoder.position, case["position"], "the position")
+    states = decoder.state()
+    _same(sorted(states), sorted(case["states"]), "names of states")
+    for name, value in states.items():
+        _same(value.tolist(), array(case["states"][name]).astype(value.dtype).tolist(), f"numbers of {name}")
+    with tempfile.TemporaryDirectory() as place:
+        decoder.save_state(Path(place) / "again", case["token"])
+        if (Path(place) / "again").read_bytes() != (folder / case["snapshot"]).read_bytes():
+            raise Wrong("saved again it has other bytes")
+    for t, column in enumerate(array(case["ids"]).T):
+        _near(decoder.step(column), array(case["logits"])[:, t], case, f"logits after {t + 1}")
+
+
+def _tokenizer(case: Case, folder: Path) -> None:
+    tokenizer = Tokenizer.of(Decoder(folder / case["graph"], threads=1).signature)
+    for text, tokens, decoded in case["texts"]:
+        _same(tokenizer.encode(text), tokens, f"tokens of {text!r}")
+        _same(tokenizer.decode(tokens), decoded, f"text of {tokens}")
+
+
+def _stream(case: Case, folder: Path) -> None:
+    tokenizer = Tokenizer.of(Decoder(folder / case["graph"], threads=1).signature)
+    for n, text in enumerate(case["texts"]):
+        stream = tokenizer.stream(text["prompt"])
+        _same([stream.feed(token) for token in text["tokens"]], text["pieces"], f"pieces of text {n}")
+        _same(stream.end(), text["end"], f"end of text {n}")
+
+
 def _set(decoder: Decoder, states: Mapping[str, Any]) -> None:
     dtypes = {spec.name: spec.dtype for spec in decoder.signature.states}
     decoder.set_state({name: array(value).astype(dtypes.get(name, "float32")) for name, value in states.items()})
@@ -129,7 +174,14 @@ def _same(received: object, wanted: object, what: str) -> None:
         raise Wrong(f"{what} are {printable(received, 100)} instead of {printable(wanted, 100)}")
 
 
-KINDS: dict[str, Callable[[Case, Path], None]] = {"trace": _trace, "sampling": _sampling}
+KINDS: dict[str, Callable[[Case, Path], None]] = {
+    "trace": _trace,
+    "sampling": _sampling,
+    "batch": _batch,
+    "snapshot": _snapshot,
+    "tokenizer": _tokenizer,
+    "stream": _stream,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

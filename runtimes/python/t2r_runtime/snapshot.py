@@ -5,6 +5,8 @@
 
 `token` is one that was chosen and has not been read; null, or not there at all, if there is none.
 
+runtimes/CONTRACT.md, "Snapshots", says what it is to the byte: one written in any language loads in every other.
+
 A snapshot may come from a stranger. Nothing in it is ever unpickled or unpacked: members are stored, not compressed, so
 that a small file cannot become a large array, and names, dtypes and shapes are compared with the graph before any is
 read.
@@ -50,11 +52,19 @@ def save(
     head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
     head |= {} if token is None else {"token": token}
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        # ZipInfo dates every member 1980: the same states give the same bytes
-        archive.writestr(zipfile.ZipInfo(HEAD), json.dumps(head))
-        for name, array in states.items():
-            with archive.open(zipfile.ZipInfo(name + ".npy"), "w", force_zip64=True) as member:
+        with _member(archive, HEAD) as member:
+            member.write(json.dumps(head).encode())
+        for spec in signature.states:
+            with _member(archive, spec.name + ".npy") as member:
+                array = np.ascontiguousarray(states[spec.name])
                 np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    """A member to write, the same on every system: ZipInfo dates it 1980."""
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3  # which Windows would make 0
+    return archive.open(info, "w", force_zip64=True)
 
 
 def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int, int | None]:
@@ -135,7 +145,9 @@ def _form(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, tuple[i
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if np.lib.format.read_magic(member) != (1, 0):
         raise ValueError("an array format other than 1.0")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    shape, columns_first, dtype = np.lib.format.read_array_header_1_0(member)
+    if columns_first:
+        raise ValueError("an array whose first dimension runs fastest")
     return shape, dtype
 
 
