@@ -57,8 +57,8 @@ def pieces() -> str:
     tokens = [*tokens, *(letter for letter in letters if letter not in tokens)]
     there = set(tokens)
     merges = [(a, b) for a, b in merges if a in there and b in there]
-    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    replaced: dict[str, Any] = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    back: dict[str, Any] = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
     return _json(
         _merging(tokens, merges) | {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True},

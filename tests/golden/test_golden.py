@@ -162,9 +162,9 @@ def test_pieces_are_the_text(name: str) -> None:
 
 
 def test_a_compiled_charsmap_is_its_rules() -> None:
-    rules = {"a": "b", "é": "e", "\u0301": "", "😀": "smile", "zz": "y" * 20}
+    rules = {"a": "b", "é": "e", "\u0301": "", "😀": "smile", "y": "y" * 20}
     normalizer = normalizers.Precompiled(charsmap(rules))
-    for text, to in {**rules, "q": "q", "z": "z", "q😀é": "qsmilee"}.items():
+    for text, to in {**rules, "q": "q", "q😀é": "qsmilee"}.items():
         assert normalizer.normalize_str(text) == to
 
 
