@@ -52,8 +52,7 @@ def theirs(model: Any, sources: Sequence[Sequence[int]], beam: Beam, batch: int,
                 output_scores=True,
                 **({"length_penalty": beam.length_penalty} if beam.width > 1 else {}),
             )
-        starts, ends = len(config.start_tokens), set(config.eos_tokens)
-        texts = [_until_the_end(row.tolist()[starts:], ends) for row in out.sequences]
+        texts = [_until_the_end(row.tolist()[1:], set(config.eos_tokens)) for row in out.sequences]
         scores = out.sequences_scores.tolist() if beam.width > 1 else [float("nan")] * len(texts)
         best = [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
         found += [best[i : i + beam.n_best] for i in range(0, len(best), beam.n_best)]

@@ -153,7 +153,7 @@ def _body(graph: onnx.GraphProto, signature: Signature) -> onnx.GraphProto:
 
 
 def _chosen_or_read(choose: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The search, or where there is another start token, that one; the outputs are the search's."""
+    """The search, or where another start token is forced, that one; the outputs are the search's."""
     names = {value.name: value.name for value in choose.output}
     inner = {name: f"chosen.{name}" for name in names}
     branch = helper.make_graph(

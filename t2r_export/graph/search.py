@@ -37,7 +37,7 @@ start (int64 {width}) => (int64[W] first_tokens, double[W] first_sums, int64[W, 
     blank_shape = Concat <axis = 0> (width_count, second_axis)
     blanks = Expand(bad_token, blank_shape)
     first_tokens = Expand(first_token, width_count)
-    trips = Add({max_tokens}, starts_before)
+    trips = Identity({max_tokens})
     greedy = Equal({width}, one)
     wide = Mul({width}, factor)
     candidates = Where(greedy, one, wide)
@@ -70,11 +70,10 @@ choose (float[W, %(vocabulary)d] {logits}, int64 iteration, double[W] sums, int6
         int64[W, n] finished) =>
        (bool go_on, int64[W] tokens, double[W] sums_after, int64[W, m] texts_after, double[W] scores_after,
         int64[W, m] finished_after, int64[W] rows) {{
-    written = Sub(iteration, starts_before)
-    length = Add(written, one)
+    length = Add(iteration, one)
     last = Equal(length, {max_tokens})
     force = And(forced, last)
-    early = Less(written, {min_tokens})
+    early = Less(iteration, {min_tokens})
     may_end = Where(early, no_end, no_banned)
     mask = Where(force, end_alone, may_end)
     log_sums = ReduceLogSumExp <keepdims = 1> ({logits}, second_axis)
@@ -141,18 +140,19 @@ _ENDED = """
     ended = Greater(most_ends, none)
 """
 
-# in the place of `choose`, while a start token has another behind it: the hypotheses stay, and that one is next
+# in the place of `choose`, while a start token has another behind it: each hypothesis has that one more
 _READ = """
-read () => (bool read_on, int64[W] next_tokens, double[W] same_sums, int64[W, n] same_texts, double[W] same_scores,
-            int64[W, n] same_finished, int64[W] same_rows) {
+read () => (bool read_on, int64[W] next_tokens, double[W] same_sums, int64[W, m] longer_texts, double[W] same_scores,
+            int64[W, m] longer_finished, int64[W] same_rows) {
     next_number = Add(iteration, one)
     next_token = Gather(start_tokens, next_number)
     next_tokens = Expand(next_token, width_count)
     read_on = Greater(one, none)
     same_sums = Identity(sums)
-    same_texts = Identity(texts)
+    next_column = Unsqueeze(next_tokens, second_axis)
+    longer_texts = Concat <axis = 1> (texts, next_column)
     same_scores = Identity(scores)
-    same_finished = Identity(finished)
+    longer_finished = Concat <axis = 1> (finished, blanks)
     same_rows = Identity(every_row)
 }"""
 

@@ -47,7 +47,7 @@ def test_the_n_best_of_translator(seed: int, length_penalty: float, tmp_path: Pa
     translator = made(tmp_path / "t", seed, top_k=20)  # of which the beam graph has none
     for width in (1, 2, 4, 8, TARGET):
         compare(translator, Beam(width, length_penalty, max_tokens=LONGEST, n_best=width))
-    compare(translator, Beam(4, length_penalty, max_tokens=1, n_best=2))
+    compare(translator, Beam(4, length_penalty, max_tokens=2, n_best=2))
 
 
 OPTIONS: list[dict[str, Any]] = [

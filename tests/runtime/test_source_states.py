@@ -202,9 +202,9 @@ def test_what_is_refused_before_a_source_is_read(translator: Open) -> None:
         (lambda: opened.translate("text"), "expected sources that can be iterated; received 'text'"),
         (
             lambda: translator(states=translators.signature().states, max_positions=9).translate(
-                sources, Beam(max_tokens=9)
+                sources, Beam(max_tokens=10)
             ),
-            "expected max_tokens of at most 8: this model's positions end at 9; received 9; ask for fewer, or export",
+            "expected max_tokens of at most 9: this model's positions end at 9; received 10; ask for fewer, or export",
         ),
     ):
         refused(call, message)  # type: ignore[arg-type]
@@ -214,8 +214,8 @@ def test_what_is_refused_before_a_source_is_read(translator: Open) -> None:
 def test_positions_that_end(translator: Open) -> None:
     """Nobody asked for more than there are."""
     best = list(translator(max_positions=9).translate(SOURCES, Beam(width=3)))
-    assert {len(one.tokens) for (one,) in best} == {8}
-    assert max(len(one.tokens) for (one,) in translator().translate(SOURCES, Beam(width=3))) > 8
+    assert {len(one.tokens) for (one,) in best} == {9}
+    assert max(len(one.tokens) for (one,) in translator().translate(SOURCES, Beam(width=3))) > 9
 
 
 def test_a_graph_that_is_no_translator(tmp_path: Path) -> None:

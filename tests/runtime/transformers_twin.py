@@ -14,6 +14,8 @@ from runtime import translators
 from runtime.translators import BANNED, START, TARGET, Eager
 from t2r_runtime import Beam, Translation
 
+FIRST, FORCED = START  # read before the first choice, and forced to be that
+
 
 class TwinConfig(PretrainedConfig):
     model_type = "t2r_twin"
@@ -56,6 +58,7 @@ def generated(eager: Eager, sources: Sequence[Sequence[int]], beam: Beam, max_to
         max_new_tokens=max_tokens,
         min_new_tokens=beam.min_tokens,
         num_return_sequences=beam.n_best,
+        forced_bos_token_id=FORCED,
         forced_eos_token_id=eager.ends[0] if beam.forced_end else None,
         suppress_tokens=list(BANNED),
         repetition_penalty=float(beam.repetition_penalty),
@@ -68,10 +71,10 @@ def generated(eager: Eager, sources: Sequence[Sequence[int]], beam: Beam, max_to
         output_logits=True,
         return_dict_in_generate=True,
     )
-    start = torch.tensor([START] * len(sources))
+    start = torch.tensor([[FIRST]] * len(sources))
     with torch.no_grad():
         found = Twin(eager).generate(start, generation_config=config, ids=ids, lengths=lengths)
-    texts = [until_the_end(row.tolist()[len(START) :], eager.ends) for row in found.sequences]
+    texts = [until_the_end(row.tolist()[1:], eager.ends) for row in found.sequences]
     scores = found.sequences_scores.tolist() if beam.width > 1 else _greedy_scores(found, texts, beam, max_tokens)
     best = [Translation(text, score) for text, score in zip(texts, scores, strict=True)]
     return [best[i : i + beam.n_best] for i in range(0, len(best), beam.n_best)]
@@ -88,7 +91,7 @@ def _greedy_scores(found: Any, texts: list[list[int]], beam: Beam, max_tokens: i
     for row, text in enumerate(texts):
         total = 0.0
         for place, token in enumerate(text):
-            forced = beam.forced_end and place == max_tokens - 1
+            forced = place == 0 or (beam.forced_end and place == max_tokens - 1)
             processed, logits = found.scores[place][row, token].double(), found.logits[place][row].double()
             total += 0.0 if forced else float(processed - logits.logsumexp(0))
         scores.append(total / len(text) ** beam.length_penalty)

@@ -37,11 +37,11 @@ class Rules:
         require_kind(beam, Beam, "a Beam", "sampling")
         assert signature.source is not None
         self.beam = beam
-        self.start = np.array(signature.source.start_tokens, np.int64)
+        self.start, *self.forced = signature.source.start_tokens
         self.ends = np.array(signature.eos_tokens, np.int64)
         self.banned = np.array(signature.source.banned_tokens, np.int64)
         self.is_end, self.is_banned = (_among(tokens, signature.vocab_size) for tokens in (self.ends, self.banned))
-        self.max_tokens = _longest(beam, signature, len(self.start))
+        self.max_tokens = _longest(beam, signature, len(self.forced))
         vocabulary = signature.vocab_size
         if beam.width > vocabulary:
             raise UserError(
@@ -95,7 +95,7 @@ class Rules:
         added, tokens = np.empty((len(values), self.enough)), np.empty((len(values), self.enough), np.int64)
         for row, value in enumerate(values):
             if self.beam.looks_back:
-                text = np.concatenate([self.start, texts[row, : lengths[row]]])
+                text = np.concatenate([[self.start], texts[row, : lengths[row]]])
                 value = penalized(value, text, self.beam.repetition_penalty, self.beam.no_repeat_ngram)
             tokens[row] = _largest(value, self.enough)
             added[row] = value[tokens[row]]
@@ -129,15 +129,17 @@ class Sentence:
 class Search:
     """Sentences side by side, S of them with R hypotheses each: rows of a step, those of one sentence together.
 
-    A search starts with one empty hypothesis a sentence.
+    A search starts with one hypothesis a sentence, of the tokens that are forced.
     """
 
     def __init__(self, rules: Rules, sentences: Sequence[Sentence]) -> None:
         self.rules, self.sentences = rules, list(sentences)
         count = len(self.sentences)
         self.sums = np.zeros((count, 1))  # of log-probabilities (S, R), largest first
-        self.texts = np.zeros((count, 1, 16), np.int64)  # with room behind the first `lengths`
-        self.lengths = np.zeros(count, np.int64)  # tokens of each sentence's hypotheses
+        forced = np.array(rules.forced, np.int64)
+        # with room behind the first `lengths`
+        self.texts = np.tile(np.concatenate([forced, np.zeros(16, np.int64)]), (count, 1, 1))
+        self.lengths = np.full(count, forced.size)  # tokens of each sentence's hypotheses
         self.newest = np.zeros((count, 1), np.int64)  # the last token of each, which no step has read
 
     def advance(self, outputs: Sequence[Array]) -> tuple[NDArray[np.int64], list[bool]]:
@@ -196,13 +198,20 @@ class Search:
         del finished[self.rules.beam.width :]
 
 
-def _longest(beam: Beam, signature: Signature, start: int) -> int:
-    """`max_tokens`; the last of them is not read, so that a model with P positions has one more than it reads."""
-    most = None if signature.reach is None else signature.reach - start + 1
-    if most is not None and most < (beam.max_tokens or 1):
+def _longest(beam: Beam, signature: Signature, forced: int) -> int:
+    """`max_tokens`, forced ones among them. The last is not read, and one start token is: a token for each position."""
+    if beam.max_tokens is not None and beam.max_tokens <= forced:
         raise UserError(
-            f"max_tokens of at most {max(most, 0)}: this model's positions end at {signature.reach}",
-            str(beam.max_tokens or 1),
+            f"max_tokens of more than {forced}, which every translation begins with",
+            str(beam.max_tokens),
+            "ask for more",
+            "sampling",
+        )
+    most, least = signature.reach, beam.max_tokens or forced + 1
+    if most is not None and most < least:
+        raise UserError(
+            f"max_tokens of at most {most}: this model's positions end at {most}",
+            str(least),
             "ask for fewer, or export with --past-end clamp or wrap:N",
             "position",
         )

@@ -82,7 +82,7 @@ class Sentences:
         if self._entering is None or self._entering.batch != batch:
             self._entering = States(self._graph, batch)
         self._entering.write(states)
-        start = np.tile(self._rules.start, (batch, 1))
+        start = np.tile([self._rules.start, *self._rules.forced], (batch, 1))
         return self._entering, self._entering.prefill(start, self._rules.wanted)
 
     def _settle(self, searches: Sequence[Search], parts: Sequence[Part], whole: bool) -> None:

@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 import folders
 from checkpoints.importers.peers import BART, TOLERANCE, logit_error
+from runtime.transformers_twin import until_the_end
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.export import export
+from t2r_runtime import Beam, Translator
 from t2r_runtime.errors import UserError
 
 SIZES = {**BART, "eos_token_id": 1}
@@ -110,6 +116,33 @@ def test_generation_goes_by_its_own_config(tmp_path: Path) -> None:
     folders.change_config(tmp_path, bad_words_ids=[3])
     with pytest.raises(UserError, match="bad_words_ids in config.json to be a list of lists of tokens"):
         checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("penalty", [0.0, 2.0])
+def test_a_forced_first_token_is_generated(width: int, penalty: float, tmp_path: Path) -> None:
+    """As transformers counts it: it is in the text, in its length and in max_new_tokens, and costs nothing."""
+    theirs = reference("bart")
+    theirs.final_logits_bias.zero_()  # which says more than what stands before: texts of the same tokens would be alike
+    options = {"decoder_start_token_id": 3, "forced_bos_token_id": 6, "forced_eos_token_id": 1, "eos_token_id": 1}
+    options |= {"pad_token_id": 0, "max_new_tokens": 6, "min_new_tokens": 3, "do_sample": False}
+    if width > 1:
+        options |= {"num_beams": width, "length_penalty": penalty, "num_return_sequences": width}
+    theirs.generation_config = GenerationConfig(**options, return_dict_in_generate=True, output_scores=True)
+    theirs.save_pretrained(tmp_path / "bart")
+    made = export(checkpoint.load(tmp_path / "bart"), tmp_path / "bart.onnx", ExportConfig())
+    assert made.signature.source is not None and made.signature.source.start_tokens == (3, 6)
+    translator, source = Translator(tmp_path / "bart.onnx", threads=1), [4, 9, 20, 5, 1]
+    beam = Beam(width, penalty, max_tokens=6, min_tokens=3, n_best=width)
+    (best,) = translator.translate([source], beam)
+    with torch.no_grad():
+        found = theirs.generate(torch.tensor([source]))
+    assert [one.tokens for one in best] == [until_the_end(row.tolist()[1:], (1,)) for row in found.sequences]
+    assert all(one.tokens[0] == 6 for one in best)
+    if width > 1:
+        np.testing.assert_allclose([one.score for one in best], found.sequences_scores, atol=1e-4)
+    with pytest.raises(UserError, match="max_tokens of more than 1, which every translation begins with; received 1"):
+        translator.translate([source], Beam(width, max_tokens=1))
 
 
 REFUSED = [
