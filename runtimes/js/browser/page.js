@@ -1,0 +1,69 @@
+/** A page in a headless Chromium, over a server of the test's own, which can be told to answer otherwise. */
+
+import { fileURLToPath } from "node:url";
+
+import { chromium } from "playwright-core";
+
+import { serve } from "../demo/serve.js";
+
+const EXECUTABLE = fileURLToPath(new URL("../../../.ci/chromium", import.meta.url));
+const OPENED = 120_000; // ms, at the most: several tests may share two cores
+export const WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"];
+
+export function launch(more = []) {
+  return chromium.launch({ executablePath: EXECUTABLE, args: ["--no-sandbox", ...more] });
+}
+
+/**
+ * A server and a page of it in a context of its own; all that it asks of another host, and what goes wrong in it, is noted.
+ * @param answers path → a function of the response, or absent
+ */
+export async function visit(browser, folder, { query = "", answers = {}, ...context } = {}) {
+  const server = await serve(folder, 0, (path, response) => {
+    asked.push(path);
+    if (!answers[path]) return false;
+    answers[path](response);
+    return true;
+  });
+  const asked = [], strangers = [], errors = [];
+  const address = `http://127.0.0.1:${server.address().port}/`;
+  const visitor = await browser.newContext({ serviceWorkers: "allow", ...context });
+  const page = await visitor.newPage();
+  visitor.on("request", (request) => {
+    if (!request.url().startsWith(address) && !/^(data|blob):/.test(request.url())) strangers.push(request.url());
+  });
+  page.on("pageerror", (error) => errors.push(String(error)));
+  const close = async () => {
+    await visitor.close();
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  };
+  const open = async () => {
+    await page.goto(`${address}${query}`);
+    await page.waitForFunction(
+      () => document.getElementById("status")?.dataset.way || document.getElementById("trouble")?.textContent, null, { timeout: OPENED });
+  };
+  await open();
+  return { page, visitor, address, asked, strangers, errors, answers, server, open, close };
+}
+
+export async function settings(page, values) {
+  await page.evaluate(() => (document.querySelector("details").open = true));
+  for (const [name, value] of Object.entries(values)) await page.fill(`#${name}`, String(value));
+}
+
+/** Press Write and wait until it is done. */
+export async function written(page, prompt) {
+  if (prompt !== undefined) await page.fill("#prompt", prompt);
+  await page.click("#write");
+  await done(page);
+  return page.textContent("#story");
+}
+
+export function done(page) {
+  return page.waitForFunction(() => !document.getElementById("write").disabled, null, { timeout: OPENED });
+}
+
+export function trouble(page) {
+  return page.textContent("#trouble");
+}

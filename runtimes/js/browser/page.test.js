@@ -1,0 +1,209 @@
+/** The page in a real browser, as a visitor meets it. $T2R_WEB is a folder of `t2r pack`, beside which greedy.txt lies. */
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { done, launch, settings, trouble, visit, written } from "./page.js";
+
+const web = process.env.T2R_WEB;
+assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
+const list = JSON.parse(await readFile(join(web, "files.json"), "utf8"));
+const graph = `/${list.graph}`;
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+async function visited(options, work) {
+  const place = await visit(browser, web, options);
+  try {
+    await work(place);
+  } finally {
+    await place.close();
+  }
+}
+
+test("the greedy text is Python's, and nobody else is asked", async () => {
+  const expected = await readFile(join(dirname(web), "greedy.txt"), "utf8");
+  await visited({}, async ({ page, strangers, errors }) => {
+    await settings(page, { temperature: 0, tokens: 200 });
+    assert.equal(await written(page, "Once upon a time"), "Once upon a time" + expected.replace(/\n$/, ""));
+    assert.match(await page.textContent("#numbers"), /^203 tokens read; all of them are remembered in 67\.6 kB/);
+    assert.equal(await page.getAttribute("#status", "data-way"), "threads");
+    assert.deepEqual([strangers, errors], [[], []]);
+  });
+});
+
+test("one thread where there are no more, with the same text", async () => {
+  await visited({ query: "?way=wasm" }, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 30 });
+    assert.match(await written(page), /^Once upon a time, there was a little girl named Lily\. She loved/);
+    assert.equal(await page.getAttribute("#status", "data-way"), "wasm");
+  });
+});
+
+test("a seed gives one text, and Reset another beginning", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 1, seed: 5, tokens: 25 });
+    const first = await written(page);
+    await page.click("#reset");
+    await done(page);
+    assert.equal(await page.textContent("#story"), "");
+    assert.equal(await written(page), first);
+    await page.click("#reset");
+    await done(page);
+    await settings(page, { seed: 6 });
+    assert.notEqual(await written(page), first);
+  });
+});
+
+test("stop ends within a token, and Write goes on from there", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 1, tokens: 100000, seed: 4 });
+    await page.click("#write");
+    await page.waitForFunction(() => /^([5-9]|\d\d+) tokens read/.test(document.getElementById("numbers").textContent));
+    const between = await page.evaluate(() => {
+      document.getElementById("stop").click();
+      return Number.parseInt(document.getElementById("numbers").textContent, 10);
+    });
+    await done(page);
+    const read = Number.parseInt(await page.textContent("#numbers"), 10);
+    assert.ok(read - between <= 2, `${between} tokens when it was pressed, ${read} at the end`);
+    await settings(page, { tokens: 3 });
+    await written(page);
+    assert.equal(Number.parseInt(await page.textContent("#numbers"), 10), read + 3);
+  });
+});
+
+test("a state goes through a file into another page", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 20 });
+    const before = await written(page);
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click("#save")]);
+    const path = await file.path();
+    const behind = (await written(page, "")).slice(before.length);
+    await visited({}, async ({ page: other }) => {
+      await settings(other, { temperature: 0, tokens: 20 });
+      await other.setInputFiles("#load", path);
+      await done(other);
+      assert.equal(await trouble(other), "");
+      assert.equal(await written(other, ""), behind);
+      await other.setInputFiles("#load", { name: "x.state", mimeType: "text/plain", buffer: Buffer.from("no state") });
+      await done(other);
+      assert.equal(await trouble(other), "This file is no state of this model, or it is damaged. Nothing has changed.");
+    });
+  });
+});
+
+test("it opens again without a net, and a changed file alone is fetched anew", async () => {
+  await visited({}, async ({ page, visitor, asked, answers, open }) => {
+    await page.reload(); // by now every file goes through the service worker
+    await page.waitForFunction(() => document.getElementById("status").dataset.way);
+    await settings(page, { temperature: 0, tokens: 12 });
+    const first = await written(page);
+    await visitor.setOffline(true);
+    await open();
+    await settings(page, { temperature: 0, tokens: 12 });
+    assert.equal(await written(page), first);
+    await visitor.setOffline(false);
+    const content = Buffer.concat([await readFile(join(web, "style.css")), Buffer.from("/* changed */")]);
+    const { createHash } = await import("node:crypto");
+    const sha256 = createHash("sha256").update(content).digest("hex");
+    const files = list.files.map((file) => (file.name === "style.css" ? { ...file, size: content.length, sha256 } : file));
+    answers["/files.json"] = (response) => response.end(JSON.stringify({ ...list, files }));
+    answers["/style.css"] = (response) => response.writeHead(200, { "Content-Type": "text/css" }).end(content);
+    asked.length = 0;
+    await open();
+    assert.deepEqual([...new Set(asked)].filter((path) => path !== "/files.json" && path !== "/sw.js"), ["/style.css"]);
+  });
+});
+
+const faults = {
+  "is cut off": async () => (await readFile(join(web, list.graph))).subarray(0, 3000),
+  "is damaged": async () => Buffer.from("<html>an error page that some host answers with</html>"),
+  "is empty": async () => Buffer.alloc(0),
+};
+for (const [what, content] of Object.entries(faults)) {
+  test(`a sentence where the model ${what}`, async () => {
+    const bytes = await content();
+    await visited({ answers: { [graph]: (response) => response.end(bytes) } }, async ({ page }) => {
+      assert.match(await trouble(page), /^The model's file is damaged or incomplete\. Load the page again/);
+      assert.ok(await page.isDisabled("#write"));
+    });
+  });
+}
+
+test("a sentence where files are not there", async () => {
+  const gone = (response) => response.writeHead(404).end();
+  await visited({ answers: { [graph]: gone } }, async ({ page }) => {
+    assert.match(await trouble(page), /^The model could not be fetched\. Check the connection/);
+  });
+  const weights = list.files.find(({ name }) => name.startsWith(`${list.graph}.`) && name.endsWith(".data")).name;
+  await visited({ answers: { [`/${weights}`]: gone } }, async ({ page }) => {
+    assert.match(await trouble(page), /^A file of the model's weights is missing\./);
+  });
+  await visited({ answers: { "/files.json": gone } }, async ({ page }) => {
+    assert.match(await trouble(page), /^The model could not be fetched\./);
+  });
+});
+
+test("a softmax model beside it remembers more with every token", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 40 });
+    await page.check("#peer");
+    await done(page);
+    await written(page, "Once upon a time");
+    const said = await page.textContent("#memory title");
+    const [, ours, peer] = /ours (\d+) at token \d+, peer (\d+) at token \d+/.exec(said);
+    assert.ok(Number(peer) > Number(ours), said);
+    assert.ok(await page.isVisible("#peer-legend"));
+  });
+});
+
+test("two tabs write side by side", async () => {
+  await visited({}, async ({ page, visitor, address }) => {
+    const other = await visitor.newPage();
+    await other.goto(address);
+    await other.waitForFunction(() => document.getElementById("status").dataset.way);
+    for (const tab of [page, other]) await settings(tab, { temperature: 0, tokens: 40 });
+    const [first, second] = await Promise.all([written(page), written(other)]);
+    assert.equal(first, second);
+  });
+});
+
+test("the keyboard alone is enough", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 100000 });
+    await page.focus("#prompt");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.getElementById("story").textContent.length > 60);
+    await page.keyboard.press("Escape");
+    await done(page);
+    assert.equal(await page.evaluate(() => document.activeElement.id), "prompt");
+  });
+});
+
+const SIZES = [{ width: 360, height: 740 }, { width: 1280, height: 900 }];
+for (const viewport of SIZES) {
+  for (const colorScheme of ["light", "dark"]) {
+    test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
+      await visited({ viewport, colorScheme }, async ({ page }) => {
+        await settings(page, { temperature: 0.6, seed: 3, tokens: 120 });
+        await page.check("#peer");
+        await done(page);
+        await written(page, "Once upon a time");
+        assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= viewport.width, "no scrolling sideways");
+        const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+        await page.evaluate(axe);
+        const { violations } = await page.evaluate(() => globalThis.axe.run());
+        assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html)]), []);
+        if (process.env.T2R_SHOTS) {
+          await page.evaluate(() => scrollTo(0, 0));
+          await page.screenshot({ path: join(process.env.T2R_SHOTS, `page-${viewport.width}-${colorScheme}.png`), fullPage: true });
+        }
+      });
+    });
+  }
+}

@@ -1,0 +1,41 @@
+/**
+ * node demo/build.js FOLDER: the page with all that it loads, for `t2r pack --page FOLDER`. Nothing is bundled: files are
+ * copied, and names of packages in imports become places beside them, since a worker knows no others.
+ */
+
+import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const here = dirname(fileURLToPath(import.meta.url)), js = dirname(here);
+const packages = join(js, "node_modules");
+const ORT = ["ort.wasm.bundle.min.mjs", "ort.webgpu.bundle.min.mjs"]; // the default bundle is wrong in int8 on WebGPU
+const WASM = ["ort-wasm-simd-threaded.wasm", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.asyncify.wasm", "ort-wasm-simd-threaded.asyncify.mjs"];
+const IMPORTS = { "@huggingface/tokenizers": "../vendor/tokenizers.min.mjs" };
+
+const [folder] = process.argv.slice(2);
+if (!folder) {
+  console.error("usage: node demo/build.js FOLDER");
+  process.exit(2);
+}
+await rm(folder, { recursive: true, force: true });
+await cp(join(here, "page"), folder, { recursive: true });
+await mkdir(join(folder, "t2r"));
+await mkdir(join(folder, "vendor"));
+for (const name of await readdir(join(js, "src"))) {
+  if (!name.endsWith(".js")) continue;
+  let text = await readFile(join(js, "src", name), "utf8");
+  for (const [from, to] of Object.entries(IMPORTS)) text = text.replaceAll(`from "${from}"`, `from "${to}"`);
+  await writeFile(join(folder, "t2r", name), text);
+}
+const vendor = [
+  ...[...ORT, ...WASM].map((name) => ["onnxruntime-web/dist", name]),
+  ["@huggingface/tokenizers/dist", "tokenizers.min.mjs"],
+];
+for (const [place, name] of vendor) {
+  const content = await readFile(join(packages, place, name));
+  // a map of the sources would be looked for beside it
+  const whole = name.endsWith("js") ? content.toString().replace(/\/\/# sourceMappingURL=.*\s*$/, "") : content;
+  await writeFile(join(folder, "vendor", name), whole);
+}
+await cp(join(packages, "@huggingface/tokenizers/LICENSE"), join(folder, "vendor/tokenizers.LICENSE"));
