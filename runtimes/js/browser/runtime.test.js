@@ -1,0 +1,120 @@
+/** The runtime itself in a real browser: every golden case, and memory that does not grow. */
+
+import assert from "node:assert/strict";
+import { cp, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import { serve } from "../demo/serve.js";
+import { WEBGPU, launch } from "./page.js";
+
+const web = process.env.T2R_WEB;
+assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
+const js = fileURLToPath(new URL("..", import.meta.url));
+const SLOW = { timeout: 580_000 };
+const ON_GPU = ["tiny-hybrid", "window", "int8", "w4"]; // of each kind of state and product; a GPU in software is slow
+let folder, server, address;
+
+before(async () => {
+  folder = await mkdtemp(join(tmpdir(), "t2r-"));
+  await cp(join(web, "t2r"), join(folder, "src"), { recursive: true });
+  await cp(join(web, "vendor"), join(folder, "vendor"), { recursive: true });
+  await cp(join(js, "conformance"), join(folder, "conformance"), { recursive: true });
+  await cp(join(js, "../../models/tiny"), join(folder, "tiny"), { recursive: true });
+  await cp(web, join(folder, "web"), { recursive: true });
+  server = await serve(folder, 0, (path, response) => path === "/" && Boolean(response.end("<title>runtime</title>")));
+  address = `http://127.0.0.1:${server.address().port}/`;
+});
+after(async () => {
+  server.closeAllConnections();
+  server.close();
+  await rm(folder, { recursive: true });
+});
+
+/** What a function gives in a new page, which has `ort` and the runtime. */
+async function inBrowser(flags, work, ...given) {
+  const browser = await launch(flags);
+  try {
+    const page = await browser.newPage();
+    await page.goto(address);
+    return await work(page, ...given);
+  } finally {
+    await browser.close();
+  }
+}
+
+const conformance = async (page, bundle, provider, chosen) =>
+  page.evaluate(async ([name, where, only]) => {
+    const { conform } = await import("/conformance/cases.js");
+    const ort = await import(`/vendor/${name}`);
+    ort.env.wasm.numThreads = 1;
+    ort.env.wasm.wasmPaths = `${location.origin}/vendor/`;
+    ort.env.logLevel = "fatal";
+    const lines = [], get = (file) => fetch(`/tiny/${file}`);
+    const files = {
+      json: async (file) => (await get(file)).json(),
+      bytes: async (file) => new Uint8Array(await (await get(file)).arrayBuffer()),
+      source: (file) => new URL(`/tiny/${file}`, location.href),
+    };
+    await conform(files, { ort, provider: where }, (line) => lines.push(line), (each) => !only || only.includes(each));
+    return lines;
+  }, [bundle, provider, chosen]);
+
+function passed(lines) {
+  assert.match(lines.at(-1), /^[1-9]\d* passed, 0 failed$/, lines.filter((line) => line.startsWith("FAILED")).join("\n"));
+}
+
+test("every golden case on wasm", SLOW, async () => {
+  passed(await inBrowser([], conformance, "ort.wasm.bundle.min.mjs", "wasm", null));
+});
+
+test("golden cases on webgpu: all of them with T2R_ALL=1", SLOW, async () => {
+  const chosen = process.env.T2R_ALL ? null : ON_GPU;
+  passed(await inBrowser(WEBGPU, conformance, "ort.webgpu.bundle.min.mjs", "webgpu", chosen));
+});
+
+test("2,000 tokens take the memory of 200", SLOW, async () => {
+  await inBrowser(["--js-flags=--expose-gc"], async (page) => {
+    const heap = await page.context().newCDPSession(page);
+    await page.evaluate(async () => {
+      const memories = (globalThis.memories = []), Memory = WebAssembly.Memory;
+      WebAssembly.Memory = class extends Memory {
+        constructor(form) {
+          super(form);
+          memories.push(this);
+        }
+      };
+      const instantiate = WebAssembly.instantiate;
+      WebAssembly.instantiate = async (...given) => {
+        const made = await instantiate(...given);
+        const { exports } = made.instance ?? made;
+        memories.push(...Object.values(exports).filter((value) => value instanceof Memory));
+        return made;
+      };
+      const { Decoder } = await import("/src/index.js");
+      const ort = await import("/vendor/ort.wasm.bundle.min.mjs");
+      ort.env.wasm.numThreads = 1;
+      ort.env.wasm.wasmPaths = `${location.origin}/vendor/`;
+      const { graph } = await (await fetch("/web/files.json")).json();
+      globalThis.decoder = await Decoder.open(new URL(`/web/${graph}`, location.href), { ort, provider: "wasm" });
+      globalThis.token = 0;
+      globalThis.read = async (count) => {
+        for await (const token of decoder.stream([globalThis.token], count, { stop_tokens: [], seed: 1 })) globalThis.token = token;
+      };
+    });
+    const measured = async (count) => {
+      await page.evaluate((n) => globalThis.read(n), count);
+      await heap.send("HeapProfiler.collectGarbage");
+      const { usedSize } = await heap.send("Runtime.getHeapUsage");
+      const wasm = await page.evaluate(() => memories.reduce((all, memory) => all + memory.buffer.byteLength, 0));
+      return { heap: usedSize, wasm };
+    };
+    const early = await measured(200), late = await measured(1800);
+    assert.ok(early.wasm > 0, "the memory of WebAssembly is seen");
+    for (const what of ["heap", "wasm"]) {
+      assert.ok(late[what] <= 1.02 * early[what], `${what}: ${early[what]} bytes after 200 tokens, ${late[what]} after 2,000`);
+    }
+  });
+});
