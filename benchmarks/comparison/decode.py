@@ -210,19 +210,30 @@ def _side_by_side(
 
 
 def _starts(plan: Plan, files: dict[str, Files], threads: int) -> list[dict[str, Any]]:
-    """Rows of seconds from the start of a process to its first token; the files are in the page cache."""
-    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "threads": threads} for c in plan.candidates}
-    named = {c.name: c for c in plan.candidates}
+    """Rows of seconds from the start of a process to its first token."""
+
+    def first_token(candidate: Candidate) -> None:
+        with _worker(candidate, files, threads, FIRST_PROMPT + plan.room) as worker:
+            worker.open()
+            worker.first_token(FIRST_PROMPT)
+
+    return start_rows(plan.candidates, threads, plan.starts, first_token)
+
+
+def start_rows(
+    candidates: Sequence[Candidate], threads: int, rounds: int, start: Callable[[Candidate], None]
+) -> list[dict[str, Any]]:
+    """Rows of the seconds that `start` takes for each candidate, in turn; the files are in the page cache."""
+    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "threads": threads} for c in candidates}
+    named = {c.name: c for c in candidates}
     seconds: dict[str, list[float]] = {name: [] for name in named}
-    for name in turns(list(named), plan.starts):
+    for name in turns(list(named), rounds):
         if "error" in rows[name]:
             continue
         with kept(rows[name]):
-            start = time.perf_counter()
-            with _worker(named[name], files, threads, FIRST_PROMPT + plan.room) as worker:
-                worker.open()
-                worker.first_token(FIRST_PROMPT)
-                seconds[name].append(time.perf_counter() - start)
+            before = time.perf_counter()
+            start(named[name])
+            seconds[name].append(time.perf_counter() - before)
     for name, values in seconds.items():
         if values and "error" not in rows[name]:
             rows[name] |= asdict(Spread.of(values))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comparison.decode import Note, in_turn, kept, make_each, with_ratios
+from comparison.decode import Note, in_turn, kept, make_each, start_rows, with_ratios
 from comparison.engines import Candidate, Files, parse, require_installed
 from comparison.tables import TRANSLATE
 from comparison.timing import machine
@@ -24,7 +24,7 @@ from comparison.translators import ENGINES, Models, in_graph, make, of_teacher, 
 from t2r_export.config.recipe import read_recipe
 from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
-from t2r_export.providers.bench import Spread, turns
+from t2r_export.providers.bench import Spread
 from t2r_runtime.errors import UserError
 
 MAX_COUNT = 1 << 16
@@ -44,7 +44,7 @@ class TranslatePlan:
     checked: int = 320  # that all translate before anything is measured
     beams: Sequence[int] = (1, 4)
     batches: Sequence[int] = (1, 32)
-    threads: Sequence[int] = (1, 2)
+    threads: Sequence[int] = (1, 2)  # lengths and starts with the first count alone
     rounds: int = 5
     lengths: Sequence[int] = (16, 64, 256, 1024, 4096)  # of one translation, greedy
     length_rounds: int = 3
@@ -98,12 +98,13 @@ def bench_translate(plan: TranslatePlan, note: Note = lambda _: None, folder: Pa
                 for batch in plan.batches:
                     note(f"{threads} threads, beam {width}, batch {batch}")
                     rows["speeds"] += _speeds(plan, files, sources, threads, width, batch)
-            for length in plan.lengths:
-                note(f"{threads} threads, {length} tokens")
-                rows["lengths"] += _lengths(plan, files, middle, threads, length)
-            if plan.starts:
-                note(f"{threads} threads, starts")
-                rows["starts"] += _starts(plan, files, middle, threads)
+        threads = plan.threads[0]
+        for length in plan.lengths:
+            note(f"{threads} threads, {length} tokens")
+            rows["lengths"] += _lengths(plan, files, middle, threads, length)
+        if plan.starts:
+            note(f"{threads} threads, starts")
+            rows["starts"] += _starts(plan, files, middle, threads)
     return {
         "format": TRANSLATE,
         "machine": machine(),
@@ -202,23 +203,14 @@ def _side_by_side(
 
 
 def _starts(plan: TranslatePlan, files: Mapping[str, Files], source: Tokens, threads: int) -> list[dict[str, Any]]:
-    """Rows of seconds from the start of a process to its first translation; the files are in the page cache."""
-    rows: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "threads": threads} for c in plan.candidates}
-    named = {c.name: c for c in plan.candidates}
-    seconds: dict[str, list[float]] = {name: [] for name in named}
-    for name in turns(list(named), plan.starts):
-        if "error" in rows[name]:
-            continue
-        with kept(rows[name]):
-            start = time.perf_counter()
-            with _worker(named[name], files, threads) as worker:
-                worker.open()
-                worker.translate([source], 1, 1)
-                seconds[name].append(time.perf_counter() - start)
-    for name, values in seconds.items():
-        if values and "error" not in rows[name]:
-            rows[name] |= asdict(Spread.of(values))
-    return with_ratios(rows)
+    """Rows of seconds from the start of a process to its first translation."""
+
+    def first_translation(candidate: Candidate) -> None:
+        with _worker(candidate, files, threads) as worker:
+            worker.open()
+            worker.translate([source], 1, 1)
+
+    return start_rows(plan.candidates, threads, plan.starts, first_translation)
 
 
 def _worker(candidate: Candidate, files: Mapping[str, Files], threads: int) -> Worker:

@@ -122,6 +122,13 @@ def test_rates_ratios_memory_and_counts(options: dict[str, Any], played: type[Pl
     assert {row["name"] for row in result["parity"]} == set(PLAYED[2:])
 
 
+def test_speeds_are_of_each_number_of_threads(options: dict[str, Any], played: type[Player]) -> None:
+    result = bench_translate(TranslatePlan(engines=("t2r:w4",), **{**options, "threads": (1, 2)}))
+    shown = {kind: [row["threads"] for row in result[kind]] for kind in ("speeds", "lengths", "starts")}
+    assert shown == {"speeds": [1] * 4 + [2] * 4, "lengths": [1], "starts": [1]}
+    assert {"sentences-1", "sentences-2", "lengths-1"} <= tables(result).keys()
+
+
 def test_all_take_turns_after_one_that_does_not_count(options: dict[str, Any], played: type[Player]) -> None:
     bench_translate(TranslatePlan(engines=PLAYED[2:], **{**options, "batches": (1,), "lengths": (), "starts": 0}))
     greedy_ = [call for call in played.log if call[2:] == ("translate", 4, 1, 1, None)]

@@ -71,6 +71,16 @@ def projected(layer: Any, name: str, x: np.ndarray, heads: int) -> np.ndarray:
     return np.asarray(projection.weight.detach().numpy() @ x + projection.bias.detach().numpy()).reshape(heads, -1)
 
 
+def defined(below: Any, above: Any, x: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray]) -> np.ndarray:
+    """What `above` gives of its values (G, V) each, by the query that `below` makes of a row x for its keys."""
+    q, o = projected(below, "q", x, H), []
+    for head in range(H):
+        group = head * G // H
+        weights = softmax(np.array([q[head] @ key[group] for key in keys]) * V**-0.5)
+        o.append(sum(w * value[group] for w, value in zip(weights, values, strict=True)))
+    return projected(above, "o", np.concatenate(o), 1)[0]
+
+
 @torch.no_grad()
 def test_weights_are_those_of_the_layer_below() -> None:
     """Token after token: q and k of one layer's input, v of the other's."""
@@ -85,12 +95,7 @@ def test_weights_are_those_of_the_layer_below() -> None:
         for t in range(T):
             keys.append(projected(below, "k", x[row, t].numpy(), G))
             values.append(projected(above, "v", y[row, t].numpy(), G))
-            q, o = projected(below, "q", x[row, t].numpy(), H), []
-            for head in range(H):
-                group = head * G // H
-                weights = softmax(np.array([q[head] @ key[group] for key in keys]) * V**-0.5)
-                o.append(sum(w * value[group] for w, value in zip(weights, values, strict=True)))
-            expected = projected(above, "o", np.concatenate(o), 1)[0]
+            expected = defined(below, above, x[row, t].numpy(), keys, values)
             np.testing.assert_allclose(received[row * T + t].numpy(), expected, rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(after["v"][row].numpy(), np.stack(values, 1), rtol=1e-10, atol=1e-10)
 
@@ -129,12 +134,7 @@ def test_weights_over_a_source() -> None:
         tokens = encoded[row, :length].numpy()
         keys, values = ([projected(*of, token, G) for token in tokens] for of in ((below, "k"), (above, "v")))
         for t in range(T):
-            q, o = projected(below, "q", x[row, t].numpy(), H), []
-            for head in range(H):
-                group = head * G // H
-                weights = softmax(np.array([q[head] @ key[group] for key in keys]) * V**-0.5)
-                o.append(sum(w * value[group] for w, value in zip(weights, values, strict=True)))
-            expected = projected(above, "o", np.concatenate(o), 1)[0]
+            expected = defined(below, above, x[row, t].numpy(), keys, values)
             np.testing.assert_allclose(received[row * T + t].numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
