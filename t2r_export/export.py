@@ -30,6 +30,7 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import (
     BATCH,
     BEAM,
+    DRAFT_CHECK,
     ENCODER,
     GENERATE,
     PREFILL,
@@ -117,6 +118,11 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if config.prefill:
         companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
         weights |= ops.weights
+    if config.draft_check:
+        companions[DRAFT_CHECK], ops = build_graph(
+            model, states, batch, target, config.top_k, TOKENS, checks_drafts=True
+        )
+        weights |= ops.weights
     parameters = sum(p.numel() for p in model.parameters())
     bundle = Bundle(step, signature, weights, companions, {PARAMETERS: str(parameters)})
     if config.state_layout == "packed":
@@ -156,6 +162,8 @@ def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> No
         if length is not None:
             raise UserError("an option for a decoder alone", "--source-length", "leave it out")
         return
+    if config.draft_check:
+        raise UserError("a decoder alone for --draft-check", "a translator", "leave it out: a beam reads no guesses")
     if config.state_layout == "packed":
         expected = "the state layout layers for a translator, whose encoder makes the states of each layer"
         raise UserError(expected, "packed", "leave out --state-layout")

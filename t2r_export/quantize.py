@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import pkgutil
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -44,7 +45,7 @@ from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, 
 from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BEAM, ENCODER, GENERATE, PREFILL, PREFIX, Signature
+from t2r_runtime.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
 
@@ -58,7 +59,7 @@ class QuantizeReport:
     bytes_before: int  # of all weights
     bytes_after: int
     quality: Quality | None
-    no_prefill: str | None = None  # why the prefill graph was left out, where the source has one
+    left_out: Mapping[str, str] = field(default_factory=dict)  # companions that the source has, and why this has not
 
 
 def quantize(
@@ -72,8 +73,8 @@ def quantize(
 
     A generation or beam graph beside `source` is made again from the quantized ones, with which it shares a file of
     weights.
-    A prefill graph is quantized in the same way, and shares it too; but it is left out by the schemes that round all
-    tokens of a run together, whose numbers would depend on how a prompt is cut.
+    A prefill or draft-check graph is quantized in the same way, and shares it too; but it is left out by the schemes
+    that round all tokens of a run together, whose numbers would depend on how a text is cut.
 
     A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
 
@@ -122,7 +123,7 @@ def _written(
     refuse_companions(out, list(bundle.companions))
     if check is not None and bundle.signature.source is not None:
         raise UserError("no --check of a translator, which reads pairs", f"{check}", "use t2r evaluate on both graphs")
-    before, had_prefill, quality = _weight_bytes(bundle.step), PREFILL in bundle.companions, None
+    before, quality = _weight_bytes(bundle.step), None
     made = quantized(bundle, config, float32)
 
     def measured(part: Path) -> None:
@@ -134,13 +135,9 @@ def _written(
                 raise QualityCheckFailed(out, quality)
 
     files, signature = write(made, out, external_bytes, measured)
-    no_prefill = None
-    if had_prefill and PREFILL not in made.companions:
-        no_prefill = (
-            f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a prompt "
-            "is cut"
-        )
-    report = QuantizeReport(files, config.scheme, before, _weight_bytes(made.step), quality, no_prefill)
+    why = f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a text is cut"
+    left_out = {role: why for role in bundle.companions if role not in made.companions}
+    report = QuantizeReport(files, config.scheme, before, _weight_bytes(made.step), quality, left_out)
     return report, signature
 
 
@@ -175,8 +172,9 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
     step = _quantized(bundle.step, weights, config, calibration, static)
     signature = replace(signature, quantization=config.scheme)
     companions = {}
-    if PREFILL in bundle.companions and chosen.row_wise:
-        companions[PREFILL] = _quantized(bundle.companions[PREFILL], weights, config, None, static)
+    for role in (PREFILL, DRAFT_CHECK):
+        if role in bundle.companions and chosen.row_wise:
+            companions[role] = _quantized(bundle.companions[role], weights, config, None, static)
     if ENCODER in bundle.companions:
         companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, None, static)
     if BEAM in bundle.companions:

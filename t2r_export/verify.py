@@ -26,6 +26,7 @@ from t2r_export.config.validation import choice
 from t2r_export.fold import FOLD_TOLERANCE, fold
 from t2r_export.graph.layout import states_in
 from t2r_export.model.transformer import Transformer
+from t2r_export.proof.drafts import draft_errors
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
@@ -102,6 +103,9 @@ def verify(
     _chained(report, checks, both, steps, on_progress)
     _from_the_start(checks, both)
     _sequence_against_steps(checks, both)
+    if isinstance(decoder, Decoder) and decoder.has_draft_check_graph:
+        worst, text = draft_errors(both, decoder)
+        checks.add("draft-check graph against steps", worst, [text])
     if isinstance(decoder, Decoder) and decoder.has_generation_graph:
         _generation_against_steps(checks, both, decoder)
     if signature.batch is None:

@@ -59,6 +59,11 @@ from t2r_runtime.errors import UserError
     help="Also write a prefill graph beside OUT, which reads many tokens of a prompt in one run.",
 )
 @click.option(
+    "--draft-check",
+    is_flag=True,
+    help="Also write a draft-check graph beside OUT, with which several guessed tokens are read in one run.",
+)
+@click.option(
     "--generate",
     is_flag=True,
     help="Also write a generation graph beside OUT, which generates a whole text in one run.",
@@ -99,6 +104,7 @@ def command(
     target: str,
     top_k: int | None,
     prefill: bool,
+    draft_check: bool,
     generate: bool,
     beam: bool,
     float16_safe: bool,
@@ -117,6 +123,7 @@ def command(
         target=target,
         top_k=top_k,
         prefill=prefill,
+        draft_check=draft_check,
         float16_safe=float16_safe,
         generate=generate,
         beam=beam,

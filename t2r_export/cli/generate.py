@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Largest number of tokens to generate; 0 only reads the prompt.",
 )
+@click.option(
+    "--draft",
+    metavar="lookup|GRAPH",
+    help="Guess several tokens and check them in one run: by what this text has had before, or by a smaller model.",
+)
 @sampling.options
 @providers.options
 @click.option("--save-state", type=click.Path(path_type=Path), help="File to save the state after the text to.")
@@ -52,6 +57,7 @@ def command(
     stops: tuple[str, ...],
     ids: str | None,
     max_tokens: int,
+    draft: str | None,
     rules: Sampling,
     threads: int | None,
     provider: str,
@@ -78,6 +84,7 @@ def command(
         prompt = read_text(prompt_file)
     providers.check(provider, provider_options)
     decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
+    guess = _guess(draft, threads)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)
     tokenizer = None if ids is not None else Tokenizer.of(decoder.signature)
@@ -87,9 +94,10 @@ def command(
     started = time.perf_counter()
     written: list[int] = []
     if max_tokens:
-        watched = bool(stops) or (not as_json and (GENERATE not in decoder.signature.graphs or sys.stdout.isatty()))
+        in_one_run = GENERATE in decoder.signature.graphs and draft is None
+        watched = bool(stops) or (not as_json and (not in_one_run or sys.stdout.isatty()))
         callback = printer.token if watched else None
-        written = decoder.generate(read, max_tokens, rules, callback)
+        written = decoder.generate(read, max_tokens, rules, callback, guess)
         for token in () if watched else written:
             printer.token(token)
     elif save_state is None:
@@ -107,6 +115,15 @@ def command(
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
     providers.note_split(provider, decoder.placement)
+
+
+def _guess(draft: str | None, threads: int | None) -> str | Decoder | None:
+    """What guesses tokens, as Decoder.generate takes it: a graph is opened on the CPU."""
+    from t2r_runtime.speculation import LOOKUP
+
+    if draft is None or draft == LOOKUP:
+        return draft
+    return providers.decoder_alone(existing_graph(draft), "cpu", threads, (), allow_fallback=False)
 
 
 def _numbers(ids: str, goes_on: bool) -> list[int]:

@@ -23,6 +23,7 @@ from t2r_export.config.quantize import (
 from t2r_export.paths import check_outputs, existing_graph, graph_outputs
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
+from t2r_runtime.signature import ROLES
 
 if TYPE_CHECKING:
     from t2r_export.quantize import QuantizeReport
@@ -156,8 +157,7 @@ def text(report: QuantizeReport, with_files: bool = True) -> str:
     lines.append(
         f"{report.scheme}: weights of {size(report.bytes_before)} are {size(report.bytes_after)} now, {ratio:.0%}"
     )
-    if report.no_prefill is not None:
-        lines.append(f"no prefill graph: {report.no_prefill}")
+    lines += [f"no {ROLES[role]}: {why}" for role, why in report.left_out.items()]
     return "\n".join(lines if report.quality is None else [*lines, quality_text(report.quality)])
 
 

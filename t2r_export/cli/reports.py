@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from t2r_export.cli.output import size, table
 from t2r_export.config.layers import ranges
-from t2r_runtime.signature import BEAM, ENCODER, GENERATE, PREFILL
+from t2r_runtime.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL
 
 ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
@@ -32,6 +32,8 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
     ]
     if PREFILL in report.signature.graphs:
         lines.append("prefill graph: reads many tokens of a prompt at once")
+    if DRAFT_CHECK in report.signature.graphs:
+        lines.append("draft-check graph: reads drafts of several tokens at once, and keeps what of them is right")
     if ENCODER in report.signature.graphs:
         lines.append("encoder graph: reads a source, once")
     if BEAM in report.signature.graphs:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from t2r_export.config.targets import find
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BEAM, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
+from t2r_runtime.signature import BEAM, DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
 from t2r_runtime.source import MAX_SOURCE_LENGTH
 
 STATE_LAYOUTS = ("layers", "packed")
@@ -26,6 +26,7 @@ class ExportConfig:
     target: str = "portable"  # a key of TARGETS
     top_k: int | None = None  # the graph also gives this many of the largest logits
     prefill: bool = False  # a companion that reads a prompt at once
+    draft_check: bool = False  # one that reads drafts at once, and keeps what of them is right
     float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
     generate: bool = False  # a companion that generates by itself
     beam: bool = False  # of a translator, a companion that translates by itself
@@ -54,12 +55,16 @@ class ExportConfig:
                 repr(self.state_layout),
                 "leave out --state-layout, or choose another --target",
             )
-        if self.prefill and target.static:
-            raise UserError(
-                f"one token at a time with target {self.target}: every dimension is a number there",
-                "a prefill graph, for prompts of any length",
-                "leave out --prefill, or choose another --target",
-            )
+        for role in (PREFILL, DRAFT_CHECK):
+            option = "--" + role.replace("_", "-")
+            if getattr(self, role) and target.static:
+                raise UserError(
+                    f"one token at a time with target {self.target}: every dimension is a number there",
+                    f"a {ROLES[role]}, for any number of tokens",
+                    f"leave out {option}, or choose another --target",
+                )
+            if getattr(self, role) and self.float16_safe:
+                raise UserError(f"one of {option} and --float16-safe", "both", "leave out one of them")
         for role in (GENERATE, BEAM):
             if getattr(self, role) and target.static:
                 raise UserError(
@@ -67,8 +72,6 @@ class ExportConfig:
                     f"a {ROLES[role]}",
                     f"leave out --{role}, or choose another --target",
                 )
-        if self.prefill and self.float16_safe:
-            raise UserError("one of --prefill and --float16-safe", "both", "leave out one of them")
         if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
             raise UserError(
                 "the state layout layers and a target of ordinary operators for a graph that is safe in float16",
@@ -81,7 +84,7 @@ class ExportConfig:
     @property
     def companions(self) -> list[str]:
         """The roles of the graphs that are to lie beside the step graph."""
-        return [role for role in (PREFILL, GENERATE, BEAM) if getattr(self, role)]
+        return [role for role in (PREFILL, DRAFT_CHECK, GENERATE, BEAM) if getattr(self, role)]
 
 
 def check_past_end(value: str) -> None:

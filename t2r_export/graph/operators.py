@@ -237,15 +237,16 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Concat", parts, shape, axis=axis)
 
     def slice_from(self, x: Value, start: int) -> Value:
-        return x if start == 0 else self._slice(x, start, END, 2, plus(x.shape[2], -start))
+        return x if start == 0 else self.sliced(x, start, END, 2, plus(x.shape[2], -start))
 
     def slice_last(self, x: Value, count: int) -> Value:
-        return self._slice(x, -count, END, 2, count)
+        return self.sliced(x, -count, END, 2, count)
 
     def drop_last(self, x: Value, count: int) -> Value:
-        return self._slice(x, 0, -count, 2, plus(x.shape[2], -count))
+        return self.sliced(x, 0, -count, 2, plus(x.shape[2], -count))
 
-    def _slice(self, x: Value, start: int, end: int, axis: int, length: Dim) -> Value:
+    def sliced(self, x: Value, start: int, end: int, axis: int, length: Dim) -> Value:
+        """x from `start` to `end` of an axis, `length` numbers; negative ones count from its end."""
         bounds = [self.constant([n], "int64") for n in (start, end, axis)]
         return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
 

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from t2r_export.config.mixers import Guard
 from t2r_export.graph import prefill
+from t2r_export.graph.draft_check import Few, Kept
 from t2r_export.graph.operators import Operators
-from t2r_export.graph.prefill import Prompt
+from t2r_export.graph.pieces import Chunks, Pieces
+from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.ops import MASKED
 
@@ -29,6 +31,9 @@ class GraphOps(Operators):
         super().__init__(model)
         self.batch, self.tokens = batch, tokens
         self._prompt: Prompt | None = None
+        self.keep: Value | None = None  # (B,) int64: of how many of the first tokens the states are, where not of all
+        self._kept: Kept | None = None
+        self._pieces: dict[bool, Pieces] = {}
         self._masks: dict[int, Value] = {}
         self.damping = 1.0  # what φ(q) is multiplied by, a power of two: its quotient is the same for any
         self.low: dict[str, Value] = {}  # by a state's name: what its sum has rounded off so far, where that is kept
@@ -47,10 +52,27 @@ class GraphOps(Operators):
         if not self.many:
             return x
         self._prompt = Prompt(self, x)
+        self._kept = None if self.keep is None else Kept(self._prompt, self.keep)
         return self.settled(x.viewed((product(x.shape[:2]), x.shape[2])))
 
+    @property
+    def keeps_all(self) -> bool:
+        return self.keep is None
+
+    def of_kept(self, x: Value) -> Value:
+        if self._kept is None:
+            return x
+        mask = self._kept.mask()
+        return self.mul(x, mask.viewed((mask.shape[0], *[1] * (len(x.shape) - 2), mask.shape[-1])))
+
+    def kept_cache(self, x: Value) -> Value:
+        return x if self._kept is None else self._kept.of_cache(x)
+
+    def kept_buffer(self, x: Value, count: int) -> Value:
+        return super().kept_buffer(x, count) if self._kept is None else self._kept.of_buffer(x, count)
+
     def last_token(self, x: Value) -> Value:
-        if not self.many:
+        if not self.many or self.keep is not None:  # where drafts are checked, every token is one of the last
             return x
         x = self.prompt.by_sequence(x, x.shape[1])  # type: ignore[arg-type]
         return self.emit("Gather", [x, self.constant(-1, "int64")], (x.shape[0], x.shape[2]), axis=1)
@@ -72,7 +94,8 @@ class GraphOps(Operators):
             return self.unsqueeze(start, 1), self.add(start, 1)
         tokens = self.cast(self.prompt.tokens, start.dtype)
         steps = self._places(self.prompt.length, tokens)
-        return self.add(self.unsqueeze(start, 1), steps), self.add(start, tokens)
+        read = tokens if self.keep is None else self.cast(self.keep, start.dtype)
+        return self.add(self.unsqueeze(start, 1), steps), self.add(start, read)
 
     def blocks(self, x: Value, size: int) -> Value:
         return self.prompt.blocks(x, size)
@@ -151,7 +174,11 @@ class GraphOps(Operators):
     def linear_attention_chunks(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None
     ) -> tuple[Value, Value | None, Value, Value | None]:
-        return prefill.linear_attention(self.prompt, q, k, v, S, z, log_gate, beta)
+        solves = beta is not None
+        if solves not in self._pieces:
+            few = self._kept and Few(self.prompt, self._kept, padded=solves)
+            self._pieces[solves] = few or Chunks(self.prompt, prefill.CHUNK)
+        return prefill.linear_attention(self._pieces[solves], q, k, v, S, z, log_gate, beta)
 
     # -- recurrent networks over many tokens: ONNX's own nodes, whose gates stand in another order
 
@@ -179,9 +206,14 @@ class GraphOps(Operators):
     def _run(self, op: str, inputs: list[Value], states: Sequence[Value], **attributes: Any) -> list[Value]:
         """y as rows (N, D), and the states after (B, D)."""
         T, B, D = inputs[0].shape
-        no_lengths = Value("", "float32", ())
-        inputs = [*inputs, no_lengths, *(self.unsqueeze(state, 0) for state in states)]
+        before = [self.unsqueeze(state, 0) for state in states]
         shapes = [(T, 1, B, D), *((1, B, D) for _ in states)]
-        y, *after = self.emit_many(op, inputs, shapes, hidden_size=D, **attributes)
+
+        def run(lengths: Value) -> list[Value]:
+            return self.emit_many(op, [*inputs, lengths, *before], shapes, hidden_size=D, **attributes)
+
+        y, *after = run(Value("", "float32", ()))
+        if self.keep is not None:
+            _, *after = run(self.cast(self.keep, "int32"))
         y = self.transpose(self.squeeze(y, 1), (1, 0, 2))
         return [y.viewed((product([B, T]), D)), *(self.squeeze(state, 0) for state in after)]

@@ -21,6 +21,7 @@ from t2r_export.version import __version__
 from t2r_runtime.signature import (
     BATCH,
     INPUT_IDS,
+    KEEP,
     LOG_SUM,
     LOGITS,
     PAST,
@@ -44,6 +45,7 @@ def build_graph(
     top_k: int | None = None,
     tokens: str | None = None,
     float16_safe: bool = False,
+    checks_drafts: bool = False,
 ) -> tuple[onnx.ModelProto, GraphOps]:
     """The step of `model` as a checked message whose initializers name its weights, and the recorder that has them.
 
@@ -53,12 +55,16 @@ def build_graph(
         float16_safe: for accelerators that compute in float16 whatever they are given. A state that is a sum is two
             tensors (the recorder's `low_after` has the second), since one would stop growing, and φ(q)·z is kept below
             65,504 by a smaller φ(q).
+        checks_drafts: a graph that reads `tokens`, gives logits behind each of them, and states after the first `keep`.
     """
     ops = target.ops(model, batch, tokens)
     if float16_safe:
         ops.damping = DAMPING
     ids = Value(INPUT_IDS, "int64", (batch,) if tokens is None else (batch, tokens))
     inputs, past = [ids], {}
+    if checks_drafts:
+        ops.keep = Value(KEEP, "int64", (batch,))
+        inputs.append(ops.keep)
     for spec in states:
         dims = tuple(batch if d == BATCH else d for d in spec.shape)
         past[spec.name] = Value(spec.past, spec.dtype, dims)
@@ -66,12 +72,14 @@ def build_graph(
         if float16_safe and spec.dtype == "float32" and not spec.constant:
             ops.low[spec.past] = Value(PAST + low_name(spec.name), "float32", dims)
     logits, present = model.run(ids, past, ops)
+    if checks_drafts:
+        logits = ops.prompt.by_sequence(logits, model.config.vocab_size)
     results = {LOGITS: logits}
     if top_k is not None:
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
         if model.encoder is not None:  # a beam compares texts by probabilities
             axis = ops.constant([-1], "int64")
-            results[LOG_SUM] = ops.emit("ReduceLogSumExp", [logits, axis], (batch,), keepdims=0)
+            results[LOG_SUM] = ops.emit("ReduceLogSumExp", [logits, axis], logits.shape[:-1], keepdims=0)
     results |= {spec.present: present[spec.name] for spec in states if not spec.constant}
     for name, after in ops.low_after.items():
         inputs.append(ops.low[name])

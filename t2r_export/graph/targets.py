@@ -159,4 +159,4 @@ class NpuOps(GraphOps):
             return super().split(x, sizes, axis)
         axis %= len(x.shape)
         ends = list(itertools.accumulate(sizes))
-        return [self._slice(x, end - size, end, axis, size) for size, end in zip(sizes, ends, strict=True)]
+        return [self.sliced(x, end - size, end, axis, size) for size, end in zip(sizes, ends, strict=True)]

@@ -280,6 +280,25 @@ class Ops(ABC, Generic[T]):
     ) -> tuple[T, T | None, T, T | None]:
         """`linear_attention` of T tokens, as products over chunks of them."""
 
+    # -- states after the first few of the tokens, where a graph checks drafts; else after all of them
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether states are those after the last token."""
+        return True
+
+    def of_kept(self, x: T) -> T:
+        """x (B, …, T), with zeros for the tokens that no state keeps."""
+        return x
+
+    def kept_cache(self, x: T) -> T:
+        """x (B, heads, P + T, d), a cache and the tokens behind it -> without those that no state keeps."""
+        return x
+
+    def kept_buffer(self, x: T, count: int) -> T:
+        """x (B, heads, count + T, d), a buffer and the tokens behind it -> the last `count` of what states keep."""
+        return self.slice_last(x, count)
+
     # -- composed of the others
 
     def pack_for_fused(self, x: T) -> T:

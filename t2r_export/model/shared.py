@@ -46,7 +46,7 @@ class SharedAttention(SharedLayer):
 
     def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         v = step.ops.concat([state["v"], self._values(x, step.ops)], axis=2)
-        return self._output(step.borrowed(PREFIX_WEIGHTS), v, step.ops), {"v": v}
+        return self._output(step.borrowed(PREFIX_WEIGHTS), v, step.ops), {"v": step.ops.kept_cache(v)}
 
     step = sequence  # the operators know how many tokens there are
 

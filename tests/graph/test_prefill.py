@@ -250,7 +250,7 @@ def test_quantized(name: str, target: str, scheme: str, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", name, target=target, prefill=True)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     step, data, prompts = report.files
-    assert report.no_prefill is None
+    assert report.left_out == {}
     assert Decoder(step, threads=1).signature.graphs == {"prefill": prompts.name}
     start = small.arrays(small.states(checkpoint.model))
     ids = small.ids(length=30).numpy()
@@ -273,9 +273,9 @@ def test_schemes_that_round_tokens_together(scheme: str, tmp_path: Path) -> None
     small.graph(tmp_path / "g.onnx", prefill=True)
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme, **given))  # type: ignore[arg-type]
     assert report.files == [tmp_path / "q.onnx"]
-    assert report.no_prefill == (
-        f"{scheme} rounds the tokens of a run together, so that the states would depend on how a prompt is cut"
-    )
+    assert report.left_out == {
+        "prefill": f"{scheme} rounds the tokens of a run together, so that the states would depend on how a text is cut"
+    }
     assert Decoder(tmp_path / "q.onnx", threads=1).signature.graphs == {}
 
 

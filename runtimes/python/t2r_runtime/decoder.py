@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,20 @@ from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
 from t2r_runtime.checks import array_of, listed, require_kind
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.gather import Rows, row_numbers
+from t2r_runtime.generate import Request
 from t2r_runtime.history import History
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
-from t2r_runtime.signature import COMPANIONS, GENERATE, MAX_STATE_BYTES, Signature
+from t2r_runtime.signature import COMPANIONS, DRAFT_CHECK, GENERATE, MAX_STATE_BYTES, MOST_CHECKED, Signature
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
 from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
 from t2r_runtime.threads import InUse, alone
 
 TAKEN = "pairs of a decoder of this graph and its rows"
+NO_DRAFT_CHECK = "export with --draft-check; int8 and webgpu have none"
 ROWS = 512  # tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
 
 
@@ -40,8 +42,8 @@ class Decoder:
             it they are an error that names them.
         companions: roles of the graphs beside this one that may be used, where it names them. Each is opened when it is
             first used, and takes memory for a session of its own: "prefill" reads many tokens of a prompt at once,
-            "generate" does all that `generate` is asked for without a callback in one run, on the provider cpu. A
-            translator's "encoder" and "beam" are for t2r_runtime.Translator.
+            "draft_check" guesses of several tokens, "generate" does all that `generate` is asked for without a callback
+            in one run, on the provider cpu. A translator's "encoder" and "beam" are for t2r_runtime.Translator.
         max_state_bytes: the most that the states of one sequence may take, which a stranger's graph chooses.
 
     Raises:
@@ -103,6 +105,11 @@ class Decoder:
     def has_generation_graph(self) -> bool:
         """Whether `generate` without a callback is one run of a generation graph."""
         return GENERATE in self._graph.companions
+
+    @property
+    def has_draft_check_graph(self) -> bool:
+        """Whether `check` and drafts can be used."""
+        return DRAFT_CHECK in self._graph.companions
 
     @alone
     def history(self, row: int = 0) -> NDArray[np.int64]:
@@ -189,6 +196,25 @@ class Decoder:
             raise UserError("a graph that chooses the largest logits", "one without", "export with --top-k", "graph")
         logits, tokens = self._read(token_ids(ids, self.signature, self.batch), TOP_ALONE)
         return logits.copy(), tokens.copy()
+
+    @alone
+    def check(self, ids: Ids, keep: ArrayLike) -> NDArray[np.float32]:
+        """Read the first few of some tokens, and see what comes behind each of them: one run of the draft-check graph.
+
+        The states are then those after the first `keep` tokens; what stands behind is read for its logits alone.
+
+        Args:
+            ids: integers (B, N), or (N,) if B is 1, with N from 1 to 32.
+            keep: how many to read, 1 … N: a number, or integers (B,). Where caches grow it is one for all sequences.
+
+        Returns:
+            The logits behind each token, float32 (B, N, vocabulary): the caller's own copy.
+
+        Raises:
+            UserError: no such graph, values out of range, or more tokens than the model has positions.
+        """
+        (logits,) = self._check(token_ids(ids, self.signature, self.batch), keep, LOGITS_ALONE)
+        return logits
 
     def fork(self) -> Decoder:
         """Another decoder of the same opened graph: states of its own, at the start of a text, and the same weights.
@@ -310,9 +336,16 @@ class Decoder:
         self.set_state(states, position)
         return token
 
-    def stream(self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling()) -> Iterator[int]:
-        """`generate`, one token at a time; what it refuses, it refuses at once."""
-        return generate.stream(self, ids, max_tokens, sampling)
+    def stream(
+        self, ids: ArrayLike, max_tokens: int, sampling: Sampling = Sampling(), draft: object = None
+    ) -> Iterator[int]:
+        """`generate`, one token at a time; what it refuses, it refuses at once.
+
+        With drafts, several tokens come of one run: until the last of them was handed out or the stream is closed, the
+        decoder has read fewer than all but the latest.
+        """
+        request = generate.checked(self, ids, max_tokens, sampling)
+        return generate.tokens(self, request) if draft is None else self._speculate(request, draft)
 
     @alone
     def generate(
@@ -321,6 +354,7 @@ class Decoder:
         max_tokens: int,
         sampling: Sampling = Sampling(),
         callback: Callable[[int], object] | None = None,
+        draft: object = None,
     ) -> list[int]:
         """Read `ids` and write up to `max_tokens` tokens, from where the decoder stands (`reset` starts a new text).
 
@@ -330,6 +364,9 @@ class Decoder:
             sampling: how they are chosen, and which of them end the text.
             callback: called with each token as it is chosen. Returning False (and nothing else) ends the text there.
                 Without one, a generation graph does all in one run; the tokens are the same.
+            draft: what guesses tokens, several of which a draft-check graph then reads in one run: "lookup" (what came
+                after the last tokens when they stood in this text before), or a Decoder of a smaller model of the same
+                tokens, which is reset. The text is the same; where the guesses do not pay, few are made.
 
         Returns:
             The new tokens; one that ended the text is the last of them. The decoder has read all but the last, so
@@ -341,16 +378,25 @@ class Decoder:
         request = generate.checked(self, ids, max_tokens, sampling)
         if callback is not None and not callable(callback):
             raise UserError("a callback that can be called", repr(callback), "give a function of one token", "sampling")
-        if callback is None and self.has_generation_graph:
+        if callback is None and draft is None and self.has_generation_graph:
             if request.all_but_last is not None:
                 self.prefill(request.all_but_last)
             return self._generate_in_graph(request.last, request.sampler, max_tokens, request.stop)
         tokens = []
-        for token in generate.tokens(self, request):
-            tokens.append(token)
-            if callback is not None and callback(token) is False:
-                break
+        written = generate.tokens(self, request) if draft is None else self._speculate(request, draft)
+        with contextlib.closing(written):
+            for token in written:
+                tokens.append(token)
+                if callback is not None and callback(token) is False:
+                    break
         return tokens
+
+    def _speculate(self, request: Request, draft: object) -> Generator[int]:
+        import t2r_runtime.speculation as speculation
+
+        if not self.has_draft_check_graph:
+            raise UserError("a draft-check graph beside the step graph, for drafts", "none", NO_DRAFT_CHECK)
+        return speculation.tokens(self, request, speculation.drafter_of(self, draft))
 
     def _start(self, batch: int) -> None:
         """New states of so many sequences, at the start of a text."""
@@ -373,6 +419,34 @@ class Decoder:
                 "finite logits", f"others after {self.position} tokens", "check the graph with t2r verify", "graph"
             )
         return list(written)
+
+    def _check(self, ids: TokenIds, keep: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
+        """`check`, and of its outputs those that are wanted."""
+        if not self.has_draft_check_graph:
+            raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK)
+        tokens, most = ids.array, ids.array.shape[1]
+        if most > MOST_CHECKED:
+            raise UserError(f"at most {MOST_CHECKED} tokens to check at once", f"{most}", "give fewer")
+        given = array_of(keep, "keep")
+        counts = np.broadcast_to(given, self.batch) if given.ndim == 0 else given
+        fits = counts.dtype.kind in "iu" and counts.shape == (self.batch,) and 1 <= counts.min() <= counts.max() <= most
+        alike = fits and (counts == counts[0]).all()
+        if not fits or not (alike or not any(spec.grows for spec in self.signature.states)):
+            one = "" if fits is alike else ", the same for all sequences, whose caches have one length"
+            expected = f"keep in 1 … {most}, a number or integers ({self.batch},){one}"
+            raise UserError(expected, printable(repr(keep), 100), "correct it")
+        require_room(self, most)
+        counts = counts.astype(np.int64)
+        results = self._states.check(tokens, counts, wanted)
+        self._positions += counts
+        self._history.add_rows(tokens, counts)
+        return results
+
+    def _uncheck(self, read: int) -> None:
+        """Take back the latest `_check` of one text, of which the states had read so many tokens."""
+        self._states.uncheck()
+        self._positions -= read
+        self._history.forget(read)
 
     def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """Read a prompt; the outputs `wanted` after its last token, as views."""

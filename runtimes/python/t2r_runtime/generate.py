@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +92,7 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
     return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling), banned)
 
 
-def tokens(stepper: Stepper, request: Request) -> Iterator[int]:
+def tokens(stepper: Stepper, request: Request) -> Generator[int]:
     """The tokens of a request, as they are chosen.
 
     The last one is handed out and not read: it has no successor to compute, and a model whose positions end could not

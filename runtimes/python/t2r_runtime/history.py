@@ -38,6 +38,20 @@ class History:
         self._tokens[:, end - ids.shape[1] : end] = ids
         self._used = end
 
+    def forget(self, count: int) -> None:
+        """Without the last so many tokens of each text, which have just been added."""
+        self._used -= count
+
+    def add_rows(self, ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """The first so many of ids (B, T) of each text, counts (B,)."""
+        if (counts == counts[0]).all():
+            return self.add(ids[:, : counts[0]])
+        read = [History(1) for _ in counts]
+        for row, (history, tokens, count) in enumerate(zip(read, ids, counts, strict=True)):
+            history.add(np.append(self.of(row), tokens[:count])[np.newaxis])
+        together = History.of_rows([(history, [0]) for history in read])
+        self._tokens, self._used = together._tokens, together._used
+
     def of(self, row: int) -> NDArray[np.int64]:
         """The last tokens of a text, oldest first (T,), T at most `RECENT`."""
         text = self._recent()[row]

@@ -14,10 +14,12 @@ from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import (
     BATCH,
     BEAM,
+    DRAFT_CHECK,
     ENCODER,
     GENERATE,
     GROWING,
     INPUT_IDS,
+    KEEP,
     LOG_SUM,
     LOGITS,
     POSITION,
@@ -109,7 +111,10 @@ def first_feeds(signature: Signature) -> dict[str, Array]:
     states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
     if signature.role == GENERATE:
         states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, (), ())
-    return {INPUT_IDS: np.zeros((batch, 2) if signature.role == PREFILL else batch, np.int64), **states}
+    if signature.role == DRAFT_CHECK:
+        states[KEEP] = np.ones(batch, np.int64)
+    many = signature.role in (PREFILL, DRAFT_CHECK)
+    return {INPUT_IDS: np.zeros((batch, 2) if many else batch, np.int64), **states}
 
 
 def generation_feeds(
@@ -192,15 +197,19 @@ def tokens_read(states: Mapping[str, Array], batch: int, length: int, otherwise:
 
 
 def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Inputs and outputs of a step or prefill graph: name → (dtype, dimensions)."""
+    """Inputs and outputs of a step, prefill or draft-check graph: name → (dtype, dimensions)."""
+    checks = signature.role == DRAFT_CHECK
+    rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # that have logits
     wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.role == STEP else (BATCH, TOKENS))}
-    wanted_out: dict[str, Form] = {LOGITS: ("float32", (BATCH, signature.vocab_size))}
+    wanted_out: dict[str, Form] = {LOGITS: ("float32", (*rows, signature.vocab_size))}
     wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
+    if checks:
+        wanted_in[KEEP] = ("int64", (BATCH,))
     if signature.top_k is not None:
-        few = (BATCH, signature.top_k)
+        few = (*rows, signature.top_k)
         wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
     if signature.has_log_sum:
-        wanted_out |= {LOG_SUM: ("float32", (BATCH,))}
+        wanted_out |= {LOG_SUM: ("float32", rows)}
     wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.chained}
     return wanted_in, wanted_out
 

@@ -19,13 +19,24 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.interface import Form, check_interface, first_feeds
 from t2r_runtime.refusals import not_opened, require_graph
-from t2r_runtime.signature import BEAM, COMPANIONS, GENERATE, MAX_STATE_BYTES, PREFILL, ROLES, STEP, Signature
+from t2r_runtime.signature import (
+    BEAM,
+    COMPANIONS,
+    DRAFT_CHECK,
+    GENERATE,
+    MAX_STATE_BYTES,
+    PREFILL,
+    ROLES,
+    STEP,
+    Signature,
+)
 from t2r_runtime.threads import once
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 MAX_THREADS = 4096
+IN_SESSIONS = (PREFILL, DRAFT_CHECK)  # sessions of their own beside the step's, on the same states
 IN_ONE_RUN = (GENERATE, BEAM)  # what chooses tokens in the graph, which other providers leave to the CPU
 TYPES = {
     "tensor(double)": "float64",
@@ -72,8 +83,9 @@ def open_graph(
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration.
-        companions: roles of the companions to have too. On WebGPU the prefill graph is left out, where the memory of
-            states is one session's; and those that choose tokens are for the CPU, to which others leave the choice.
+        companions: roles of the companions to have too. On WebGPU those that share states with the step are left
+            out, where the memory of states is one session's; and those that choose tokens are for the CPU, to which
+            others leave the choice.
         max_state_bytes: the most that all states may take at batch 1; more is refused before any is made.
 
     Raises:
@@ -93,12 +105,12 @@ def open_graph(
     )
     if signature.role != STEP:
         raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it", "graph")
-    left_out = [*(IN_ONE_RUN if provider != "cpu" else ()), *([PREFILL] if chosen.device == "webgpu" else [])]
+    left_out = [*(IN_ONE_RUN if provider != "cpu" else ()), *(IN_SESSIONS if chosen.device == "webgpu" else ())]
     others = {}
     for role in signature.graphs:
         if role in roles and role not in left_out:
             entries = dict(config or {})
-            if role == PREFILL:
+            if role in IN_SESSIONS:
                 # for many rows, products of weights as they lie in the file are as fast: no second copy of them
                 if signature.quantization == "none":
                     entries["session.disable_prepacking"] = "1"

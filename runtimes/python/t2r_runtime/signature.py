@@ -25,15 +25,19 @@ PREFILL = "prefill"  # of one that reads many at once
 GENERATE = "generate"  # of one that chooses tokens and reads them by itself
 ENCODER = "encoder"  # of one that reads a source, and gives what a translation of it needs
 BEAM = "beam"  # of one that reads a source, and searches its translation by itself
-COMPANIONS = (PREFILL, GENERATE, ENCODER, BEAM)
+DRAFT_CHECK = "draft_check"  # of one that reads a few at once, with logits behind each, and keeps the first of them
+COMPANIONS = (PREFILL, GENERATE, ENCODER, BEAM, DRAFT_CHECK)
 ROLES = {  # as messages call them
     STEP: "step graph",
     PREFILL: "prefill graph",
     GENERATE: "generation graph",
     ENCODER: "encoder graph",
     BEAM: "beam graph",
+    DRAFT_CHECK: "draft-check graph",
 }
 INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefill graph
+KEEP = "keep"  # int64 (B,), of a draft-check graph: the states after it are those after so many of its tokens
+MOST_CHECKED = 32  # tokens in one of its runs
 LOGITS = "logits"  # float32 (B, vocabulary)
 TOP_LOGITS = "top_logits"  # float32 (B, top_k): the largest of them, largest first
 TOP_TOKENS = "top_tokens"  # int64 (B, top_k): their tokens

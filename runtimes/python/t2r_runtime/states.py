@@ -31,9 +31,11 @@ from t2r_runtime.gather import Rows, gather_rows
 from t2r_runtime.interface import GENERATED
 from t2r_runtime.session import Graph
 from t2r_runtime.signature import (
+    DRAFT_CHECK,
     GENERATE,
     GROWING,
     INPUT_IDS,
+    KEEP,
     LOG_SUM,
     LOGITS,
     PREFILL,
@@ -84,6 +86,7 @@ class States:
         self._buffers = [first, second]
         self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
+        self._unchecked: dict[str, ort.OrtValue] = {}  # the caches before the latest check, until the next run
         self._turn = 0  # the buffer, and the binding, that the next step reads from
         self._bindings = {LOGITS_ALONE: [self._bind(past, LOGITS_ALONE) for past in range(2)]}
         self.reset()
@@ -187,6 +190,29 @@ class States:
         fed.update_inplace(np.ascontiguousarray(ids))
         return self._run(many, self._bind(self._turn, wanted, many, fed), ids.shape[1], wanted)
 
+    def check(self, ids: NDArray[np.int64], keep: NDArray[np.int64], wanted: tuple[str, ...]) -> list[Array]:
+        """Read the first `keep` (B,) of ids (B, N) → the outputs `wanted` behind each of the N, (B, N, ·).
+
+        Of caches that grow all rows keep as many.
+        """
+        session, fed = self._graph.companions[DRAFT_CHECK](), self._empty(ids.shape, "int64")
+        fed.update_inplace(np.ascontiguousarray(ids))
+        binding = session.io_binding()
+        self._bind_inputs(binding, self._turn, fed)
+        binding.bind_cpu_input(KEEP, keep)
+        for name in wanted:
+            binding.bind_output(name)
+        self._bind_outputs(binding, self._turn)
+        before = self._caches
+        self._run(session, binding, int(keep[0]), ())
+        self._unchecked = before
+        return [np.asarray(value.numpy()) for value in binding.get_outputs()[: len(wanted)]]
+
+    def uncheck(self) -> None:
+        """Back to the states before the latest `check`, which still lie in the other buffer."""
+        self._turn = 1 - self._turn
+        self._caches = self._unchecked
+
     def generate(self, token: int, feeds: Mapping[str, Array]) -> NDArray[np.int64]:
         """Let the generation graph read the token and go on from the states of one sequence → new tokens (N,)."""
         session = self._graph.companions[GENERATE]()
@@ -235,7 +261,7 @@ class States:
             self._call(session, binding, self._run_options(wanted) if session is self._session else None)
         finally:
             self._let_go(binding)
-        self._caches = grown
+        self._caches, self._unchecked = grown, {}
         self._turn = 1 - self._turn
         return [np.asarray(self._results[name].numpy()) for name in wanted]
 

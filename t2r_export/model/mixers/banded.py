@@ -177,25 +177,31 @@ class SlidingWindow:
         for name, new in (("k", heads.k), ("v", heads.v)):
             if ops.many:
                 joined = ops.concat([state[name], new], axis=2)  # (B, G, W + T, d)
-                evicted[name], after[name] = ops.drop_last(joined, self.window), ops.slice_last(joined, self.window)
+                evicted[name], after[name] = ops.drop_last(joined, self.window), ops.kept_buffer(joined, self.window)
             else:
                 evicted[name], after[name] = append(state[name], new, ops)
-        if self.sinks:
-            here, kept = self._sink_slots(step)
-            for name, new in (("sink_k", heads.k), ("sink_v", heads.v)):
-                after[name] = ops.add(ops.mul(state[name], kept), ops.matmul(here, new))
-        return evicted, after
+        return evicted, {**after, **self._sinks_after(heads, state, step, of_states=True)}
 
-    def _sink_slots(self, step: Step[T]) -> tuple[T, T]:
+    def _sinks_after(self, heads: Heads[T], state: State[T], step: Step[T], of_states: bool) -> State[T]:
+        """The sinks after these tokens: those that states keep, or all, which this run's own queries see."""
+        if not self.sinks:
+            return {}
+        ops = step.ops
+        here, free = self._sink_slots(step, of_states and not ops.keeps_all)
+        pairs = (("sink_k", heads.k), ("sink_v", heads.v))
+        return {name: ops.add(ops.mul(state[name], free), ops.matmul(here, new)) for name, new in pairs}
+
+    def _sink_slots(self, step: Step[T], of_kept: bool) -> tuple[T, T]:
         """(B, 1, s, T), 1 where a sink's slot is a token's own, and (B, 1, s, 1), 1 where it is no token's."""
 
         def compute() -> tuple[T, T]:
             ops = step.ops
             distance = ops.sub(self._slot_numbers(ops), transposed(step.numbers, ops))
             here = ops.relu(ops.sub(1.0, ops.mul(distance, distance)))
+            here = ops.of_kept(here) if of_kept else here
             return here, ops.sub(1.0, ops.reduce_max(here))
 
-        found: tuple[T, T] = step.shared(("sink slots", self.sinks), compute)
+        found: tuple[T, T] = step.shared(("sink slots", self.sinks, of_kept), compute)
         return found
 
     def _slot_numbers(self, ops: Ops[T]) -> T:
@@ -221,8 +227,9 @@ class SlidingWindow:
                 keys = apply_rope(keys, step.rotation_between(self.rope, 1 - self.window, 1), ops)
         scores, parts = ops.matmul(rows, transposed(keys, ops)), [values]
         if self.sinks:
-            scores = ops.concat([self._sink_scores(q, after["sink_k"], step), scores])
-            parts.insert(0, ops.unsqueeze(after["sink_v"], 2) if ops.many else after["sink_v"])
+            seen = after if ops.keeps_all else self._sinks_after(heads, state, step, of_states=False)
+            scores = ops.concat([self._sink_scores(q, seen["sink_k"], step), scores])
+            parts.insert(0, ops.unsqueeze(seen["sink_v"], 2) if ops.many else seen["sink_v"])
         return [ops.add(ops.soft_cap(scores, self.sizes.softcap), self._bias(step))], parts
 
     def _sink_scores(self, q: T, sinks: T, step: Step[T]) -> T:

@@ -48,7 +48,7 @@ class ShortConvolution(nn.Module):
         terms = [ops.mul(x, weight) for x, weight in zip(self._shifted(joined, ops), weights, strict=True)]
         y = functools.reduce(ops.add, terms)
         cut = ops.split(ops.merge_heads(y), [heads * size for heads, size in self.sizes])
-        after = ops.slice_last(joined, self.taps - 1)
+        after = ops.kept_buffer(joined, self.taps - 1)
         return [ops.split_heads(part, heads) for part, (heads, _) in zip(cut, self.sizes, strict=True)], after
 
     def _shifted(self, joined: T, ops: Ops[T]) -> list[T]:

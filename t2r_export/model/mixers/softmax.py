@@ -45,7 +45,7 @@ class SoftmaxMixer(AttentionMixer):
             o = ops.ungroup_queries(o, self.sizes.heads)
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
-        return o, {"k": k, "v": v}
+        return o, {"k": ops.kept_cache(k), "v": ops.kept_cache(v)}
 
     step = sequence  # the operators know how many tokens there are
 

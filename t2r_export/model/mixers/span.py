@@ -140,7 +140,7 @@ class SpanMixer(AttentionMixer):
         soft = ops.reshape(soft, (group.heads, 1, per_group * band.chunk, band.length))
         bias = ops.add(band.bias(step, 0, per_group), soft)
         y, _, _ = attend(rows, keys, values, ops, bias, self.sizes.softcap)
-        k_after, v_after = (ops.slice_last(ops.concat(pair, axis=2), n) for pair in zip(past, new, strict=True))
+        k_after, v_after = (ops.kept_buffer(ops.concat(pair, axis=2), n) for pair in zip(past, new, strict=True))
         return band.outputs(y, heads, ops), k_after, v_after
 
     def state_spec(self) -> list[StateSpec]:

@@ -1,0 +1,168 @@
+"""A graph that checks drafts: logits behind each of a few tokens, and the states after the first `keep` of them alone.
+
+Speculative decoding (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318) guesses tokens, reads
+them all at once and keeps those that the model would have chosen. A cache drops what was wrong; a sum cannot. So the
+usual ways for recurrent decoders are copies of the states, one a token, or another run. Here a run is given the tokens
+that the run before has accepted, and new drafts behind them: the state takes in the first, which are certain now, and
+the logits see all. Nothing is rolled back, and nothing copied.
+
+A product over a few tokens needs no chunks: they are one piece, of as many tokens as there are. Only the delta rule,
+whose system wants a size, fills them up.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from t2r_export.graph.operators import END
+from t2r_export.graph.pieces import Pieces
+from t2r_export.graph.prompt import Prompt
+from t2r_export.graph.recorder import Dim, Value, plus
+from t2r_runtime.signature import MOST_CHECKED
+
+
+class Kept:
+    """Which of the tokens the states after them have read.
+
+    Args:
+        keep: (B,) int64, how many of the first; at least 1.
+    """
+
+    def __init__(self, prompt: Prompt, keep: Value) -> None:
+        self.prompt, self.ops, self.count = prompt, prompt.ops, keep
+        self._masks: dict[bool, Value] = {}
+        self._lasts: dict[bool, Value] = {}
+        self._indices: dict[tuple[Dim, int], Value] = {}
+
+    def mask(self, padded: bool = False) -> Value:
+        """(B, 1, 1, 1, C), 1 for the tokens that are read; C is T, or `MOST_CHECKED` where they are filled up."""
+        if padded not in self._masks:
+            read = self._compared("Less", padded, self.count)
+            self._masks[padded] = read
+        return self._masks[padded]
+
+    def last(self, padded: bool = False) -> Value:
+        """(B, 1, 1, 1, C), 1 for the last token that is read."""
+        if padded not in self._lasts:
+            self._lasts[padded] = self._compared("Equal", padded, self.ops.sub(self.count, 1))
+        return self._lasts[padded]
+
+    def of_buffer(self, x: Value, count: int) -> Value:
+        """x (B, heads, count + T, d), what stood before the tokens and they -> the last `count` of what is read."""
+        ops, (B, heads, _, d) = self.ops, x.shape
+        if (heads, count) not in self._indices:
+            first = ops.reshape(self.count, (-1, 1, 1, 1))
+            rows = ops.add(first, ops.constant(np.arange(count)[:, None], "int64", f"rows_{count}"))  # (B, 1, count, 1)
+            sizes = [self.prompt.batch_size, ops.constant([heads, count, 1], "int64")]
+            self._indices[heads, count] = ops.emit("Expand", [rows, ops.concat(sizes)], (B, heads, count, 1))
+        return ops.emit("GatherND", [x, self._indices[heads, count]], (B, heads, count, d), batch_dims=2)
+
+    def of_cache(self, x: Value) -> Value:
+        """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep as many: a cache has one length."""
+        ops, (B, heads, total, d) = self.ops, x.shape
+        end = ops.sub(self._first, self.prompt.tokens)  # at most 0, and counted from the end
+        length = ops.emit("Shape", [x], (1,), "int64", start=2, end=3)
+        bounds = [ops.constant([0], "int64"), ops.add(length, end), ops.constant([2], "int64")]
+        return ops.emit("Slice", [x, *bounds], (B, heads, f"kept_{total}", d))
+
+    @cached_property
+    def _first(self) -> Value:
+        """(1,): the first row's."""
+        ops = self.ops
+        bounds = [ops.constant([n], "int64") for n in (0, 1, 0)]
+        return ops.emit("Slice", [self.count, *bounds], (1,))
+
+    def _compared(self, op: str, padded: bool, other: Value) -> Value:
+        ops, prompt = self.ops, self.prompt
+        if padded:
+            places = ops.constant(np.arange(MOST_CHECKED), "int64", f"places_int64_{MOST_CHECKED}")
+        else:
+            places = prompt.range(ops.constant([0], "int64"), prompt.tokens, prompt.length)
+        found = ops.emit(op, [places, ops.unsqueeze(other, 1)], (prompt.batch, places.shape[0]), "bool")
+        return ops.cast(found, "float32").viewed((prompt.batch, 1, 1, 1, places.shape[0]))
+
+
+class Few(Pieces):
+    """One piece of all tokens, the R heads of a group on the axis of pieces.
+
+    Args:
+        padded: fill it up to `MOST_CHECKED` tokens.
+    """
+
+    def __init__(self, prompt: Prompt, kept: Kept, padded: bool) -> None:
+        super().__init__(prompt, MOST_CHECKED)
+        self.kept, self.padded = kept, padded
+        self._squares: dict[str, Value] = {}
+
+    def cut(self, x: Value) -> Value:
+        return self.ops.unsqueeze(self._filled(x), 2)
+
+    def with_ones(self, v: Value) -> Value:
+        ops, (B, G, T, V) = self.ops, v.shape
+        assert isinstance(V, int) and not self.padded
+        ends, axes = ops.constant([0, 1], "int64"), ops.constant([3], "int64")
+        return ops.unsqueeze(ops.emit("Pad", [v, ends, ops.constant(1.0, "float32"), axes], (B, G, T, V + 1)), 2)
+
+    def rows(self, q: Value, kv_heads: int) -> Value:
+        q, ops = self._filled(q), self.ops
+        _, H, _, n = q.shape
+        assert isinstance(H, int) and isinstance(n, int)
+        return ops.reshape(q, (0, kv_heads, H // kv_heads, -1, n))
+
+    def heads(self, rows: Value, heads: int) -> Value:
+        ops, n = self.ops, rows.shape[-1]
+        assert isinstance(n, int)
+        x = ops.reshape(rows, (0, heads, -1, n))
+        if not self.padded:
+            return x
+        bounds = [ops.constant([0], "int64"), self.prompt.tokens, ops.constant([2], "int64")]
+        return ops.emit("Slice", [x, *bounds], (x.shape[0], heads, self.prompt.length, n))
+
+    def by_head(self, rows: Value, factor: Value) -> Value:
+        return self.ops.mul(rows, factor)
+
+    def square(self, name: str, array: np.ndarray[Any, Any]) -> Value:
+        ops, T = self.ops, self.prompt.length
+        whole = ops.constant(array, "float32", name)
+        if self.padded:
+            return whole
+        if name not in self._squares:
+            more = array.shape[1] - array.shape[0]
+            columns = ops.add(self.prompt.tokens, ops.constant([more], "int64")) if more else self.prompt.tokens
+            ends = ops.concat([self.prompt.tokens, columns])
+            bounds = [ops.constant([0, 0], "int64"), ends, ops.constant([0, 1], "int64")]
+            self._squares[name] = ops.emit("Slice", [whole, *bounds], (T, plus(T, more)))
+        return self._squares[name]
+
+    def causal(self, heads: int) -> Value:
+        return self.square(f"causal_1x{self.capacity}", np.tri(self.capacity))
+
+    def first_and_rest(self, x: Value) -> list[Value]:
+        if self.padded:
+            return self.ops.split(x, [1, self.capacity])
+        return [self.ops.sliced(x, 0, 1, 4, 1), self.ops.sliced(x, 1, END, 4, self.prompt.length)]
+
+    def last(self, x: Value) -> Value:
+        return self.ops.matmul(self.kept.last(self.padded), x)
+
+    def of_kept(self, k: Value) -> Value:
+        return self.ops.mul(k, self.kept.mask(self.padded))
+
+    def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
+        ops, before = self.ops, self.ops.unsqueeze(start, 2)
+        left = before
+        if carry is not None:
+            left = (ops.mul if carry.shape[-2:] == (1, 1) else ops.matmul)(carry, before)
+        return before, ops.squeeze(ops.add(left, added), 2)
+
+    def _filled(self, x: Value) -> Value:
+        """x (B, heads, T, d) -> with zeros behind the tokens, where it is filled up."""
+        if not self.padded:
+            return x
+        ops, rest = self.ops, self.ops.sub(self.ops.constant([self.capacity], "int64"), self.prompt.tokens)
+        ends = ops.concat([ops.constant([0], "int64"), rest])
+        shape = (*x.shape[:2], self.capacity, x.shape[3])
+        return ops.emit("Pad", [x, ends, ops.constant(0.0, "float32"), ops.constant([2], "int64")], shape)

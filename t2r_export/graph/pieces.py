@@ -1,0 +1,182 @@
+"""How the tokens of a prompt stand in pieces for the products of linear attention: in chunks side by side."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from t2r_export.graph.prompt import Prompt
+from t2r_export.graph.recorder import Value
+
+
+class Pieces(ABC):
+    """N pieces of C tokens each; X = (B, G, N), and R = H / G.
+
+    Args:
+        capacity: of the constants, C or more.
+    """
+
+    def __init__(self, prompt: Prompt, capacity: int) -> None:
+        self.prompt, self.ops, self.capacity = prompt, prompt.ops, capacity
+
+    @abstractmethod
+    def cut(self, x: Value) -> Value:
+        """x (B, heads, T, d) -> (B, heads, N, C, d)."""
+
+    @abstractmethod
+    def with_ones(self, v: Value) -> Value:
+        """v (B, G, T, V) -> (X, C, V + 1), the last column of ones."""
+
+    @abstractmethod
+    def rows(self, q: Value, kv_heads: int) -> Value:
+        """q (B, H, T, K) -> as rows, what keys (X, K, C) are multiplied with for all R heads of their group."""
+
+    @abstractmethod
+    def heads(self, rows: Value, heads: int) -> Value:
+        """What `rows` has made of queries, of any last axis -> (B, H, T, ·)."""
+
+    @abstractmethod
+    def by_head(self, rows: Value, factor: Value) -> Value:
+        """Rows times a factor (X, C, ·), the same for each of the R heads."""
+
+    @abstractmethod
+    def square(self, name: str, array: np.ndarray[Any, Any]) -> Value:
+        """A constant (capacity, capacity or one more) for C tokens."""
+
+    @abstractmethod
+    def causal(self, heads: int) -> Value:
+        """What scores of rows are multiplied with: 1 where a token may see another, itself and those before it."""
+
+    @abstractmethod
+    def first_and_rest(self, x: Value) -> list[Value]:
+        """x (X, C, 1 + C) -> (X, C, 1) and (X, C, C)."""
+
+    @abstractmethod
+    def last(self, x: Value) -> Value:
+        """x (X, C, n) -> (X, 1, n), of the last token that the state after it has read."""
+
+    @abstractmethod
+    def of_kept(self, k: Value) -> Value:
+        """k (X, K, C), zero for tokens that the state after it does not read."""
+
+    @abstractmethod
+    def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
+        """The states before each piece (X, K, W), and after the last (B, G, K, W).
+
+        Args:
+            start: (B, G, K, W). added: (X, K, W), what each piece adds.
+            carry: what each piece leaves of the state before it: all (None), a share (X, 1, 1), or a linear function
+                (X, K, K).
+        """
+
+    def per_token(self, x: Value) -> Value:
+        """Gates (B, G, T, 1), or the same for every token (1, G, 1, 1), in pieces (X, C, 1)."""
+        ops, prompt, (_, G, length, _) = self.ops, self.prompt, x.shape
+        if length != prompt.length:
+            sizes = [prompt.batch_size, ops.constant([G], "int64"), prompt.tokens, ops.constant([1], "int64")]
+            x = ops.emit("Expand", [x, ops.concat(sizes)], (prompt.batch, G, prompt.length, 1))
+        return self.cut(x)
+
+
+class Chunks(Pieces):
+    """Chunks of `capacity` tokens side by side, the last one filled up with zeros.
+
+    A cumulative sum, or where the state decays a Scan of two small operators, carries the state from one to the next.
+    """
+
+    def cut(self, x: Value) -> Value:
+        return self.prompt.blocks(x, self.capacity)
+
+    def with_ones(self, v: Value) -> Value:
+        ops, C = self.ops, self.capacity
+        B, G, _, V = v.shape
+        assert isinstance(V, int)
+        zero, one = ops.constant([0], "int64"), ops.constant([1], "int64")
+        ends, axes = ops.concat([zero, zero, self.prompt.rest(C), one]), ops.constant([2, 3], "int64")
+        v = ops.emit("Pad", [v, ends, ops.constant(1.0, "float32"), axes], (B, G, f"N{C}*{C}", V + 1))
+        return ops.reshape(v, (0, 0, -1, C, V + 1))
+
+    def rows(self, q: Value, kv_heads: int) -> Value:
+        q = self.cut(q)
+        _, H, _, C, n = q.shape
+        R = _share(H, kv_heads)
+        if R == 1:
+            return q
+        q = self.ops.transpose(self.ops.reshape(q, (0, kv_heads, R, -1, self.capacity, n)), (0, 1, 3, 2, 4, 5))  # type: ignore[arg-type]
+        return self.ops.reshape(q, (0, kv_heads, -1, R * self.capacity, n))  # type: ignore[arg-type]
+
+    def heads(self, rows: Value, heads: int) -> Value:
+        ops, C = self.ops, self.capacity
+        _, G, _, _, n = rows.shape
+        assert isinstance(G, int) and isinstance(n, int)
+        if (R := heads // G) > 1:
+            rows = ops.transpose(ops.reshape(rows, (0, G, -1, R, C, n)), (0, 1, 3, 2, 4, 5))
+            rows = ops.reshape(rows, (0, heads, -1, C, n))
+        return self.prompt.unblock(rows)
+
+    def by_head(self, rows: Value, factor: Value) -> Value:
+        ops, C = self.ops, self.capacity
+        B, G, N, together, n = rows.shape
+        if together == C:
+            return ops.mul(rows, factor)
+        assert isinstance(together, int)
+        split = ops.reshape(rows, (0, 0, 0, together // C, C, n))  # type: ignore[arg-type]
+        return ops.mul(split, ops.unsqueeze(factor, 3)).viewed((B, G, N, together, n))
+
+    def square(self, name: str, array: np.ndarray[Any, Any]) -> Value:
+        return self.ops.constant(array, "float32", name)
+
+    def causal(self, heads: int) -> Value:
+        C = self.capacity
+        return self.square(f"causal_{heads}x{C}", np.tile(np.tri(C), (heads, 1)))
+
+    def first_and_rest(self, x: Value) -> list[Value]:
+        return self.ops.split(x, [1, self.capacity])
+
+    def last(self, x: Value) -> Value:
+        return self.ops.split(x, [self.capacity - 1, 1], axis=-2)[1]
+
+    def of_kept(self, k: Value) -> Value:
+        return k
+
+    def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
+        ops = self.ops
+        if carry is None:
+            sums = ops.emit("CumSum", [added, ops.constant(2, "int64")], added.shape, exclusive=1)
+            total = ops.emit("ReduceSum", [added, ops.constant([2], "int64")], start.shape, keepdims=0)
+            return ops.add(sums, ops.unsqueeze(start, 2)), ops.add(start, total)
+        last, states = ops.emit_many(
+            "Scan",
+            [start, carry, added],
+            [start.shape, added.shape],
+            body=_chunk(added.name, "Mul" if carry.shape[-2:] == (1, 1) else "MatMul"),
+            num_scan_inputs=2,
+            scan_input_axes=[2, 2],
+            scan_output_axes=[2],
+        )
+        return states, last
+
+
+def _chunk(prefix: str, carries: str) -> Any:
+    """The body of a Scan over chunks: the state before one, what it keeps of it and adds -> after, and before."""
+    past, kept, more, left, before, after = (
+        f"{prefix}.{name}" for name in ("past", "kept", "more", "left", "before", "after")
+    )
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
+        for names in ((past, kept, more), (after, before))
+    )
+    nodes = [
+        helper.make_node("Identity", [past], [before]),
+        helper.make_node(carries, [kept, past], [left]),
+        helper.make_node("Add", [left, more], [after]),
+    ]
+    return helper.make_graph(nodes, f"{prefix}.chunk", inputs, outputs)
+
+
+def _share(heads: Any, kv_heads: int) -> int:
+    assert isinstance(heads, int)
+    return heads // kv_heads

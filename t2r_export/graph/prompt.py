@@ -1,0 +1,64 @@
+"""The tokens that a graph of many reads: how many they are, and rows of them by sequence and by chunk."""
+
+from __future__ import annotations
+
+from t2r_export.graph.operators import Operators
+from t2r_export.graph.recorder import Dim, Value
+
+
+class Prompt:
+    """The tokens that are read: T of each of B sequences, known to the graph alone unless they are numbers.
+
+    Args:
+        x: (B, T, D).
+    """
+
+    def __init__(self, ops: Operators, x: Value) -> None:
+        self.ops = ops
+        self.batch, self.length = x.shape[:2]
+        self.batch_size = ops.emit("Shape", [x], (1,), "int64", end=1)
+        known = isinstance(self.length, int)
+        self.tokens = (
+            ops.constant([self.length], "int64") if known else ops.emit("Shape", [x], (1,), "int64", start=1, end=2)
+        )
+        self._rest: dict[int, Value] = {}
+        self._sizes: dict[tuple[int, ...], Value] = {}
+
+    def by_sequence(self, x: Value, *sizes: int) -> Value:
+        """Rows (N, …) -> (B, T, *sizes)."""
+        known = [d if isinstance(d, int) else -1 for d in (self.batch, self.length)]
+        if known != [-1, -1]:
+            whole = self.ops.constant([*known, *sizes], "int64")
+            return self.ops.emit("Reshape", [x, whole], (self.batch, self.length, *sizes))
+        if sizes not in self._sizes:
+            rest = self.ops.constant(sizes, "int64")
+            self._sizes[sizes] = self.ops.concat([self.batch_size, self.tokens, rest])
+        return self.ops.emit("Reshape", [x, self._sizes[sizes]], (self.batch, self.length, *sizes))
+
+    def rest(self, size: int) -> Value:
+        """(1,): how many tokens the last of the chunks of `size` lacks."""
+        if size not in self._rest:
+            negative = self.ops.emit("Neg", [self.tokens], (1,))
+            self._rest[size] = self.ops.emit("Mod", [negative, self.ops.constant([size], "int64")], (1,))
+        return self._rest[size]
+
+    def blocks(self, x: Value, size: int) -> Value:
+        """x (B, heads, T, d) -> (B, heads, N, size, d), filled up with zeros."""
+        ops = self.ops
+        ends = ops.concat([ops.constant([0], "int64"), self.rest(size)])
+        shape = (*x.shape[:2], f"N{size}*{size}", x.shape[3])
+        x = ops.emit("Pad", [x, ends, ops.constant(0.0, "float32"), ops.constant([2], "int64")], shape)
+        return ops.reshape(x, (0, 0, -1, size, *x.shape[3:]))  # type: ignore[arg-type]
+
+    def unblock(self, x: Value) -> Value:
+        """(B, heads, N, size, d) -> (B, heads, T, d)."""
+        ops, shape = self.ops, x.shape
+        x = ops.reshape(x, (0, 0, -1, shape[4]))  # type: ignore[arg-type]
+        bounds = [ops.constant([0], "int64"), self.tokens, ops.constant([2], "int64")]
+        return ops.emit("Slice", [x, *bounds], (*shape[:2], self.length, shape[4]))
+
+    def range(self, start: Value, end: Value, length: Dim) -> Value:
+        """start … end - 1, both (1,)."""
+        ops = self.ops
+        bounds = [ops.scalar(start), ops.scalar(end), ops.constant(1, end.dtype)]
+        return ops.emit("Range", bounds, (length,), end.dtype)

@@ -1,0 +1,217 @@
+"""Drafts change nothing of a text: its tokens, what was read and the states are those of single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import small
+from t2r_runtime import Decoder, Sampling
+from t2r_runtime.drafts import Lookup, Model
+from t2r_runtime.errors import UserError
+from t2r_runtime.generate import Request
+from t2r_runtime.pace import Pace
+
+NAMES = ("none", "rotary_after", "gated_rotary", "delta_rotary", "hybrid_gated", "lstm", "softmax")
+SAMPLINGS = {
+    "greedy": Sampling(0, stop_tokens=()),
+    "sampled": Sampling(1, seed=3, stop_tokens=()),
+    "few": Sampling(1, top_k=3, seed=4, stop_tokens=()),
+    "penalties": Sampling(0.7, seed=5, stop_tokens=(), repetition_penalty=1.3, no_repeat_ngram=4),
+}
+PROMPT = [1, 5, 3]
+
+
+class Told:
+    """Guesses of a text that is known, of which a share is right."""
+
+    def __init__(self, text: Sequence[int], share: float) -> None:
+        self._text, self._share, self._read = text, share, 0
+        self._rng = np.random.default_rng(0)
+        self.proposed = 0
+
+    def read(self, tokens: Sequence[int]) -> None:
+        self._read += len(tokens)
+
+    def kind(self) -> object:
+        return "told"
+
+    def propose(self, most: int, request: Request) -> Sequence[int]:
+        known = [*self._text[self._read : self._read + most], *[0] * most][:most]
+        self.proposed += most
+        return [t if self._rng.random() < self._share else (t + 1) % small.VOCABULARY for t in known]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoder]:
+    folder = tmp_path_factory.mktemp("speculation")
+    decoders = {}
+    for name in NAMES:
+        small.graph(folder / f"{name}.onnx", name, draft_check=True, prefill=name != "lstm", top_k=3)
+        decoders[name] = Decoder(folder / f"{name}.onnx", threads=1)
+    return decoders
+
+
+def by_steps(decoder: Decoder, count: int, sampling: Sampling) -> list[int]:
+    decoder.reset(batch=1)
+    return list(decoder.stream(PROMPT, count, sampling))
+
+
+def assert_same_text(decoder: Decoder, count: int, sampling: Sampling, draft: object) -> None:
+    expected = by_steps(decoder, count, sampling)
+    states, read, position = decoder.state(), decoder.history(), decoder.position
+    decoder.reset()
+    assert decoder.generate(PROMPT, count, sampling, draft=draft) == expected
+    np.testing.assert_array_equal(decoder.history(), read)
+    assert decoder.position == position
+    for name, value in decoder.state().items():
+        np.testing.assert_allclose(value, states[name], rtol=1e-3, atol=2e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_text_is_the_same(made: dict[str, Decoder], name: str, sampling: str, share: float) -> None:
+    decoder, rules = made[name], SAMPLINGS[sampling]
+    count = min(90, (decoder.signature.reach or 1000) - len(PROMPT))
+    assert_same_text(decoder, count, rules, Told([*PROMPT, *by_steps(decoder, count, rules)], share))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", ["none", "hybrid_gated"])
+def test_lookup_and_model(made: dict[str, Decoder], name: str, sampling: str) -> None:
+    decoder = made[name]
+    for draft in ("lookup", decoder.fork(), made["rotary_after"].fork()):
+        assert_same_text(decoder, 120, SAMPLINGS[sampling], draft)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(1, 60), share=st.floats(0, 1), taken=st.integers(1, 60), stop=st.integers(0, small.VOCABULARY - 1)
+)
+def test_property_a_text_may_end_anywhere(
+    made: dict[str, Decoder], count: int, share: float, taken: int, stop: int
+) -> None:
+    """At its last token, at a stop token or because nobody wants more: all but the last has been read."""
+    decoder, rules = made["gated_rotary"], Sampling(1, seed=7, stop_tokens=(stop,))
+    expected = by_steps(decoder, count, rules)[:taken]
+    text: list[int] = []
+
+    def wanted(token: int) -> bool:
+        text.append(token)
+        return len(text) < taken
+
+    decoder.reset()
+    told = Told([*PROMPT, *by_steps(decoder, count, Sampling(1, seed=7, stop_tokens=()))], share)
+    decoder.reset()
+    assert decoder.generate(PROMPT, count, rules, wanted, told) == expected == text
+    np.testing.assert_array_equal(decoder.history(), [*PROMPT, *expected[:-1]])
+    reader = decoder.fork()
+    reader.prefill([*PROMPT, *expected[:-1]])
+    for name, value in reader.state().items():
+        np.testing.assert_allclose(decoder.state()[name], value, rtol=1e-3, atol=2e-4, err_msg=name)
+
+
+def test_a_stream_that_is_closed(made: dict[str, Decoder]) -> None:
+    decoder, rules = made["none"], SAMPLINGS["greedy"]
+    expected = by_steps(decoder, 40, rules)
+    decoder.reset()
+    stream = decoder.stream(PROMPT, 40, rules, draft=Told([*PROMPT, *expected], 1.0))
+    taken = [next(stream) for _ in range(11)]
+    stream.close()  # type: ignore[attr-defined]
+    assert taken == expected[:11]
+    np.testing.assert_array_equal(decoder.history(), [*PROMPT, *taken[:-1]])
+
+
+def test_right_guesses_take_fewer_runs(made: dict[str, Decoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, rules, runs = made["none"], SAMPLINGS["greedy"], []
+    text = [*PROMPT, *by_steps(decoder, 200, rules)]
+    run = decoder._states._run
+    monkeypatch.setattr(decoder._states, "_run", lambda *a: (runs.append(1), run(*a))[1])
+    # a clock under which a token more costs little
+    monkeypatch.setattr("t2r_runtime.pace._time_of", lambda seconds, tokens: 1 + 0.01 * tokens)
+    decoder.reset()
+    decoder.generate(PROMPT, 200, rules, draft=Told(text, 1.0))
+    assert len(runs) < 30
+
+
+def test_the_end_of_positions(tmp_path: Path) -> None:
+    small.graph(tmp_path / "g.onnx", "learned", draft_check=True)
+    decoder, rules = Decoder(tmp_path / "g.onnx", threads=1), SAMPLINGS["greedy"]
+    count = small.POSITIONS - len(PROMPT) + 1
+    text = [*PROMPT, *by_steps(decoder, count, rules)]
+    for draft in (Told(text, 1.0), Told(text, 0.0), "lookup", decoder.fork()):
+        assert_same_text(decoder, count, rules, draft)
+
+
+def test_goes_on_from_where_it_stands(made: dict[str, Decoder]) -> None:
+    decoder, rules = made["hybrid_gated"], Sampling(0, stop_tokens=(), no_repeat_ngram=5)
+    expected = by_steps(decoder, 60, rules)
+    decoder.reset()
+    first = decoder.generate(PROMPT, 25, rules, draft="lookup")
+    second = decoder.generate(first[-1:], 35, rules, draft="lookup")
+    assert first + second == expected
+
+
+def test_refusals(made: dict[str, Decoder], tmp_path: Path) -> None:
+    decoder = made["none"]
+    for draft in ("look", 3, decoder):
+        with pytest.raises(UserError, match="draft 'lookup', or another Decoder"):
+            decoder.generate([1], 3, draft=draft)
+    small.graph(tmp_path / "g.onnx")
+    plain = Decoder(tmp_path / "g.onnx", threads=1)
+    with pytest.raises(UserError, match="a draft-check graph beside the step graph, for drafts; received none"):
+        plain.stream([1], 3, draft="lookup")
+    small.graph(tmp_path / "other.onnx", small.with_layers(small.GPT2, small.LINEAR, vocab_size=19))
+    with pytest.raises(UserError, match="a draft model of the same 17 tokens"):
+        Model(Decoder(tmp_path / "other.onnx", threads=1), decoder)
+
+
+def test_lookup_finds_the_longest_row_at_its_latest_place() -> None:
+    lookup = Lookup()
+    request = None
+    lookup.read([7, 8, 1, 2, 9, 8, 1, 3, 6, 8])
+    assert lookup.kind() is None
+    lookup.read([1])
+    assert lookup.kind() == 2 and lookup.propose(4, request) == [3, 6, 8, 1]  # type: ignore[arg-type]
+    lookup.read([2])
+    assert lookup.kind() == 3 and lookup.propose(2, request) == [9, 8]  # type: ignore[arg-type]
+
+
+def test_lookup_goes_on_as_a_text_that_repeats_itself() -> None:
+    lookup = Lookup()
+    lookup.read([4, 5, 6] * 3)
+    assert lookup.propose(7, None) == [4, 5, 6, 4, 5, 6, 4]  # type: ignore[arg-type]
+
+
+def test_pace_stops_guessing_where_it_does_not_pay() -> None:
+    pace, guesses = Pace(), 0
+    for _ in range(600):
+        depth = pace.depth("wrong", 1)
+        guesses += depth > 0
+        pace.ran(1 + depth, 1 + 0.2 * depth)
+        pace.judged("wrong", depth, 0, 1)
+    assert 0 < guesses < 30
+
+
+def test_pace_guesses_more_where_all_comes_true() -> None:
+    pace = Pace()
+    depths = []
+    for _ in range(60):
+        depths.append(pace.depth("right", 1))
+        pace.ran(1 + depths[-1], 1 + 0.1 * depths[-1])
+        pace.judged("right", depths[-1], depths[-1], depths[-1] + 1)
+    assert min(depths) > 0 and depths[-1] == 15
+    assert pace.trusts("right", 15, 1)
+
+
+def test_pace_trusts_no_guesses_that_are_often_wrong() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace.judged("poor", 3, 0, 1)
+    assert not pace.trusts("poor", 3, 5)
