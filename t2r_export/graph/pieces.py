@@ -74,11 +74,7 @@ class Pieces(ABC):
 
     def per_token(self, x: Value) -> Value:
         """Gates (B, G, T, 1), or the same for every token (1, G, 1, 1), in pieces (X, C, 1)."""
-        ops, prompt, (_, G, length, _) = self.ops, self.prompt, x.shape
-        if length != prompt.length:
-            sizes = [prompt.batch_size, ops.constant([G], "int64"), prompt.tokens, ops.constant([1], "int64")]
-            x = ops.emit("Expand", [x, ops.concat(sizes)], (prompt.batch, G, prompt.length, 1))
-        return self.cut(x)
+        return self.cut(self.prompt.of_each(x))
 
 
 class Chunks(Pieces):

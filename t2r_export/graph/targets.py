@@ -40,28 +40,73 @@ class AttentionOps(GraphOps):
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
         beta: Value | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
+        if self.keep is not None:
+            return self._checked(q, k, v, S, z, log_gate, beta)
         if self.many:
             return super().linear_attention(q, k, v, S, z, log_gate, beta)
-        H, (_, G, _, V) = q.shape[1], S.shape
-        assert isinstance(H, int) and isinstance(G, int) and isinstance(V, int)
-        optional = [Value("", "float32", ()) if x is None else self._row(x, S) for x in (log_gate, beta)]
-        while optional and not optional[-1].name:
-            optional.pop()
-        numerator, after = self.emit_many(
-            "LinearAttention",
-            [*map(self._packed, (q, k, v)), S, *optional],
-            [(self.batch, 1, H * V), S.shape],
-            domain=self.domain,
-            update_rule=update_rule(log_gate, beta),
-            scale=1.0,  # left out or 0 it would be K^-0.5
-            q_num_heads=H,
-            kv_num_heads=G,
-        )
-        numerator = self.reshape(numerator, (0, H, 1, V))
+        H, V = q.shape[1], v.shape[3]
+        packed = [*map(self._packed, (q, k, v)), S, *(x and self._row(x, S) for x in (log_gate, beta))]
+        numerator, after = self._attention(packed, H)
+        numerator = self.reshape(numerator, (0, H, 1, V))  # type: ignore[arg-type]
         if z is None:
             return numerator, None, after, None
         denominator, z = self.normalizer(q, k, z, log_gate)
         return numerator, denominator, after, z
+
+    def _attention(self, packed: Sequence[Value | None], heads: Dim) -> list[Value]:
+        """The node, of q, k, v, the state, log gates and rates: what it gives, and the state after."""
+        _, _, v, S, log_gate, beta = packed
+        assert v is not None and S is not None and isinstance(heads, int)
+        G, V = S.shape[1], S.shape[3]
+        assert isinstance(G, int) and isinstance(V, int)
+        given = [Value("", "float32", ()) if x is None else x for x in packed]
+        while not given[-1].name:
+            given.pop()
+        return self.emit_many(
+            "LinearAttention",
+            given,
+            [(*v.shape[:2], heads * V), S.shape],
+            domain=self.domain,
+            update_rule=update_rule(log_gate, beta),
+            scale=1.0,  # left out or 0 it would be K^-0.5
+            q_num_heads=heads,
+            kv_num_heads=G,
+        )
+
+    def _checked(
+        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None
+    ) -> tuple[Value, Value | None, Value, Value | None]:
+        """Of a few tokens, one node for what all of them see, and one for the state after those that are kept: keys,
+        gates and rates of zero change no state. z is a column of S there."""
+        H, V = q.shape[1], v.shape[3]
+        assert isinstance(H, int) and isinstance(V, int)
+        state = S if z is None else self.concat([S, self.unsqueeze(z, -1)])
+        if z is not None:
+            # of all axes: ONNX Runtime 1.31 moves a Transpose past a Pad of some, and mistakes its axes
+            ends = self.constant([0] * 7 + [1], "int64")
+            v = self.emit("Pad", [v, ends, self.constant(1.0, "float32")], (*v.shape[:3], V + 1))
+        W = V + (z is not None)
+        q, k, v = map(self._by_token, (q, k, v))
+        of_gates, of_rates = (x and self._by_token(self.prompt.of_each(x)) for x in (log_gate, beta))
+        both, _ = self._attention([q, k, v, state, of_gates, of_rates], H)
+        kept = [x and self._of_kept_tokens(x) for x in (k, of_gates, of_rates)]
+        _, after = self._attention([q, kept[0], v, state, *kept[1:]], H)
+        seen = self.transpose(self.prompt.by_sequence(both, H, W), (0, 2, 1, 3))
+        if z is None:
+            return seen, None, after, None
+        (numerator, denominator), (S, z) = self.split(seen, [V, 1]), self.split(after, [V, 1])
+        return numerator, denominator, S, self.squeeze(z, -1)
+
+    def _by_token(self, x: Value) -> Value:
+        """Heads (B, heads, T, size) as (B, T, heads · size)."""
+        B, heads, T, size = x.shape
+        return self.transpose(x, (0, 2, 1, 3)).viewed((B, T, product([heads, size])))
+
+    def _of_kept_tokens(self, x: Value) -> Value:
+        """x (B, T, numbers) with zeros for the tokens that no state keeps."""
+        assert self._kept is not None
+        mask = self._kept.mask()
+        return self.mul(x, mask.viewed((mask.shape[0], mask.shape[-1], 1)))
 
     def _row(self, x: Value, state: Value) -> Value:
         """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""

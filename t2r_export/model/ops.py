@@ -370,7 +370,7 @@ class Ops(ABC, Generic[T]):
         if not self.many:
             return self._step_normalizer(q, k, z, None if log_gate is None else self.exp(log_gate))
         ones = self.add(self.mul(self.mean(k), 0.0), 1.0)  # z is the state of a value that is always 1
-        denominator, _, z, _ = self.linear_attention_chunks(q, k, ones, self.unsqueeze(z, -1), None, log_gate, None)
+        denominator, _, z, _ = self.linear_attention(q, k, ones, self.unsqueeze(z, -1), None, log_gate)
         return denominator, self.squeeze(z, -1)
 
     def _step_normalizer(self, q: T, k: T, z: T, kept: T | None) -> tuple[T, T]:

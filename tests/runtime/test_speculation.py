@@ -202,6 +202,7 @@ def test_pace_stops_guessing_where_it_does_not_pay() -> None:
 def test_pace_guesses_more_where_all_comes_true() -> None:
     pace = Pace()
     depths = []
+    pace.ran(1, 1)
     for _ in range(60):
         depths.append(pace.depth("right", 1))
         pace.ran(1 + depths[-1], 1 + 0.1 * depths[-1])

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 DEPTHS = (1, 2, 3, 5, 7, 11, 15)  # guesses in a run; with those that the run before has accepted it has at most 31
 HOPED = 0.6  # share of guesses that come true, before any was judged
-LATEST = 0.15  # weight of the latest judgement, or time, in its average
+LATEST = 0.3  # weight of the latest judgement, or time, in its average
+WORTH = 1.05  # times as many tokens a second as without guesses, which is as near as times are known
 SLOPE = 0.15  # of a step's time: what one token more in a run takes, before any was timed
-SHORTEST_REST, LONGEST_REST = 4, 128  # tokens without guesses
+SHORTEST_REST, LONGEST_REST = 8, 128  # tokens without guesses
 
 
 class Pace:
@@ -26,10 +27,10 @@ class Pace:
 
     def depth(self, kind: object, waiting: int) -> int:
         """How many guesses of this kind to check behind so many tokens that wait; 0 is none."""
-        if self._rest > 0:
+        if self._rest > 0 or 1 not in self._seconds:  # the first token is one step, which the others are compared with
             return 0
         best = max(DEPTHS, key=lambda depth: self._rate(depth, kind, waiting))
-        if self._rate(best, kind, waiting) > self._rate(0, kind, waiting):
+        if self._rate(best, kind, waiting) > WORTH * self._rate(0, kind, waiting):
             return best
         self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
         self._true[kind] = max(self._share(kind), HOPED / 2)  # the next trial is of guesses that may be better
