@@ -169,7 +169,7 @@ def test_refusals(made: dict[str, Decoder], tmp_path: Path) -> None:
         plain.stream([1], 3, draft="lookup")
     small.graph(tmp_path / "other.onnx", small.with_layers(small.GPT2, small.LINEAR, vocab_size=19))
     with pytest.raises(UserError, match="a draft model of the same 17 tokens"):
-        Model(Decoder(tmp_path / "other.onnx", threads=1), decoder)
+        Model(Decoder(tmp_path / "other.onnx", threads=1), decoder.signature)
 
 
 def test_lookup_finds_the_longest_row_at_its_latest_place() -> None:

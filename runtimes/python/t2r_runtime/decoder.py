@@ -395,7 +395,7 @@ class Decoder:
         import t2r_runtime.speculation as speculation
 
         if not self.has_draft_check_graph:
-            raise UserError("a draft-check graph beside the step graph, for drafts", "none", NO_DRAFT_CHECK)
+            raise UserError("a draft-check graph beside the step graph, for drafts", "none", NO_DRAFT_CHECK, "graph")
         return speculation.tokens(self, request, speculation.drafter_of(self, draft))
 
     def _start(self, batch: int) -> None:
@@ -423,18 +423,18 @@ class Decoder:
     def _check(self, ids: TokenIds, keep: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """`check`, and of its outputs those that are wanted."""
         if not self.has_draft_check_graph:
-            raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK)
+            raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK, "graph")
         tokens, most = ids.array, ids.array.shape[1]
         if most > MOST_CHECKED:
-            raise UserError(f"at most {MOST_CHECKED} tokens to check at once", f"{most}", "give fewer")
-        given = array_of(keep, "keep")
+            raise UserError(f"at most {MOST_CHECKED} tokens to check at once", f"{most}", "give fewer", "token")
+        given = array_of(keep, "keep", "token")
         counts = np.broadcast_to(given, self.batch) if given.ndim == 0 else given
         fits = counts.dtype.kind in "iu" and counts.shape == (self.batch,) and 1 <= counts.min() <= counts.max() <= most
         alike = fits and (counts == counts[0]).all()
         if not fits or not (alike or not any(spec.grows for spec in self.signature.states)):
             one = "" if fits is alike else ", the same for all sequences, whose caches have one length"
             expected = f"keep in 1 … {most}, a number or integers ({self.batch},){one}"
-            raise UserError(expected, printable(repr(keep), 100), "correct it")
+            raise UserError(expected, printable(repr(keep), 100), "correct it", "token")
         require_room(self, most)
         counts = counts.astype(np.int64)
         results = self._states.check(tokens, counts, wanted)

@@ -6,17 +6,17 @@ Whatever is guessed, the text is the one that single steps would write; good gue
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.generate import Request, next_logits
-from t2r_runtime.stepper import TokenIds
+from t2r_runtime.signature import Signature
+from t2r_runtime.stepper import Stepper, TokenIds
 
 LONGEST, SHORTEST = 6, 2  # tokens that a place is found by
 
@@ -73,6 +73,12 @@ class Lookup:
         return [self._text[place + n % period] for n in range(most)]
 
 
+class DraftStepper(Stepper, Protocol):
+    """A Decoder, which imports this module."""
+
+    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0, history: ArrayLike = ()) -> None: ...
+
+
 class Model:
     """A smaller model of the same tokens. It draws with the noise of the text itself, so that it guesses the tokens of
     sampled texts as well as it can.
@@ -81,15 +87,17 @@ class Model:
         decoder: at the start of a text, and for these drafts alone.
 
     Raises:
-        UserError: other tokens than those of `text_of`.
+        UserError: other tokens than those of the text's model.
     """
 
-    def __init__(self, decoder: Decoder, text_of: Decoder) -> None:
-        ours, theirs = decoder.signature, text_of.signature
+    def __init__(self, decoder: DraftStepper, text_of: Signature) -> None:
+        ours, theirs = decoder.signature, text_of
         same = ours.tokenizer == theirs.tokenizer or None in (ours.tokenizer, theirs.tokenizer)
         if ours.vocab_size != theirs.vocab_size or not same or ours.source is not None:
             expected = f"a draft model of the same {theirs.vocab_size} tokens, a decoder alone"
-            raise UserError(expected, f"one of {ours.vocab_size} others", "choose a model with the same tokenizer")
+            raise UserError(
+                expected, f"one of {ours.vocab_size} others", "choose a model with the same tokenizer", "graph"
+            )
         self._decoder = decoder
         self._unread: list[int] = []  # of the text, by the decoder at its last certain place
         self._guessed: list[int] = []  # read behind that place

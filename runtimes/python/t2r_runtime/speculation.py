@@ -12,25 +12,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.decoder import Decoder
-from t2r_runtime.drafts import Drafter, Lookup, Model
+from t2r_runtime.drafts import Drafter, DraftStepper, Lookup, Model
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.generate import Request
 from t2r_runtime.history import RECENT
 from t2r_runtime.pace import Pace
 from t2r_runtime.signature import MOST_CHECKED
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE
-from t2r_runtime.stepper import TokenIds
+from t2r_runtime.stepper import Stepper, TokenIds
 
 LOOKUP = "lookup"
 
 
-def drafter_of(decoder: Decoder, draft: object) -> Drafter:
+class Checker(Stepper, Protocol):
+    """A Decoder, which imports this module."""
+
+    def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]: ...
+
+    def _check(self, ids: TokenIds, keep: int, wanted: tuple[str, ...]) -> list[NDArray[Any]]: ...
+
+    def _uncheck(self, read: int) -> None: ...
+
+
+def drafter_of(decoder: Checker, draft: object) -> Drafter:
     """What `draft` of Decoder.generate stands for.
 
     Raises:
@@ -38,15 +47,17 @@ def drafter_of(decoder: Decoder, draft: object) -> Drafter:
     """
     if draft == LOOKUP:
         return Lookup()
-    if isinstance(draft, Decoder) and draft is not decoder:
+    if isinstance(draft, type(decoder)) and draft is not decoder:
         draft.reset(batch=1)
-        return Model(draft, decoder)
+        return Model(cast(DraftStepper, draft), decoder.signature)
     if all(hasattr(draft, name) for name in ("read", "kind", "propose")):
         return cast(Drafter, draft)
-    raise UserError("draft 'lookup', or another Decoder", printable(repr(draft), 100), "choose one of those")
+    raise UserError(
+        "draft 'lookup', or another Decoder", printable(repr(draft), 100), "choose one of those", "sampling"
+    )
 
 
-def tokens(decoder: Decoder, request: Request, drafter: Drafter) -> Generator[int]:
+def tokens(decoder: Checker, request: Request, drafter: Drafter) -> Generator[int]:
     """The tokens of a request, as they are chosen: those of t2r_runtime.generate.tokens.
 
     Between two tokens of one run the decoder has read fewer than those before the latest; when the last was handed out,
@@ -72,7 +83,7 @@ def tokens(decoder: Decoder, request: Request, drafter: Drafter) -> Generator[in
 class _Text:
     """One text in the making: what is chosen and not read yet, and what is guessed behind it."""
 
-    def __init__(self, decoder: Decoder, request: Request, drafter: Drafter) -> None:
+    def __init__(self, decoder: Checker, request: Request, drafter: Drafter) -> None:
         self._decoder, self._request, self._drafter = decoder, request, drafter
         self._pace = Pace()
         few = 0 < request.limit <= (decoder.signature.top_k or 0)
@@ -89,7 +100,7 @@ class _Text:
         if self._request.all_but_last is not None:
             self._decoder._read(self._request.all_but_last, LOGITS_ALONE)
         self._waiting = [self._request.last]
-        self._occurred = [*self._decoder._history.of(0).tolist(), *self._waiting]
+        self._occurred = [*self._decoder.history().tolist(), *self._waiting]
         self._drafter.read(self._occurred)
 
     def run(self, left: int) -> list[tuple[NDArray[Any], NDArray[Any] | None]]:
