@@ -28,31 +28,6 @@ inline void ok(t2r_kind kind) {
     if (kind != T2R_OK) throw Failed{std::string(t2r_kind_name(kind)) + ": " + t2r_error()};
 }
 
-class Tally {
-public:
-    // A line: the case's name, and what was wrong with it, if anything.
-    void run(const std::string &name, const std::function<void()> &body) {
-        std::string why;
-        try {
-            body();
-        } catch (const Failed &failed) {
-            why = failed.why;
-        } catch (const t2r::JsonError &error) {
-            why = "the golden file: " + error.what;
-        }
-        (why.empty() ? passed : failed)++;
-        std::cout << (why.empty() ? "ok      " : "FAILED  ") << name << (why.empty() ? "" : ": ") << why << "\n";
-    }
-
-    int end() const {
-        std::cout << passed << " passed, " << failed << " failed" << std::endl;
-        return failed || !passed ? 1 : 0;
-    }
-
-private:
-    int passed = 0, failed = 0;
-};
-
 struct Decoder {
     explicit Decoder(const std::string &path) { ok(t2r_open(path.c_str(), nullptr, &handle)); }
     ~Decoder() { t2r_close(handle); }
@@ -97,6 +72,18 @@ struct Array {
 
 std::vector<double> numbers_of(const t2r_tensor &tensor);
 void set_states(t2r_decoder *decoder, t2r::Json::Value states);
-void run_trace(Tally &tally, const std::string &folder, const std::string &name, t2r::Json::Value golden);
+// A row of logits (B, T, N) after token `step` of each sequence, and all states, each within its tolerance.
+void compare_logits(const float *found, const Array &wanted, std::size_t step, t2r::Json::Value tolerance);
+void compare_states(t2r_decoder *decoder, t2r::Json::Value wanted, t2r::Json::Value tolerance);
+int go_on(std::int64_t token, void *user);
+
+// The kinds of cases; each throws Failed.
+void run_trace(const std::string &folder, t2r::Json::Value golden);
+void run_sampling(const std::string &folder, t2r::Json::Value golden);
+void run_batch(const std::string &folder, t2r::Json::Value golden);
+void run_snapshot(const std::string &folder, t2r::Json::Value golden);
+void run_tokenizer(const std::string &folder, t2r::Json::Value golden);
+void run_stream(const std::string &folder, t2r::Json::Value golden);
+void run_bad(const std::string &folder, t2r::Json::Value golden);
 
 }  // namespace conformance

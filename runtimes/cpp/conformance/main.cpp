@@ -1,26 +1,43 @@
-// t2r_conformance FOLDER: reproduce the golden files of models/tiny. A line a case, then "N passed, N failed".
-#include <algorithm>
-#include <filesystem>
+// t2r_conformance FOLDER: all cases of FOLDER/index.json. A line a case, then "N passed, N failed"; 1 if any failed.
+#include <map>
 
 #include "case.hpp"
 
 int main(int count, char **arguments) {
     using namespace conformance;
-    if (count != 2 || !std::filesystem::is_directory(arguments[1])) {
-        std::cerr << "expected a folder of golden files; received "
-                  << (count == 2 ? arguments[1] : "something else") << "; t2r_conformance models/tiny\n";
+    const std::map<std::string, void (*)(const std::string &, t2r::Json::Value)> kinds = {
+        {"trace", run_trace},         {"sampling", run_sampling}, {"batch", run_batch}, {"snapshot", run_snapshot},
+        {"tokenizer", run_tokenizer}, {"stream", run_stream},     {"bad", run_bad},
+    };
+    const std::string folder = count == 2 ? arguments[1] : "";
+    int passed = 0, failed = 0;
+    try {
+        const std::unique_ptr<t2r::Json> index = read_json(folder + "/index.json");
+        require(index->root().at("golden").integer() == 1, "golden files of another version");
+        index->root().at("cases").each([&](t2r::Json::Value value) {
+            const std::string kind(value.at("kind").string()), name(value.at("case").string());
+            std::string why;
+            try {
+                require(kinds.count(kind) > 0, "a kind of case that is not known here: " + kind);
+                const std::unique_ptr<t2r::Json> golden = read_json(folder + "/" + std::string(value.at("file").string()));
+                kinds.at(kind)(folder, golden->root());
+            } catch (const Failed &error) {
+                why = error.why;
+            } catch (const t2r::JsonError &error) {
+                why = "the golden file: " + error.what;
+            } catch (const std::exception &error) {
+                why = error.what();
+            }
+            (why.empty() ? passed : failed)++;
+            std::cout << (why.empty() ? "ok " : "FAILED ") << name << (why.empty() ? "" : ": ") << why << "\n";
+        });
+    } catch (const Failed &error) {
+        std::cerr << "expected a folder of golden files; received " << error.why << "; t2r_conformance models/tiny\n";
+        return 2;
+    } catch (const t2r::JsonError &error) {
+        std::cerr << "expected an index of golden files; received " << error.what << "; t2r_conformance models/tiny\n";
         return 2;
     }
-    Tally tally;
-    std::vector<std::filesystem::path> files;
-    for (const auto &entry : std::filesystem::directory_iterator(arguments[1]))
-        if (entry.path().extension() == ".json") files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    for (const auto &file : files) {
-        std::unique_ptr<t2r::Json> golden;
-        const std::string name = file.stem().string();
-        tally.run(name + ": the file", [&] { golden = read_json(file.string()); });
-        if (golden && golden->root().find("logits")) run_trace(tally, arguments[1], name, golden->root());
-    }
-    return tally.end();
+    std::cout << passed << " passed, " << failed << " failed" << std::endl;
+    return failed || !passed ? 1 : 0;
 }

@@ -18,12 +18,6 @@ template <class T> void append(std::vector<char> &bytes, double value) {
     bytes.insert(bytes.end(), begin, begin + sizeof number);
 }
 
-void compare_logits(const float *found, const double *wanted, std::size_t count, double tolerance, std::size_t step) {
-    for (std::size_t i = 0; i < count; i++)
-        require(std::abs(found[i] - wanted[i]) <= tolerance,
-                "logits after token " + std::to_string(step) + ": " + text(found[i]) + " for " + text(wanted[i]));
-}
-
 void compare_state(const t2r_tensor &state, const Array &wanted, double tolerance) {
     const std::vector<std::int64_t> shape(state.shape, state.shape + state.rank);
     require(shape == wanted.shape, std::string("the shape of ") + state.name);
@@ -35,45 +29,65 @@ void compare_state(const t2r_tensor &state, const Array &wanted, double toleranc
                 std::string(state.name) + ": " + text(found[i]) + " for " + text(wanted.data[i]));
 }
 
-void steps(const std::string &path, Json::Value golden) {
-    const Decoder decoder(path);
+// From the start of a trace, in pieces of so many tokens: the logits after each, and the states after the last.
+void pieces(const Decoder &decoder, Json::Value golden, const std::vector<std::int64_t> &lengths) {
     const Array ids(golden.at("ids")), logits(golden.at("logits"));
-    const Json::Value tolerance = golden.at("tolerance");
+    const auto batch = static_cast<std::size_t>(ids.shape.at(0)), count = static_cast<std::size_t>(ids.shape.at(1));
+    set_states(decoder, golden.at("start"));
+    std::size_t read = 0;
+    for (const std::int64_t length : lengths) {
+        std::vector<std::int64_t> piece;
+        for (std::size_t b = 0; b < batch; b++)
+            for (std::int64_t t = 0; t < length; t++)
+                piece.push_back(static_cast<std::int64_t>(ids.data.at(b * count + read + static_cast<std::size_t>(t))));
+        read += static_cast<std::size_t>(length);
+        const float *found;
+        if (length == 1) ok(t2r_step(decoder, piece.data(), batch, &found));
+        else ok(t2r_prefill(decoder, piece.data(), batch, static_cast<std::size_t>(length), &found));
+        compare_logits(found, logits, read - 1, golden.at("tolerance"));
+    }
+    require(read == count, "pieces of another length than the text");
+    compare_states(decoder, golden.at("end"), golden.at("tolerance"));
+}
+
+// The graph's own choice of the largest logits, after each token.
+void top(const Decoder &decoder, Json::Value golden) {
+    const Array ids(golden.at("ids")), logits(golden.at("top").at("logits")), tokens(golden.at("top").at("tokens"));
     const auto batch = static_cast<std::size_t>(ids.shape.at(0)), count = static_cast<std::size_t>(ids.shape.at(1)),
-               vocabulary = static_cast<std::size_t>(logits.shape.at(2));
+               few = static_cast<std::size_t>(tokens.shape.at(2));
+    require(few == static_cast<std::size_t>(decoder.info().top_k), "another top_k");
     set_states(decoder, golden.at("start"));
     for (std::size_t t = 0; t < count; t++) {
         std::vector<std::int64_t> column;
         for (std::size_t b = 0; b < batch; b++) column.push_back(static_cast<std::int64_t>(ids.data[b * count + t]));
         const float *found;
-        ok(t2r_step(decoder, column.data(), batch, &found));
+        const std::int64_t *chosen;
+        ok(t2r_top_k(decoder, column.data(), batch, 1, &found, &chosen));
+        compare_logits(found, logits, t, golden.at("tolerance"));
         for (std::size_t b = 0; b < batch; b++)
-            compare_logits(found + b * vocabulary, &logits.data[(b * count + t) * vocabulary], vocabulary,
-                           tolerance.at("logits_absolute").real(), t);
-    }
-    const double bound = tolerance.at("state_relative_to_its_largest").real();
-    for (std::size_t i = 0; i < decoder.info().states; i++) {
-        t2r_tensor state;
-        ok(t2r_state(decoder, i, &state));
-        compare_state(state, Array(golden.at("end").at(state.name)), bound);
+            for (std::size_t k = 0; k < few; k++)
+                require(chosen[b * few + k] == static_cast<std::int64_t>(tokens.data[(b * count + t) * few + k]), "other top tokens");
     }
 }
 
-// One token after the other, after a reset of a decoder that has read something else: what was read must be forgotten.
-void greedy(const std::string &path, Json::Value golden) {
-    const Decoder decoder(path);
-    const auto vocabulary = static_cast<std::size_t>(decoder.info().vocab_size);
-    std::vector<std::int64_t> tokens = integers(golden.at("prompt"));
-    const std::vector<std::int64_t> wanted = integers(golden.at("tokens"));
-    ok(t2r_step(decoder, tokens.data(), 1, nullptr));
-    ok(t2r_reset(decoder, 0));
-    const std::size_t prompt = tokens.size();
-    for (std::size_t t = 0; tokens.size() < prompt + wanted.size(); t++) {
-        const float *logits;
-        ok(t2r_step(decoder, &tokens[t], 1, &logits));
-        if (t + 1 == tokens.size()) tokens.push_back(std::max_element(logits, logits + vocabulary) - logits);
+// After a reset of a decoder that has read something else: what was read must be forgotten.
+void greedy(const Decoder &decoder, Json::Value golden) {
+    const std::vector<std::int64_t> prompt = integers(golden.at("prompt")), wanted = integers(golden.at("tokens"));
+    t2r_sampling sampling = t2r_sampling_defaults();
+    const std::int64_t nothing = 0;
+    sampling.temperature = 0;
+    sampling.stop_tokens = &nothing;
+    sampling.stop_count = 0;
+    for (const t2r_callback callback : {t2r_callback{nullptr}, t2r_callback{go_on}}) {
+        const std::int64_t *tokens;
+        std::size_t count;
+        ok(t2r_reset(decoder, 1));
+        ok(t2r_step(decoder, prompt.data(), 1, nullptr));
+        ok(t2r_reset(decoder, 0));
+        ok(t2r_generate(decoder, prompt.data(), prompt.size(), static_cast<std::int64_t>(wanted.size()), &sampling, callback,
+                        nullptr, &tokens, &count));
+        require(std::vector<std::int64_t>(tokens, tokens + count) == wanted, "other greedy tokens");
     }
-    require(std::equal(wanted.begin(), wanted.end(), tokens.begin() + static_cast<std::ptrdiff_t>(prompt)), "other tokens");
 }
 
 }  // namespace
@@ -120,10 +134,36 @@ void set_states(t2r_decoder *decoder, Json::Value states) {
     ok(t2r_set_states(decoder, given.data(), given.size(), 0));
 }
 
-void run_trace(Tally &tally, const std::string &folder, const std::string &name, Json::Value golden) {
-    const std::string path = folder + "/" + std::string(golden.at("graph").string());
-    tally.run(name + ": logits and states", [&] { steps(path, golden); });
-    tally.run(name + ": greedy text", [&] { greedy(path, golden.at("greedy")); });
+int go_on(std::int64_t, void *) { return 1; }
+
+void compare_logits(const float *found, const Array &wanted, std::size_t step, Json::Value tolerance) {
+    const double bound = tolerance.at("logits_absolute").real();
+    const auto batch = static_cast<std::size_t>(wanted.shape.at(0)), count = static_cast<std::size_t>(wanted.shape.at(1)),
+               size = static_cast<std::size_t>(wanted.shape.at(2));
+    for (std::size_t b = 0; b < batch; b++)
+        for (std::size_t i = 0; i < size; i++) {
+            const double value = wanted.data.at((b * count + step) * size + i);
+            require(std::abs(found[b * size + i] - value) <= bound,
+                    "logits after token " + std::to_string(step) + ": " + text(found[b * size + i]) + " for " + text(value));
+        }
+}
+
+void compare_states(t2r_decoder *decoder, Json::Value wanted, Json::Value tolerance) {
+    t2r_info info;
+    ok(t2r_get_info(decoder, &info, sizeof info));
+    for (std::size_t i = 0; i < info.states; i++) {
+        t2r_tensor state;
+        ok(t2r_state(decoder, i, &state));
+        compare_state(state, Array(wanted.at(state.name)), tolerance.at("state_relative_to_its_largest").real());
+    }
+}
+
+void run_trace(const std::string &folder, Json::Value golden) {
+    const Decoder decoder(folder + "/" + std::string(golden.at("graph").string()));
+    pieces(decoder, golden, std::vector<std::int64_t>(static_cast<std::size_t>(Array(golden.at("ids")).shape.at(1)), 1));
+    if (const auto cuts = golden.find("cuts")) pieces(decoder, golden, integers(*cuts));
+    if (golden.find("top")) top(decoder, golden);
+    if (const auto wanted = golden.find("greedy")) greedy(decoder, *wanted);
 }
 
 }  // namespace conformance

@@ -32,18 +32,18 @@ extern "C" {
 typedef enum t2r_kind {
     T2R_OK = 0,
     T2R_FILE,       /* no such file, or one that cannot be read or written */
-    T2R_GRAPH,      /* not a graph, or one that ONNX Runtime does not run */
-    T2R_VERSION,    /* a contract or a snapshot of another version */
-    T2R_METADATA,   /* metadata that is missing or malformed */
-    T2R_INTERFACE,  /* a graph of another role; other inputs or outputs than the metadata says; a wrong argument */
-    T2R_WEIGHTS,    /* weights beside the graph that are missing, or lie outside its folder */
+    T2R_GRAPH,      /* not a graph that ONNX Runtime opens, or one of another role; a handle that is closed or in use */
+    T2R_VERSION,    /* another contract version, or a newer opset than ONNX Runtime reads */
+    T2R_METADATA,   /* metadata that is missing, malformed or too large; states that are */
+    T2R_INTERFACE,  /* other inputs or outputs than the metadata says */
+    T2R_WEIGHTS,    /* weights beside the graph that are missing, too short, or outside of its folder */
     T2R_TOKENIZER,  /* none, one of parts that are not known here, or text that is no UTF-8 */
     T2R_TOKEN,      /* a token that the model has not */
     T2R_POSITION,   /* more tokens than the model has positions */
     T2R_BATCH,      /* another number of sequences */
-    T2R_SNAPSHOT,   /* not a snapshot, a damaged one, or one of another model */
-    T2R_SAMPLING,   /* a value out of range, or logits that are not finite */
-    T2R_PROVIDER    /* ONNX Runtime, a provider or memory is not there */
+    T2R_SNAPSHOT,   /* anything wrong with a snapshot, or with states that are given */
+    T2R_SAMPLING,   /* an option out of range */
+    T2R_PROVIDER    /* ONNX Runtime, its threads, or memory */
 } t2r_kind;
 
 /* The kind's name, as in "token". */
@@ -113,6 +113,32 @@ T2R_API t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t b
 /* Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes count. */
 T2R_API t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count);
 
+/* ---- Writing ---- */
+
+typedef struct t2r_sampling {
+    size_t size;                /* sizeof(t2r_sampling); t2r_sampling_defaults fills it in, with what stands here */
+    double temperature;         /* 1; 0: the largest logit, of equals the lowest token */
+    int64_t top_k;              /* 0: all */
+    double top_p;               /* 1: all */
+    double min_p;               /* 0: all */
+    double repetition_penalty;  /* 1: none */
+    int64_t no_repeat_ngram;    /* 0: no limit */
+    int64_t seed;               /* the same seed gives the same text; -1: a new one for each */
+    const int64_t *stop_tokens; /* the text ends with the first of them; NULL: the graph's own */
+    size_t stop_count;
+} t2r_sampling;
+
+T2R_API t2r_sampling t2r_sampling_defaults(void);
+
+/* Called with each token as it is chosen; 0 ends the text there. It must not call the decoder. */
+typedef int (*t2r_callback)(int64_t token, void *user);
+
+/* Read a prompt, and write up to max_tokens tokens. The last has been chosen and not read: the next call begins with it.
+   sampling and callback may be NULL; without a callback a generation graph does all in one run, where there is one. */
+T2R_API t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
+                              const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
+                              size_t *count);
+
 /* ---- States ---- */
 
 typedef struct t2r_tensor {
@@ -135,6 +161,35 @@ T2R_API t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token)
 
 /* Go on from such a file, of any language's runtime. token: the one that was saved, or -1; it may be NULL. */
 T2R_API t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token);
+
+/* ---- Text ---- */
+
+/* The tokenizer in the graph's metadata. It outlives the decoder. */
+T2R_API t2r_kind t2r_open_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokenizer);
+
+/* One of the text of a tokenizer.json. bos_token: what an empty text becomes, or -1. */
+T2R_API t2r_kind t2r_make_tokenizer(const char *json, size_t size, int64_t bos_token, t2r_tokenizer **tokenizer);
+
+T2R_API t2r_kind t2r_close_tokenizer(t2r_tokenizer *tokenizer);
+
+/* The tokens of a text; special: with those around it that the tokenizer itself puts there, or 0. */
+T2R_API t2r_kind t2r_encode(t2r_tokenizer *tokenizer, const char *text, size_t size, int special, const int64_t **tokens,
+                            size_t *count);
+
+/* The text of tokens, without special ones. A 0 stands behind it, which its size does not count. */
+T2R_API t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, size_t count, const char **text, size_t *size);
+
+/* Text as tokens come, never with half a character in it. prompt: what came before, which is not handed out again. The
+   stream has the tokenizer for itself too, which may be closed. */
+T2R_API t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t count, t2r_stream **stream);
+
+/* What this token completes; perhaps nothing. */
+T2R_API t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *size);
+
+/* What was still waiting for the rest of a character. */
+T2R_API t2r_kind t2r_end_stream(t2r_stream *stream, const char **text, size_t *size);
+
+T2R_API t2r_kind t2r_close_stream(t2r_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,6 @@
 #include "api.hpp"
+#include "generate.hpp"
+#include "snapshot.hpp"
 
 #include <cstring>
 #include <new>
@@ -20,11 +22,17 @@ t2r_kind keep(t2r_kind kind, const char *line) noexcept {
 Options options_of(const t2r_options *given) {
     Options options;
     if (!given) return options;
-    require_argument(given->size == sizeof(t2r_options), "options made by t2r_defaults");
+    require_argument(given->size == sizeof(t2r_options), T2R_PROVIDER, "options made by t2r_defaults");
     options.threads = given->threads;
     options.companions = given->companions != 0;
     options.max_state_bytes = given->max_state_bytes;
     return options;
+}
+
+Sampling sampling_of(const t2r_sampling &given) {
+    require_argument(given.size == sizeof(t2r_sampling), T2R_SAMPLING, "options made by t2r_sampling_defaults");
+    return {given.temperature,        given.top_k,           given.top_p, given.min_p,
+            given.repetition_penalty, given.no_repeat_ngram, given.seed < 0 ? -1 : given.seed};
 }
 
 void hand_out(const Logits &found, const float **logits) {
@@ -68,7 +76,7 @@ t2r_options t2r_defaults(void) {
 
 t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **decoder) {
     return guarded([&] {
-        require_argument(path && decoder, "a path, and where to put the decoder");
+        require_argument(path && decoder, T2R_FILE, "a path, and where to put the decoder");
         *decoder = nullptr;
         auto graph = std::make_shared<Graph>(path, options_of(options));
         *decoder = decoders().add(std::make_unique<OpenDecoder>(std::move(graph)));
@@ -77,7 +85,7 @@ t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **de
 
 t2r_kind t2r_fork(t2r_decoder *decoder, t2r_decoder **other) {
     return guarded([&] {
-        require_argument(other, "where to put the decoder");
+        require_argument(other, T2R_GRAPH, "where to put the decoder");
         *other = nullptr;
         const Decoders::Use use(decoders(), decoder);
         *other = decoders().add(std::make_unique<OpenDecoder>(use->decoder.opened()));
@@ -90,7 +98,7 @@ t2r_kind t2r_close(t2r_decoder *decoder) {
 
 t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
     return guarded([&] {
-        require_argument(info && size == sizeof(t2r_info), "a t2r_info, and its size");
+        require_argument(info && size == sizeof(t2r_info), T2R_VERSION, "a t2r_info, and its size");
         const Decoders::Use use(decoders(), decoder);
         const Decoder &found = use->decoder;
         const Signature &signature = found.signature();
@@ -120,7 +128,7 @@ t2r_kind t2r_reset(t2r_decoder *decoder, size_t batch) {
 t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, const float **logits) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(tokens, "tokens");
+        require_argument(tokens, T2R_TOKEN, "tokens");
         hand_out(use->decoder.read(tokens, static_cast<std::int64_t>(count), 1), logits);
     });
 }
@@ -128,8 +136,8 @@ t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, con
 t2r_kind t2r_prefill(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length, const float **logits) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(tokens || length == 0, "tokens");
-        require_argument(length < size_t{1} << 40, "a length of at most 2^40");
+        require_argument(tokens || length == 0, T2R_TOKEN, "tokens");
+        require_argument(length < size_t{1} << 40, T2R_TOKEN, "a length of at most 2^40");
         hand_out(use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length)), logits);
     });
 }
@@ -138,8 +146,8 @@ t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, si
                    const int64_t **chosen) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(tokens || length == 0, "tokens");
-        require_argument(length < size_t{1} << 40, "a length of at most 2^40");
+        require_argument(tokens || length == 0, T2R_TOKEN, "tokens");
+        require_argument(length < size_t{1} << 40, T2R_TOKEN, "a length of at most 2^40");
         const Logits found =
             use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length), Wanted::top);
         hand_out(found, logits);
@@ -150,7 +158,7 @@ t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, si
 t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(rows || count == 0, "rows");
+        require_argument(rows || count == 0, T2R_BATCH, "rows");
         use->decoder.reorder({rows, rows + count});
     });
 }
@@ -158,7 +166,7 @@ t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count) {
 t2r_kind t2r_state(t2r_decoder *decoder, size_t index, t2r_tensor *state) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(state && index < use->decoder.all_states().count(), "a state's number, and where to put it");
+        require_argument(state && index < use->decoder.all_states().count(), T2R_SNAPSHOT, "a state's number, and where to put it");
         const StateView view = use->decoder.all_states().state(index);
         *state = {view.spec->name.c_str(), name_of(view.spec->dtype), view.shape->size(), view.shape->data(), view.data, view.bytes};
     });
@@ -167,21 +175,63 @@ t2r_kind t2r_state(t2r_decoder *decoder, size_t index, t2r_tensor *state) {
 t2r_kind t2r_set_states(t2r_decoder *decoder, const t2r_tensor *states, size_t count, int64_t position) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(states && count == use->decoder.all_states().count(), "all states of the graph");
+        require_argument(states && count == use->decoder.all_states().count(), T2R_SNAPSHOT, "all states of the graph");
         std::vector<GivenState> given;
         for (size_t i = 0; i < count; i++) {
             const t2r_tensor &state = states[i];
             const auto dtype = state.dtype ? dtype_named(state.dtype) : std::nullopt;
             require_argument(state.name && dtype && (state.shape || !state.rank) && (state.data || !state.bytes),
-                             "states with a name, a dtype, a shape and data");
+                             T2R_SNAPSHOT, "states with a name, a dtype, a shape and data");
             given.push_back({state.name, *dtype, Shape(state.shape, state.shape + state.rank), state.data});
             std::size_t bytes = size_of(*dtype);
             for (const std::int64_t dim : given.back().shape) {
-                require_argument(dim >= 0 && (dim == 0 || bytes <= (std::size_t{1} << 62) / static_cast<std::size_t>(dim)), "a shape");
+                require_argument(dim >= 0 && (dim == 0 || bytes <= (std::size_t{1} << 62) / static_cast<std::size_t>(dim)), T2R_SNAPSHOT, "a shape");
                 bytes *= static_cast<std::size_t>(dim);
             }
-            require_argument(bytes == state.bytes, "as many bytes as a state's shape says");
+            require_argument(bytes == state.bytes, T2R_SNAPSHOT, "as many bytes as a state's shape says");
         }
-        use->decoder.set_states(given, position, T2R_INTERFACE);
+        use->decoder.set_states(given, position);
+    });
+}
+
+t2r_sampling t2r_sampling_defaults(void) {
+    return {sizeof(t2r_sampling), 1, 0, 1, 0, 1, 0, -1, nullptr, 0};
+}
+
+t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
+                      const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
+                      size_t *count) {
+    return guarded([&] {
+        const Decoders::Use use(decoders(), decoder);
+        require_argument(prompt || length == 0, T2R_TOKEN, "a prompt");
+        require_argument(tokens && count, T2R_TOKEN, "where to put tokens and their number");
+        Request request;
+        request.prompt.assign(prompt, prompt + length);
+        request.max_tokens = max_tokens;
+        if (sampling) {
+            request.sampling = sampling_of(*sampling);
+            if (sampling->stop_tokens) request.stop_tokens.emplace(sampling->stop_tokens, sampling->stop_tokens + sampling->stop_count);
+        }
+        if (callback) request.callback = [=](std::int64_t token) { return callback(token, user) != 0; };
+        use->written = generate(use->decoder, request);
+        *tokens = use->written.data();
+        *count = use->written.size();
+    });
+}
+
+t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token) {
+    return guarded([&] {
+        const Decoders::Use use(decoders(), decoder);
+        require_argument(path, T2R_FILE, "a path");
+        save_snapshot(use->decoder, path, token);
+    });
+}
+
+t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token) {
+    return guarded([&] {
+        const Decoders::Use use(decoders(), decoder);
+        require_argument(path, T2R_FILE, "a path");
+        const std::int64_t saved = load_snapshot(use->decoder, path);
+        if (token) *token = saved;
     });
 }

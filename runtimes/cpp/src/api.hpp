@@ -30,9 +30,9 @@ template <class F> t2r_kind guarded(F body) noexcept {
     }
 }
 
-// Throws Error of the kind interface.
-inline void require_argument(bool good, const char *expected) {
-    if (!good) fail(T2R_INTERFACE, expected, "another", "see t2r.h");
+// Of arguments that no program in its senses gives. Throws Error of that kind.
+inline void require_argument(bool good, t2r_kind kind, const char *expected) {
+    if (!good) fail(kind, expected, "something else", "see t2r.h");
 }
 
 }  // namespace t2r

@@ -67,7 +67,7 @@ Logits Decoder::read(const std::int64_t *tokens, std::int64_t rows, std::int64_t
         fail(T2R_BATCH, "tokens of " + number(batch()) + " sequences", number(rows), "give each sequence as many");
     if (length < 1) fail(T2R_TOKEN, "at least one token", "none", "start from the BOS token, or from any");
     if (wanted == Wanted::top && !signature().top_k)
-        fail(T2R_INTERFACE, "a graph that chooses the largest logits", "one without", "export with --top-k");
+        fail(T2R_GRAPH, "a graph that chooses the largest logits", "one without", "export with --top-k");
     require_tokens(tokens, static_cast<std::size_t>(rows * length));
     require_room(length);
     const std::int64_t many = std::max<std::int64_t>(rows_in_a_run / rows, 1);
@@ -116,13 +116,13 @@ void Decoder::reorder(const std::vector<std::int64_t> &rows) {
     histories.swap(texts);
 }
 
-void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t position, t2r_kind kind) {
+void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t position) {
     const auto refuse = [&](const std::string &problem) {
-        fail(kind, "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
+        fail(T2R_SNAPSHOT, "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
              printable(problem), "take them from the same model");
     };
     if (position < 0 || position >= std::int64_t{1} << 62)
-        fail(kind, "a position of at least 0", number(position), "give the number of tokens read");
+        fail(T2R_SNAPSHOT, "a position of at least 0", number(position), "give the number of tokens read");
     const auto &specs = signature().states;
     if (given.size() != specs.size()) refuse(number(static_cast<std::int64_t>(given.size())) + " states");
     Letters letters;
@@ -144,7 +144,7 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
         for (std::size_t row = 0; row < read.size(); row++) {
             std::int32_t count;
             std::memcpy(&count, static_cast<const char *>(ordered[i]->data) + 4 * row, 4);
-            if (count < 0) fail(kind, "positions of at least 0", number(count), "take the states from a decoder or a snapshot");
+            if (count < 0) fail(T2R_SNAPSHOT, "positions of at least 0", number(count), "take the states from a decoder or a snapshot");
             read[row] = count;
         }
     }

@@ -33,13 +33,13 @@ public:
     const History &history(std::size_t row = 0) const { return histories[row]; }
     const States &all_states() const { return *states; }
 
-    // Throws Error: of the kinds token, batch and position; nothing has been read then.
+    // Throws Error: of the kinds token, batch and position (graph: no such outputs); nothing has been read then.
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
     // Throws Error of the kind batch. All is as before then.
     void reset(std::int64_t batch);
     void reorder(const std::vector<std::int64_t> &rows);
-    // Throws Error of that kind: missing or unexpected names, other dtypes or shapes. All is as before then.
-    void set_states(const std::vector<GivenState> &given, std::int64_t position, t2r_kind kind);
+    // Throws Error of the kind snapshot: missing or unexpected names, other dtypes or shapes. All is as before then.
+    void set_states(const std::vector<GivenState> &given, std::int64_t position);
     // One run of the generation graph, which reads `token`: the tokens that it wrote.
     std::vector<std::int64_t> generate_in_graph(std::int64_t token,
                                                 const std::vector<std::pair<const char *, Ort::Value>> &inputs);

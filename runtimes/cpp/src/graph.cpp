@@ -38,13 +38,18 @@ int usable_threads() {
 }
 
 void require_weights(const std::string &path, const OnnxFile &file) {
-    for (const std::string &name : file.external) {
+    for (const auto &[name, end] : file.external) {
         if (!is_file_name(name))
             fail(T2R_WEIGHTS, "weights in the graph's own folder", printable(name, 100), "check where this file is from");
         std::error_code error;
-        if (!fs::is_regular_file(path_of(path).parent_path() / path_of(name), error))
+        const fs::path place = path_of(path).parent_path() / path_of(name);
+        if (!fs::is_regular_file(place, error))
             fail(T2R_WEIGHTS, "the weights " + printable(name, 100) + " beside " + printable(path), "no such file",
                  "copy the files beside it too, under their own names");
+        const std::uint64_t bytes = fs::file_size(place, error);
+        if (error || bytes < end)
+            fail(T2R_WEIGHTS, "at least " + std::to_string(end) + " bytes in the weights " + printable(name, 100),
+                 std::to_string(bytes), "copy that file again");
     }
 }
 
@@ -81,7 +86,7 @@ std::unique_ptr<Ort::Session> Graph::open(const std::string &path, const std::st
     const OnnxFile file = read_onnx_file(path);
     found = signature_of(file.metadata, options.max_state_bytes);
     if (found.role != role)
-        fail(T2R_INTERFACE, "a " + role_names.at(role), "a " + role_names.at(found.role), "open the step graph that names it");
+        fail(T2R_GRAPH, "a " + role_names.at(role), "a " + role_names.at(found.role), "open the step graph that names it");
     found.require_memory(found.batch ? found.batch : 1, options.max_state_bytes);
     require_weights(path, file);
     const Ort::Env &env = ort_env();
@@ -90,8 +95,10 @@ std::unique_ptr<Ort::Session> Graph::open(const std::string &path, const std::st
         check_interface(found, *session);
         return session;
     } catch (const Ort::Exception &error) {
-        fail(T2R_GRAPH, "an ONNX graph that ONNX Runtime accepts", printable(error.what()),
-             "export the model again with t2r-export");
+        const std::string why = error.what();
+        if (why.find("Current official support for domain") != why.npos || why.find("Unsupported model IR version") != why.npos)
+            fail(T2R_VERSION, "an opset that this ONNX Runtime reads", printable(why), "export the model again, for an older one");
+        fail(T2R_GRAPH, "an ONNX graph that ONNX Runtime accepts", printable(why), "export the model again with t2r-export");
     }
 }
 

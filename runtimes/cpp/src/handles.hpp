@@ -30,13 +30,13 @@ public:
         return reinterpret_cast<Handle *>(((slots[place].turn << place_bits) | place) << 1 | 1);
     }
 
-    // The object, which nobody else has until this goes out of scope. Throws Error of the kind interface.
+    // The object, which nobody else has until this goes out of scope. Throws Error of the kind graph.
     class Use {
     public:
         Use(Handles &handles, Handle *handle) : entry(handles.find(handle)) {
             if (entry->busy.test_and_set(std::memory_order_acquire)) {
                 entry.reset();
-                fail(T2R_INTERFACE, std::string("one call at a time in a ") + handles.name, "another, from a second thread or a callback",
+                fail(T2R_GRAPH, std::string("one call at a time in a ") + handles.name, "another, from a second thread or a callback",
                      "give each thread a handle of its own");
             }
         }
@@ -84,7 +84,7 @@ private:
         const std::size_t place = place_of(handle);
         const bool open = (value & 1) && place < slots.size() && slots[place].entry &&
                           slots[place].turn == value >> (place_bits + 1);
-        if (!open) fail(T2R_INTERFACE, std::string("an open ") + name, handle ? "one that was closed, or never was one" : "NULL",
+        if (!open) fail(T2R_GRAPH, std::string("an open ") + name, handle ? "one that was closed, or never was one" : "NULL",
                         "open it first, and close it last");
         return slots[place].entry;
     }

@@ -1,7 +1,7 @@
 #include "onnx_file.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
 
 #include "error.hpp"
 #include "files.hpp"
@@ -11,7 +11,8 @@ namespace t2r {
 namespace {
 
 constexpr unsigned deepest = 64;                      // of graphs in graphs
-constexpr std::size_t max_names = std::size_t{1} << 20;  // bytes of all names of external weights
+constexpr std::size_t max_names = 1 << 16;            // bytes of what is said of one tensor
+constexpr std::size_t max_files = 1 << 12;            // that hold weights
 
 // The messages of onnx.proto that lead to metadata and to tensors, and the numbers of their fields.
 enum class Message { model, graph, node, attribute, tensor, sparse, function, entry };
@@ -31,7 +32,7 @@ constexpr Field fields[] = {
     {Message::attribute, 22, Message::sparse}, {Message::attribute, 23, Message::sparse},
     {Message::sparse, 1, Message::tensor},     {Message::sparse, 2, Message::tensor},
     {Message::function, 7, Message::node},     {Message::function, 11, Message::attribute},
-    {Message::tensor, 13, Message::entry},     {Message::model, 14, Message::entry},
+    {Message::model, 14, Message::entry},
 };
 
 class Reader {
@@ -86,9 +87,9 @@ private:
                 return known.in == kind && known.number == number;
             });
             if (field == std::end(fields)) return;
-            if (field->holds != Message::entry) return message(field->holds, first, last, depth + 1);
-            if (kind == Message::model) property(first, last);
-            else weights(first, last);
+            if (field->holds == Message::entry) return property(first, last);
+            if (field->holds == Message::tensor) return tensor(first, last);
+            message(field->holds, first, last, depth + 1);
         });
     }
 
@@ -107,18 +108,33 @@ private:
 
     void property(std::uint64_t begin, std::uint64_t end) {
         auto [key, value] = entry(begin, end, metadata_left);
-        found.metadata[std::move(key)] = std::move(value);
+        if (!found.metadata.emplace(std::move(key), std::move(value)).second) broken("a key of its metadata twice");
     }
 
-    void weights(std::uint64_t begin, std::uint64_t end) {
-        std::size_t left = names_left;
-        const auto [key, value] = entry(begin, end, left);
-        if (key == "location" && found.external.insert(value).second) names_left -= std::min(names_left, value.size());
+    // A tensor whose numbers lie in another file.
+    void tensor(std::uint64_t begin, std::uint64_t end) {
+        std::string file_name;
+        std::uint64_t offset = 0, length = 0;
+        bool outside = false;
+        each_field(begin, end, [&](std::uint32_t number, std::uint64_t first, std::uint64_t last) {
+            if (number != 13) return;
+            std::size_t left = max_names;
+            const auto [key, value] = entry(first, last, left);
+            if (key == "offset") offset = std::strtoull(value.c_str(), nullptr, 10);
+            if (key == "length") length = std::strtoull(value.c_str(), nullptr, 10);
+            if (key != "location") return;
+            outside = true;
+            file_name = value;
+        });
+        if (!outside) return;
+        if (found.external.size() == max_files && !found.external.count(file_name)) broken("weights in too many files");
+        std::uint64_t &needed = found.external[file_name];
+        needed = std::max(needed, offset > ~length ? ~std::uint64_t{0} : offset + length);
     }
 
     FileBytes file;
     OnnxFile &found;
-    std::size_t metadata_left = max_metadata_bytes, names_left = max_names;
+    std::size_t metadata_left = max_metadata_bytes;
 };
 
 }  // namespace

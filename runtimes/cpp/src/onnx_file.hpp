@@ -2,15 +2,15 @@
 // Read from the bytes (protobuf, ONNX's ModelProto), a window at a time: weights are skipped, never read.
 #pragma once
 
+#include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 
 namespace t2r {
 
 struct OnnxFile {
     std::map<std::string, std::string> metadata;  // metadata_props
-    std::set<std::string> external;               // the files that hold weights, as the graph names them
+    std::map<std::string, std::uint64_t> external;  // the files that hold weights, and how long each must be
 };
 
 inline constexpr std::size_t max_metadata_bytes = std::size_t{1} << 26;

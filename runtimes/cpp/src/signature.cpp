@@ -225,7 +225,7 @@ void Signature::require_memory(std::int64_t wanted, std::int64_t most, std::int6
     std::int64_t total = wanted > max_bytes / (4 * vocab_size) ? max_bytes : wanted * 4 * vocab_size;
     for (const StateSpec &spec : states) total = std::min(max_bytes, total + spec.bytes(wanted, 0, source_length));
     if (total > limit)
-        fail(T2R_BATCH, "states of at most " + number(limit) + " bytes", number(total) + " bytes",
+        fail(T2R_METADATA, "states of at most " + number(limit) + " bytes", number(total) + " bytes",
              source_length > 1 ? "choose a smaller batch or shorter sources" : "choose a smaller batch");
 }
 
@@ -280,7 +280,7 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     require(made.role == "step" || made.graphs.empty(), "graphs");
     for (const auto &[role, file] : made.graphs)
         if (!is_file_name(file))
-            fail(T2R_WEIGHTS, "companions in the graph's own folder", printable(file, 100), "check where this file is from");
+            fail(T2R_METADATA, "companions in the graph's own folder", printable(file, 100), "check where this file is from");
     read_states(keys, "states", false, made.states);
     if (keys.has("source_states")) {
         read_states(keys, "source_states", true, made.states);

@@ -61,13 +61,13 @@ struct Signature {
     std::int64_t reach() const { return past_end == "refuse" ? max_positions : 0; }
     // Throws Error of the kind batch.
     void require_batch(std::int64_t wanted) const;
-    // States and logits of so many sequences, against batch_states times `most`. Throws Error of the kind batch.
+    // States and logits of so many sequences, against batch_states times `most`. Throws Error of the kind metadata.
     void require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length = 1) const;
     // Whether `other` is what the metadata of this graph's companion of that role must say.
     bool is_companion(const Signature &other, const std::string &role) const;
 };
 
-// Throws Error of the kinds graph (no metadata of ours), version and metadata.
+// Throws Error of the kinds version and metadata.
 Signature signature_of(const std::map<std::string, std::string> &metadata, std::int64_t max_state_bytes);
 
 }  // namespace t2r

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cpp_build import ROOT, SANITIZERS, STRICT, Run, build
+from t2r_library import Library
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +50,9 @@ def data() -> Path:
     if not (folder / "checkpoints").is_dir():
         (pytest.fail if STRICT else pytest.skip)(f"no test data in {folder}; set T2R_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def library(release: Path) -> Library:
+    """libt2r, or the one that a run under a sanitizer names."""
+    return Library(Path(os.environ.get("T2R_LIBRARY") or release / "libt2r.so"))

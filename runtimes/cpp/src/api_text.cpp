@@ -1,0 +1,120 @@
+#include "api.hpp"
+#include "tokenizer.hpp"
+
+namespace {
+
+using namespace t2r;
+
+// A tokenizer or a stream, and what its functions have handed out.
+struct OpenTokenizer {
+    std::shared_ptr<Tokenizer> tokenizer;
+    Ids tokens;
+    std::string text;
+};
+
+struct OpenStream {
+    TextStream stream;
+    std::string text;
+};
+
+using Tokenizers = Handles<OpenTokenizer, t2r_tokenizer>;
+using Streams = Handles<OpenStream, t2r_stream>;
+
+Tokenizers &tokenizers() {
+    static Tokenizers *const all = new Tokenizers("tokenizer");
+    return *all;
+}
+
+Streams &streams() {
+    static Streams *const all = new Streams("stream");
+    return *all;
+}
+
+t2r_tokenizer *add(std::string json, std::int64_t bos) {
+    auto made = std::make_unique<OpenTokenizer>();
+    made->tokenizer = std::make_shared<Tokenizer>(std::move(json), bos);
+    return tokenizers().add(std::move(made));
+}
+
+void hand_out(const std::string &found, const char **text, size_t *size) {
+    *text = found.c_str();
+    if (size) *size = found.size();
+}
+
+}  // namespace
+
+t2r_kind t2r_open_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokenizer) {
+    return guarded([&] {
+        require_argument(tokenizer, T2R_TOKENIZER, "where to put the tokenizer");
+        *tokenizer = nullptr;
+        const Decoders::Use use(decoders(), decoder);
+        const Signature &signature = use->decoder.signature();
+        if (!signature.tokenizer)
+            fail(T2R_TOKENIZER, "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer");
+        *tokenizer = add(*signature.tokenizer, signature.bos_token);
+    });
+}
+
+t2r_kind t2r_make_tokenizer(const char *json, size_t size, int64_t bos_token, t2r_tokenizer **tokenizer) {
+    return guarded([&] {
+        require_argument(tokenizer && json, T2R_TOKENIZER, "the text of a tokenizer.json, and where to put the tokenizer");
+        *tokenizer = nullptr;
+        if (size > std::size_t{1} << 24)
+            fail(T2R_TOKENIZER, "a tokenizer of at most 16 MiB", std::to_string(size) + " bytes", "check where this file is from");
+        *tokenizer = add({json, size}, bos_token < 0 ? -1 : bos_token);
+    });
+}
+
+t2r_kind t2r_close_tokenizer(t2r_tokenizer *tokenizer) {
+    return guarded([&] { tokenizers().close(tokenizer); });
+}
+
+t2r_kind t2r_encode(t2r_tokenizer *tokenizer, const char *text, size_t size, int special, const int64_t **tokens, size_t *count) {
+    return guarded([&] {
+        const Tokenizers::Use use(tokenizers(), tokenizer);
+        require_argument((text || size == 0) && tokens && count, T2R_TOKENIZER, "a text, and where to put tokens");
+        use->tokens = use->tokenizer->encode({text ? text : "", size}, special != 0);
+        *tokens = use->tokens.data();
+        *count = use->tokens.size();
+    });
+}
+
+t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, size_t count, const char **text, size_t *size) {
+    return guarded([&] {
+        const Tokenizers::Use use(tokenizers(), tokenizer);
+        require_argument((tokens || count == 0) && text, T2R_TOKENIZER, "tokens, and where to put a text");
+        use->text = use->tokenizer->decode({tokens, tokens + count});
+        hand_out(use->text, text, size);
+    });
+}
+
+t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t count, t2r_stream **stream) {
+    return guarded([&] {
+        require_argument(stream && (prompt || count == 0), T2R_TOKENIZER, "a prompt, and where to put the stream");
+        *stream = nullptr;
+        const Tokenizers::Use use(tokenizers(), tokenizer);
+        *stream = streams().add(std::make_unique<OpenStream>(OpenStream{TextStream(use->tokenizer, {prompt, prompt + count}), ""}));
+    });
+}
+
+t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *size) {
+    return guarded([&] {
+        const Streams::Use use(streams(), stream);
+        require_argument(text, T2R_TOKENIZER, "where to put a text");
+        use->text = use->stream.feed(token);
+        hand_out(use->text, text, size);
+    });
+}
+
+t2r_kind t2r_end_stream(t2r_stream *stream, const char **text, size_t *size) {
+    return guarded([&] {
+        const Streams::Use use(streams(), stream);
+        require_argument(text, T2R_TOKENIZER, "where to put a text");
+        use->text = use->stream.end();
+        hand_out(use->text, text, size);
+    });
+}
+
+t2r_kind t2r_close_stream(t2r_stream *stream) {
+    return guarded([&] { streams().close(stream); });
+}

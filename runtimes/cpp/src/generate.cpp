@@ -1,0 +1,96 @@
+#include "generate.hpp"
+
+#include <algorithm>
+
+#include "interface.hpp"
+
+namespace t2r {
+
+namespace {
+
+using Inputs = std::vector<std::pair<const char *, Ort::Value>>;
+
+void require_in_order(const Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops) {
+    const Signature &signature = decoder.signature();
+    require_sampling(request.sampling);
+    if (request.max_tokens < 1) fail(T2R_SAMPLING, "max_tokens of at least 1", number(request.max_tokens), "choose another");
+    if (decoder.batch() != 1)
+        fail(T2R_BATCH, "a batch of 1 to generate", number(decoder.batch()), "reset to 1, or use step and prefill");
+    if (request.prompt.empty()) fail(T2R_TOKEN, "at least one token", "none", "start from the BOS token, or from any");
+    decoder.require_tokens(request.prompt.data(), request.prompt.size());
+    decoder.require_tokens(stops.data(), stops.size());
+    const std::int64_t limit = signature.reach(), read = decoder.position() + static_cast<std::int64_t>(request.prompt.size());
+    if (limit && (read > limit || request.max_tokens - 1 > limit - read))
+        fail(T2R_POSITION,
+             "max_tokens of at most " + number(std::max<std::int64_t>(limit - read + 1, 0)) + ": this model's positions end at " +
+                 number(limit),
+             number(request.max_tokens) + " after " + number(read) + " tokens",
+             "ask for fewer, shorten the prompt, or export with --past-end clamp or wrap:N");
+}
+
+template <class T> Ort::Value scalar(const Ort::MemoryInfo &memory, T &value) {
+    return Ort::Value::CreateTensor<T>(memory, &value, 1, nullptr, 0);
+}
+
+Ort::Value list(const Ort::MemoryInfo &memory, std::vector<std::int64_t> &values) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    values.reserve(1);  // so that an empty one has a place too
+    return Ort::Value::CreateTensor<std::int64_t>(memory, values.data(), values.size(), &count, 1);
+}
+
+std::vector<std::int64_t> in_graph(Decoder &decoder, const Request &request, std::vector<std::int64_t> stops) {
+    const Sampling &s = request.sampling;
+    const Sampler sampler(s);
+    std::int64_t whole[] = {request.max_tokens, s.top_k, s.no_repeat_ngram, sampler.seed, 0};
+    double real[] = {s.temperature, s.top_p, s.min_p, s.repetition_penalty};
+    std::vector<std::int64_t> occurred, newest = {request.prompt.back()};
+    for (std::size_t i = 0; s.looks_back() && i < decoder.history().size(); i++) occurred.push_back(decoder.history()[i]);
+    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    Inputs inputs;
+    for (std::size_t i = 0; i < std::size(whole); i++) inputs.emplace_back(whole_numbers[i], scalar(memory, whole[i]));
+    for (std::size_t i = 0; i < std::size(real); i++) inputs.emplace_back(real_numbers[i], scalar(memory, real[i]));
+    inputs.emplace_back("stop_tokens", list(memory, stops));
+    inputs.emplace_back("occurred", list(memory, occurred));
+    inputs.emplace_back("input_ids", list(memory, newest));
+    std::vector<std::int64_t> written = decoder.generate_in_graph(newest.front(), inputs);
+    if (!written.empty() && written.back() < 0)
+        fail(T2R_GRAPH, "finite logits", "others after " + number(decoder.position()) + " tokens",
+             "check the graph with t2r verify");
+    return written;
+}
+
+std::vector<std::int64_t> in_steps(Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops) {
+    static const std::vector<std::int64_t> none;
+    const Signature &signature = decoder.signature();
+    const std::vector<std::int64_t> &banned = signature.source ? signature.source->banned_tokens : none;
+    Sampler sampler(request.sampling);
+    const std::int64_t limit = request.sampling.limit(), enough = limit ? limit + static_cast<std::int64_t>(banned.size()) : 0;
+    const bool few = enough > 0 && enough <= signature.top_k;
+    const auto count = static_cast<std::size_t>(few ? signature.top_k : signature.vocab_size);
+    std::vector<std::int64_t> written;
+    const std::int64_t *next = request.prompt.data();
+    auto length = static_cast<std::int64_t>(request.prompt.size());
+    while (true) {
+        const Logits logits = decoder.read(next, 1, length, few ? Wanted::top : Wanted::logits);
+        const std::int64_t token = sampler.pick(logits.values, logits.tokens, count, decoder.history(), banned);
+        written.push_back(token);
+        const bool goes_on = !request.callback || request.callback(token);
+        const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
+        if (!goes_on || stopped || static_cast<std::int64_t>(written.size()) == request.max_tokens) return written;
+        next = &written.back();
+        length = 1;
+    }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> generate(Decoder &decoder, const Request &request) {
+    const std::vector<std::int64_t> stops = request.stop_tokens.value_or(decoder.signature().eos_tokens);
+    require_in_order(decoder, request, stops);
+    if (request.callback || !decoder.opened()->has("generate")) return in_steps(decoder, request, stops);
+    if (request.prompt.size() > 1)
+        decoder.read(request.prompt.data(), 1, static_cast<std::int64_t>(request.prompt.size()) - 1);
+    return in_graph(decoder, request, stops);
+}
+
+}  // namespace t2r

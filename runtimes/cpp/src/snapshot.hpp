@@ -1,0 +1,16 @@
+// A decoder's states as a file that every language's runtime reads: runtimes/CONTRACT.md, "Snapshots".
+#pragma once
+
+#include <string>
+
+#include "decoder.hpp"
+
+namespace t2r {
+
+// token: one that was chosen and has not been read, or -1. Throws Error: of the kinds file and token.
+void save_snapshot(const Decoder &decoder, const std::string &path, std::int64_t token);
+
+// The token that was saved, or -1. Throws Error: of the kinds file and snapshot; the decoder is as before then.
+std::int64_t load_snapshot(Decoder &decoder, const std::string &path);
+
+}  // namespace t2r

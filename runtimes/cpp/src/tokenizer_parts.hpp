@@ -1,0 +1,107 @@
+// The parts of a tokenizer.json, each made of its JSON. What is not in the table of runtimes/CONTRACT.md, "Text", and in
+// ours, is refused by name with the kind tokenizer. What each does is what the tokenizers library (0.23) does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json.hpp"
+
+namespace t2r {
+
+constexpr std::size_t max_parts = 256;                      // of a normalizer, a decoder, ...
+constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes, of all that a part writes
+
+[[noreturn]] void refuse_part(const char *component, std::string_view name);
+[[noreturn]] void refuse_tokenizer(std::string_view expected, std::string_view received);
+// Of what a part has written.
+void require_text(std::size_t bytes);
+// The field's boolean, or what it is where it is not there.
+bool flag(Json::Value part, const char *name, bool otherwise);
+
+// What a Split or a Replace looks for: a text, or one of the regular expressions of the contract.
+class Pattern {
+public:
+    explicit Pattern(Json::Value pattern, const char *component);
+    // The next match at or behind `at`, and not empty; begin is the text's size if there is none.
+    std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t at) const;
+
+private:
+    std::string literal;
+    std::size_t (*match)(std::string_view text, std::size_t at) = nullptr;  // the end of a match at `at`, or `at`
+};
+
+// The end of GPT-2's pattern at a place in the text: it always matches something.
+std::size_t match_gpt2(std::string_view text, std::size_t at);
+
+class Normalizer {
+public:
+    virtual ~Normalizer() = default;
+    virtual std::string normalize(std::string text) const = 0;
+};
+// Of null too: nothing is done. What several parts do, one does after the other.
+std::unique_ptr<Normalizer> make_normalizer(Json::Value part);
+std::unique_ptr<Normalizer> make_precompiled(std::string_view base64);
+
+struct Piece {
+    std::string text;
+    bool first;  // it begins where the whole text does
+};
+
+class PreTokenizer {
+public:
+    virtual ~PreTokenizer() = default;
+    virtual void cut(std::vector<Piece> &pieces) const = 0;
+};
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(Json::Value part);
+
+using Ids = std::vector<std::int64_t>;
+
+// Numbers of texts, which it keeps.
+class Vocabulary {
+public:
+    void add(std::string_view text, std::int64_t id);  // of a text that is there already, the last counts
+    std::int64_t find(std::string_view text) const;    // -1: none
+    std::string_view text(std::int64_t id) const;      // empty: none
+    std::size_t size() const { return ids.size(); }
+    std::int64_t largest() const { return most; }
+
+private:
+    std::vector<std::unique_ptr<char[]>> memory;
+    char *next = nullptr;
+    std::size_t left = 0;
+    std::unordered_map<std::string_view, std::int64_t> ids;
+    std::unordered_map<std::int64_t, std::string_view> texts;
+    std::int64_t most = -1;
+};
+
+class Model {
+public:
+    virtual ~Model() = default;
+    virtual void encode(std::string_view piece, Ids &tokens) = 0;
+
+    Vocabulary vocabulary;
+};
+std::unique_ptr<Model> make_model(Json::Value part);
+std::unique_ptr<Model> make_bpe(Json::Value part);
+std::unique_ptr<Model> make_unigram(Json::Value part);
+// The tokens <0x00> to <0xFF>, or -1, where a model may fall back on them.
+std::vector<std::int64_t> byte_tokens(const Vocabulary &vocabulary);
+
+class TokenDecoder {
+public:
+    virtual ~TokenDecoder() = default;
+    virtual void decode(std::vector<std::string> &tokens) const = 0;
+};
+std::unique_ptr<TokenDecoder> make_decoder(Json::Value part);
+
+// What stands in the place of each byte in a vocabulary of ByteLevel, and back: -1 of what stands for none.
+const std::string &byte_character(unsigned char byte);
+int character_byte(char32_t code);
+
+}  // namespace t2r

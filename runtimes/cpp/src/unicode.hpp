@@ -1,0 +1,36 @@
+// What tokenizers ask of a character, from generated tables; and where graphemes end (Unicode, annex 29).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace t2r {
+
+enum CharacterFlag : std::uint16_t {
+    is_letter = 1,       // \p{L}
+    is_number = 2,       // \p{N}
+    is_space = 4,        // \s
+    is_word = 8,         // \w
+    is_punctuation = 16,
+    is_digit = 32,       // of the pre-tokenizer Digits
+    is_pictographic = 64,
+    is_linker = 128,     // Indic conjuncts
+    is_consonant = 256,
+    is_conjunct_extend = 512,
+};
+
+struct CharacterRange {
+    std::uint32_t first;
+    std::uint16_t flags;  // those above; and shifted by 12, how graphemes break
+};
+extern const CharacterRange character_ranges[];
+extern const std::size_t character_range_count;
+
+std::uint16_t flags_of(char32_t code);
+
+inline bool has(char32_t code, int flag) { return (flags_of(code) & flag) != 0; }
+
+// The bytes of the first grapheme of a text that is not empty.
+std::size_t grapheme_size(std::string_view text);
+
+}  // namespace t2r

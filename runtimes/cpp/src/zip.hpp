@@ -1,0 +1,47 @@
+// Zip archives whose members are stored, not compressed: a small file cannot become a large one. They are written as
+// runtimes/CONTRACT.md says, "Snapshots": the same members give the same bytes in every language.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "files.hpp"
+
+namespace t2r {
+
+class ZipWriter {
+public:
+    explicit ZipWriter(std::FILE *file) : file(file) {}
+    // A member of these parts, one behind the other.
+    void add(const std::string &name, const std::vector<std::string_view> &parts);
+    void end();
+
+private:
+    void put(std::string_view bytes);
+
+    std::FILE *file;  // whose errors are seen when it is closed
+    std::uint64_t at = 0, count = 0;
+    std::string directory;
+};
+
+struct ZipMember {
+    std::string name;
+    std::uint64_t offset, size;  // of its content
+    std::uint32_t crc;
+};
+
+// Throws ZipError.
+struct ZipError {
+    std::string why;
+};
+std::vector<ZipMember> read_zip(FileBytes &file, std::size_t most_members);
+
+// The member's content, whose CRC-32 is right. Throws ZipError.
+std::string read_member(FileBytes &file, const ZipMember &member);
+
+std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
+
+}  // namespace t2r

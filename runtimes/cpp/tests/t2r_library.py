@@ -1,0 +1,207 @@
+"""libt2r through ctypes: the C API as a program of another language sees it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Info(ctypes.Structure):
+    _fields_ = [
+        *(
+            (name, c_int64)
+            for name in ("vocab_size", "batch", "fixed_batch", "position", "max_positions", "bos", "top_k")
+        ),
+        ("states", c_size_t),
+        ("eos_count", c_size_t),
+        ("eos_tokens", POINTER(c_int64)),
+        ("checkpoint", c_char_p),
+        ("prefills", c_int32),
+        ("generates", c_int32),
+    ]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("threads", c_int32), ("companions", c_int32), ("max_state_bytes", c_int64)]
+
+
+class Sampling(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("temperature", c_double),
+        ("top_k", c_int64),
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("repetition_penalty", c_double),
+        ("no_repeat_ngram", c_int64),
+        ("seed", c_int64),
+        ("stop_tokens", POINTER(c_int64)),
+        ("stop_count", c_size_t),
+    ]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_char_p),
+        ("rank", c_size_t),
+        ("shape", POINTER(c_int64)),
+        ("data", c_void_p),
+        ("bytes", c_size_t),
+    ]
+
+
+CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64, c_void_p)
+
+
+class Failed(Exception):
+    """What a call returned and said."""
+
+    def __init__(self, kind: str, line: str) -> None:
+        super().__init__(f"{kind}: {line}")
+        self.kind, self.line = kind, line
+
+
+class Library:
+    """The functions of one libt2r, each of which raises Failed."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._library.t2r_error.restype = self._library.t2r_kind_name.restype = c_char_p
+        self._library.t2r_sampling_defaults.restype = Sampling
+        self._library.t2r_defaults.restype = Options
+
+    def call(self, name: str, *arguments: object) -> None:
+        if kind := getattr(self._library, name)(*arguments):
+            line = self._library.t2r_error().decode()
+            assert line.startswith("expected ") and "\n" not in line and line.count("; ") >= 2, line
+            raise Failed(self._library.t2r_kind_name(kind).decode(), line)
+
+    def options(self, **values: int) -> Options:
+        made = self._library.t2r_defaults()
+        for name, value in values.items():
+            setattr(made, name, value)
+        return made
+
+    def sampling(self, stop_tokens: Sequence[int] | None = None, **values: float) -> Sampling:
+        made = self._library.t2r_sampling_defaults()
+        for name, value in values.items():
+            setattr(made, name, value)
+        if stop_tokens is not None:
+            made.stop_tokens, made.stop_count = (c_int64 * (len(stop_tokens) + 1))(*stop_tokens), len(stop_tokens)
+        return made
+
+
+def numbers(tokens: Sequence[int]) -> Any:
+    return (c_int64 * max(len(tokens), 1))(*tokens)
+
+
+class Decoder:
+    def __init__(self, library: Library, path: Path | None, handle: c_void_p | None = None, **options: int) -> None:
+        self.library = library
+        self.handle = handle or c_void_p()
+        if path is not None:
+            library.call("t2r_open", str(path).encode(), byref(library.options(**options)), byref(self.handle))
+
+    def close(self) -> None:
+        self.library.call("t2r_close", self.handle)
+
+    def fork(self) -> Decoder:
+        other = c_void_p()
+        self.library.call("t2r_fork", self.handle, byref(other))
+        return Decoder(self.library, None, other)
+
+    @property
+    def info(self) -> Info:
+        found = Info()
+        self.library.call("t2r_get_info", self.handle, byref(found), c_size_t(ctypes.sizeof(found)))
+        return found
+
+    def reset(self, batch: int = 0) -> None:
+        self.library.call("t2r_reset", self.handle, c_size_t(batch))
+
+    def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        logits = POINTER(c_float)()
+        self.library.call("t2r_step", self.handle, numbers(tokens), c_size_t(len(tokens)), byref(logits))
+        return np.ctypeslib.as_array(logits, (len(tokens), self.info.vocab_size)).copy()
+
+    def prefill(self, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        logits, flat = POINTER(c_float)(), numbers([token for row in tokens for token in row])
+        sizes = c_size_t(len(tokens)), c_size_t(len(tokens[0]))
+        self.library.call("t2r_prefill", self.handle, flat, *sizes, byref(logits))
+        return np.ctypeslib.as_array(logits, (len(tokens), self.info.vocab_size)).copy()
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        self.library.call("t2r_reorder", self.handle, numbers(rows), c_size_t(len(rows)))
+
+    def generate(
+        self, prompt: Sequence[int], most: int, callback: Callable[[int], int] | None = None, **options: Any
+    ) -> list[int]:
+        tokens, count = POINTER(c_int64)(), c_size_t()
+        called = CALLBACK(lambda token, _: callback(token)) if callback else CALLBACK(0)
+        sampling = byref(self.library.sampling(**options))
+        out = byref(tokens), byref(count)
+        arguments = numbers(prompt), c_size_t(len(prompt)), c_int64(most), sampling, called, None
+        self.library.call("t2r_generate", self.handle, *arguments, *out)
+        return tokens[: count.value]
+
+    def states(self) -> dict[str, NDArray[Any]]:
+        found = {}
+        for index in range(self.info.states):
+            tensor = Tensor()
+            self.library.call("t2r_state", self.handle, c_size_t(index), byref(tensor))
+            content = ctypes.string_at(tensor.data, tensor.bytes)
+            shape = tensor.shape[: tensor.rank]
+            found[tensor.name.decode()] = np.frombuffer(content, tensor.dtype.decode()).reshape(shape)
+        return found
+
+    def save(self, path: Path, token: int = -1) -> None:
+        self.library.call("t2r_save", self.handle, str(path).encode(), c_int64(token))
+
+    def load(self, path: Path) -> int:
+        token = c_int64()
+        self.library.call("t2r_load", self.handle, str(path).encode(), byref(token))
+        return token.value
+
+
+class Tokenizer:
+    def __init__(self, library: Library, json: str | bytes | Decoder, bos_token: int = -1) -> None:
+        self.library, self.handle = library, c_void_p()
+        if isinstance(json, Decoder):
+            library.call("t2r_open_tokenizer", json.handle, byref(self.handle))
+        else:
+            text = json.encode() if isinstance(json, str) else json
+            library.call("t2r_make_tokenizer", text, c_size_t(len(text)), c_int64(bos_token), byref(self.handle))
+
+    def close(self) -> None:
+        self.library.call("t2r_close_tokenizer", self.handle)
+
+    def encode(self, text: str | bytes, special: bool = True) -> list[int]:
+        content = text.encode() if isinstance(text, str) else text
+        tokens, count = POINTER(c_int64)(), c_size_t()
+        arguments = content, c_size_t(len(content)), c_int(special), byref(tokens), byref(count)
+        self.library.call("t2r_encode", self.handle, *arguments)
+        return tokens[: count.value]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text, size = c_char_p(), c_size_t()
+        self.library.call("t2r_decode", self.handle, numbers(tokens), c_size_t(len(tokens)), byref(text), byref(size))
+        return ctypes.string_at(text, size.value).decode()
+
+    def stream(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
+        """The pieces, one a token, and the end."""
+        handle, text, size, pieces = c_void_p(), c_char_p(), c_size_t(), []
+        self.library.call("t2r_open_stream", self.handle, numbers(prompt), c_size_t(len(prompt)), byref(handle))
+        for token in tokens:
+            self.library.call("t2r_feed", handle, c_int64(token), byref(text), byref(size))
+            pieces.append(ctypes.string_at(text, size.value).decode())
+        self.library.call("t2r_end_stream", handle, byref(text), byref(size))
+        pieces.append(ctypes.string_at(text, size.value).decode())
+        self.library.call("t2r_close_stream", handle)
+        return pieces

@@ -1,0 +1,170 @@
+"""Tokenizers against the tokenizers library: 10,000 random texts each; every part of the contract's table; refusals."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from cpp_build import ROOT
+from made_tokenizers import GPT2, WORDS, bpe, fallback, gpt2, parts, storyteller, unigram
+from random_texts import texts
+from t2r_library import Failed, Library, Tokenizer
+
+MANY, SOME = 10_000, 1_000
+
+
+def compare(library: Library, source: str, count: int, seed: int = 1) -> None:
+    """Encoding and decoding of so many random texts, and decoding of random tokens."""
+    theirs, ours = tokenizers.Tokenizer.from_str(source), Tokenizer(library, source, bos_token=0)
+    theirs.no_truncation()
+    theirs.no_padding()
+    size, chance = theirs.get_vocab_size(), random.Random(seed)
+    words = [theirs.decode([token]) or "x" for token in range(size)]
+    for text in texts(seed, count, words):
+        wanted = theirs.encode(text).ids or [0]
+        assert ours.encode(text) == wanted, text
+        assert ours.encode(text, special=False) == (theirs.encode(text, add_special_tokens=False).ids or [0]), text
+        for tokens in (wanted, [chance.randrange(size) for _ in range(chance.randrange(8))]):
+            assert ours.decode(tokens) == theirs.decode(tokens), tokens
+    ours.close()
+
+
+def test_storyteller(library: Library) -> None:
+    compare(library, storyteller(), MANY)
+
+
+def test_sentencepiece_bytes(library: Library, data: Path) -> None:
+    compare(library, (data / "checkpoints" / "stories260K" / "tokenizer.json").read_text("utf-8"), MANY)
+
+
+def test_gpt2(library: Library, data: Path) -> None:
+    compare(library, gpt2(data), MANY)
+
+
+def test_unigram(library: Library) -> None:
+    compare(library, unigram(byte_fallback=False), MANY)
+
+
+def test_unigram_with_bytes(library: Library) -> None:
+    compare(library, unigram(byte_fallback=True), SOME)
+
+
+@pytest.mark.parametrize("name", parts())
+def test_part(library: Library, name: str) -> None:
+    compare(library, json.dumps(bpe() | parts()[name]), SOME)
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"model": {"type": "WordPiece", "vocab": {}}}, "model WordPiece"),
+        ({"model": {"type": "BPE", "vocab": {}, "merges": [], "dropout": 0.1}}, "dropout"),
+        ({"normalizer": {"type": "BertNormalizer"}}, "normalizer BertNormalizer"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+"}, "content": ""}}, "(a+)+"),
+        ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "pre-tokenizer UnicodeScripts"),
+        ({"decoder": {"type": "WordPiece"}}, "decoder WordPiece"),
+        ({"post_processor": {"type": "BertProcessing"}}, "post-processor BertProcessing"),
+    ],
+)
+def test_refused_by_name(library: Library, change: dict[str, Any], named: str) -> None:
+    with pytest.raises(Failed, match="tokenizer: expected") as failed:
+        Tokenizer(library, json.dumps(bpe() | change))
+    assert named in failed.value.line
+
+
+def many_merges() -> str:
+    """A rule for every pair of a thousand texts."""
+    names = [f"{i:x}" for i in range(1000)]
+    vocab = {name: i for i, name in enumerate(dict.fromkeys([*names, *(a + b for a in names for b in names)]))}
+    pairs = ",".join(f'"{a} {b}"' for a in names for b in names)
+    return f'{{"model":{{"type":"BPE","vocab":{json.dumps(vocab, separators=(",", ":"))},"merges":[{pairs}]}}}}'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: "",
+        lambda: "{}",
+        lambda: "[" * 10_000 + "]" * 10_000,
+        lambda: '{"model":' * 10_000,
+        lambda: '{"normalizer":' + '{"type":"Sequence","normalizers":[' * 10_000,
+        lambda: '{"model":{"type":"BPE","vocab":{"a":0},"merges":["a a"]}}',  # a cycle: what it makes is not there
+        lambda: '{"model":{"type":"BPE","vocab":{"a":4294967296},"merges":[]}}',
+        lambda: '{"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}}',
+        lambda: '{"model":{"type":"Unigram","vocab":[]}}',
+        lambda: '{"model":{"type":"Unigram","vocab":[["a",-1]],"unk_id":7}}',
+        lambda: '{"model":{"type":"BPE","vocab":{"\\ud800":0},"merges":[]}}',
+        lambda: json.dumps(bpe() | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}),
+        lambda: " " * (1 << 24) + "{}",
+    ],
+)
+def test_bad_tokenizers(library: Library, source: Callable[[], str]) -> None:
+    with pytest.raises(Failed, match="^tokenizer: expected"):
+        Tokenizer(library, source())
+
+
+def test_a_million_merges(library: Library) -> None:
+    try:
+        made = Tokenizer(library, many_merges())
+    except Failed as failed:
+        assert failed.kind == "tokenizer"
+    else:
+        assert made.encode("12345")
+
+
+def test_text_that_multiplies(library: Library) -> None:
+    """Parts each of which writes much in the place of what the one before wrote."""
+    more = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
+    made = Tokenizer(library, json.dumps(bpe() | {"normalizer": {"type": "Sequence", "normalizers": [more] * 20}}))
+    with pytest.raises(Failed, match="at most 64 MiB of text"):
+        made.encode("a")
+
+
+def test_bad_texts(library: Library) -> None:
+    made = Tokenizer(library, json.dumps(bpe()))
+    for text in (b"\xff", b"\xed\xa0\x80", b"a\xc3", b"\xf8\x88\x80\x80\x80"):
+        with pytest.raises(Failed, match="text in UTF-8"):
+            made.encode(text)
+    with pytest.raises(Failed, match="BOS"):
+        made.encode("")
+
+
+def streamed(tokenizer: Any, prompt: list[int], tokens: list[int]) -> Iterator[str]:
+    from t2r_runtime.tokenizer import StreamingDetokenizer
+
+    stream = StreamingDetokenizer(tokenizer, prompt)
+    yield from (stream.feed(token) for token in tokens)
+    yield stream.end()
+
+
+@pytest.mark.parametrize("make", [storyteller, fallback, lambda: unigram(byte_fallback=True)])
+def test_streams(library: Library, make: Callable[[], str]) -> None:
+    """Pieces equal those of the Python runtime, and joined the text of decode."""
+    from t2r_runtime import Tokenizer as Python
+
+    source = make()
+    theirs, ours = Python(source, bos_token=0), Tokenizer(library, source, bos_token=0)
+    chance, size = random.Random(3), tokenizers.Tokenizer.from_str(source).get_vocab_size()
+    for text in texts(4, 300, WORDS):
+        tokens = ours.encode(text, special=False) + [chance.randrange(size) for _ in range(chance.randrange(4))]
+        cut = chance.randrange(len(tokens)) if chance.random() < 0.5 else 0
+        pieces = ours.stream(tokens[:cut], tokens[cut:])
+        assert pieces == list(streamed(theirs, tokens[:cut], tokens[cut:])), tokens
+        assert not any(piece.endswith("\ufffd") for piece in pieces[:-2] if not piece.startswith("\ufffd")), tokens
+        if make is storyteller and cut == 0:
+            assert "".join(pieces) == ours.decode(tokens)
+
+
+def test_the_contracts_patterns_are_known(library: Library) -> None:
+    """Every regular expression that the contract lists."""
+    contract = (ROOT / "runtimes" / "CONTRACT.md").read_text("utf-8")
+    block = contract.split("to the letter:")[1].split("```")[1].strip("\n")
+    for line in block.split("\n"):
+        cut = {"type": "Split", "pattern": {"Regex": line}, "behavior": "Isolated", "invert": False}
+        compare(library, json.dumps(bpe() | {"pre_tokenizer": cut}), 200)
+    assert GPT2 in block

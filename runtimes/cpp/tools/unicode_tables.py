@@ -1,0 +1,78 @@
+"""Write src/unicode_tables.cpp: what tokenizers and graphemes need to know of each character.
+
+    python runtimes/cpp/tools/unicode_tables.py > runtimes/cpp/src/unicode_tables.cpp
+
+What a letter, a number, white space, a word's character and punctuation are, the tokenizers library is asked itself, so
+that both agree whatever versions of Unicode its parts know; where graphemes end is the package regex's knowledge.
+"""
+
+from __future__ import annotations
+
+import regex
+from tokenizers import Regex, pre_tokenizers
+
+CHARACTERS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+TEXT = "".join(CHARACTERS)
+BREAKS = ("CR", "LF", "Control", "Extend", "ZWJ", "Regional_Indicator", "Prepend", "SpacingMark", "L", "V", "T")
+
+
+def removed(cut: pre_tokenizers.PreTokenizer) -> set[str]:
+    """The characters of which `cut` leaves nothing."""
+    return set(TEXT).difference(*(piece for piece, _ in cut.pre_tokenize_str(TEXT)))
+
+
+def digits() -> set[str]:
+    """Runs that are digits and runs that are none alternate, and the first is none."""
+    return set().union(*(piece for piece, _ in pre_tokenizers.Digits().pre_tokenize_str(TEXT)[1::2]))
+
+
+def words() -> set[str]:
+    """The characters that stay with a letter before them."""
+    text = " ".join(f"a{c}" for c in CHARACTERS)
+    return {
+        piece[1]
+        for piece, _ in pre_tokenizers.Whitespace().pre_tokenize_str(text)
+        if len(piece) == 2 and piece[0] == "a"
+    }
+
+
+def matched(pattern: str) -> set[str]:
+    return set(regex.findall(pattern, TEXT))
+
+
+def flags() -> dict[str, int]:
+    """Each character's flags; those of src/unicode.hpp."""
+    sets = [removed(pre_tokenizers.Split(Regex(pattern), "removed")) for pattern in (r"\p{L}", r"\p{N}", r"\s")]
+    sets += [words(), removed(pre_tokenizers.Punctuation("removed")), digits(), matched(r"\p{Extended_Pictographic}")]
+    sets += [matched(rf"\p{{InCB={name}}}") for name in ("Linker", "Consonant", "Extend")]
+    found = dict.fromkeys(CHARACTERS, 0)
+    for bit, members in enumerate(sets):
+        for character in members:
+            found[character] |= 1 << bit
+    for number, name in enumerate(BREAKS, 1):
+        for character in matched(rf"\p{{GCB={name}}}"):
+            found[character] |= number << 12
+    return found
+
+
+def main() -> None:
+    print("// Written by tools/unicode_tables.py; change that.")
+    print(
+        '#include "unicode.hpp"\n\nnamespace t2r {\n\n// clang-format off\nconst CharacterRange character_ranges[] = {'
+    )
+    before, line, count = None, "   ", 0
+    for character, value in flags().items():
+        if value == before:
+            continue
+        entry = f" {{0x{ord(character):X}, 0x{value:X}}},"
+        if len(line + entry) > 120:
+            print(line)
+            line = "   "
+        line, before, count = line + entry, value, count + 1
+    print(
+        f"{line}\n}};\n// clang-format on\n\nconst std::size_t character_range_count = {count};\n\n}}  // namespace t2r"
+    )
+
+
+if __name__ == "__main__":
+    main()
