@@ -36,6 +36,12 @@ def onnxruntime_options() -> list[str]:
     return options
 
 
+def headers() -> list[str]:
+    """The compiler's options for ONNX Runtime's headers, where $T2R_ONNXRUNTIME_ROOT says where they are."""
+    root = os.environ.get("T2R_ONNXRUNTIME_ROOT")
+    return [f"-I{Path(root) / 'include' / part}" for part in ("", "onnxruntime")] if root else []
+
+
 def build(name: str, *options: str, source: Path = HERE) -> Path:
     """The folder of a finished build."""
     folder = BUILDS / name

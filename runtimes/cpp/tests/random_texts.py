@@ -1,4 +1,4 @@
-"""Texts that find differences between tokenizers: all scripts, emoji, controls, runs of blanks, words of a vocabulary."""
+"""Texts that find differences between tokenizers: all scripts, emoji, controls, runs of blanks, known words."""
 
 from __future__ import annotations
 

@@ -2,39 +2,96 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import onnx
-from cpp_build import GOLDEN, Run
+import pytest
+from cpp_build import GOLDEN, HERE, Run, headers
 
 
-def copy(folder: Path) -> Path:
-    return Path(shutil.copytree(GOLDEN, folder / "tiny"))
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN, tmp_path / "tiny"))
+
+
+def failures(run: Run, program: Path, folder: Path) -> set[str]:
+    lines = run(program, folder, status=1).stdout.splitlines()
+    return {line.split()[1].rstrip(":") for line in lines[:-1] if line.startswith("FAILED ")}
 
 
 def test_golden_files(checked: Path, run: Run) -> None:
     lines = run(checked / "t2r_conformance", GOLDEN).stdout.splitlines()
-    assert lines[-1] == f"{len(lines) - 1} passed, 0 failed"
-    assert {line.split()[1].rstrip(":") for line in lines[:-1]} >= {path.stem for path in GOLDEN.glob("*.json")}
+    cases = [case["case"] for case in json.loads((GOLDEN / "index.json").read_text())["cases"]]
+    assert lines == [*(f"ok {case}" for case in cases), f"{len(cases)} passed, 0 failed"]
 
 
-def test_two_states_crossed(checked: Path, run: Run, tmp_path: Path) -> None:
+def test_two_states_crossed(checked: Path, run: Run, copy: Path) -> None:
     """A graph that gives one layer's sums to another."""
-    folder = copy(tmp_path)
-    model = onnx.load(folder / "tiny.onnx")
+    model = onnx.load(copy / "tiny.onnx")
     names = {"present_S.0": "present_S.1", "present_S.1": "present_S.0"}
     for output in model.graph.output:
         output.name = names.get(output.name, output.name)
     for node in model.graph.node:
         node.output[:] = [names.get(name, name) for name in node.output]
         node.input[:] = [names.get(name, name) for name in node.input]
-    onnx.save(model, folder / "tiny.onnx")
-    failures = [
-        line for line in run(checked / "t2r_conformance", folder, status=1).stdout.splitlines() if "FAILED" in line
+    onnx.save(model, copy / "tiny.onnx")
+    assert "tiny" in failures(run, checked / "t2r_conformance", copy)
+
+
+@pytest.mark.parametrize("name", ["bytes", "pieces"])
+def test_two_merges_exchanged(checked: Path, run: Run, copy: Path, name: str) -> None:
+    model = onnx.load(copy / f"{name}.onnx")
+    (entry,) = [entry for entry in model.metadata_props if entry.key == "t2r.tokenizer"]
+    tokenizer = json.loads(json.loads(entry.value))
+    merges = tokenizer["model"]["merges"]
+    merges[0], merges[-1] = merges[-1], merges[0]
+    entry.value = json.dumps(json.dumps(tokenizer))
+    onnx.save(model, copy / f"{name}.onnx")
+    assert f"text-{name}" in failures(run, checked / "t2r_conformance", copy)
+
+
+def test_a_sampler_off_by_one_draw(release: Path, run: Run, tmp_path: Path) -> None:
+    """The program, linked with a sampler of whose noise each draw takes the next but one."""
+    source = (HERE / "src" / "sampler.cpp").read_text()
+    assert source.count("(draws - 1)") == 1
+    (tmp_path / "sampler.cpp").write_text(source.replace("(draws - 1)", "draws"))
+    objects = list((release / "CMakeFiles" / "t2r_conformance.dir").rglob("*.o"))
+    libraries = [str(release / "libt2r.a"), f"-L{release / 'onnxruntime'}", "-lonnxruntime", "-lpthread"]
+    flags = [
+        "-std=c++17",
+        f"-I{HERE / 'src'}",
+        f"-I{HERE / 'include'}",
+        *headers(),
+        f"-Wl,-rpath,{release / 'onnxruntime'}",
     ]
-    assert any("tiny:" in line for line in failures)
+    compiler = os.environ.get("CXX", "c++")
+    command = [
+        compiler,
+        *flags,
+        str(tmp_path / "sampler.cpp"),
+        *map(str, objects),
+        *libraries,
+        "-o",
+        str(tmp_path / "wrong"),
+    ]
+    subprocess.run(command, check=True, timeout=300)
+    assert failures(run, tmp_path / "wrong", GOLDEN) >= {"sampling-tiny", "sampling-top3"}
 
 
-def test_no_folder(checked: Path, run: Run) -> None:
-    assert run(checked / "t2r_conformance", "nowhere", status=2).stderr.startswith("expected a folder of golden files")
+@pytest.mark.parametrize("content", [None, "{", '{"golden": 2, "cases": []}', '{"golden": 1}'])
+def test_no_golden_files(checked: Path, run: Run, tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "index.json").write_text(content)
+    line = run(checked / "t2r_conformance", tmp_path, status=2).stderr
+    assert line.startswith("expected ") and line.count("\n") == 1
+
+
+def test_a_kind_that_is_not_known(checked: Path, run: Run, copy: Path) -> None:
+    index = json.loads((copy / "index.json").read_text())
+    index["cases"].append({"case": "new", "kind": "another", "file": "tiny.json"})
+    (copy / "index.json").write_text(json.dumps(index))
+    assert failures(run, checked / "t2r_conformance", copy) == {"new"}
