@@ -117,7 +117,7 @@ async function snapshot(golden, folder, options) {
     same([await decoder.loadState(bytes)], [golden.token ?? null], "token");
     same([decoder.position], [golden.position], "position");
     const states = await decoder.state();
-    for (const [name, { data }] of Object.entries(golden.states)) same([...numbers(states.get(name))], data, `state ${name}`);
+    for (const [name, { data }] of Object.entries(golden.states)) same([...numbers(states.get(name))], data.map(Math.fround), `state ${name}`);
     same([...(await decoder.saveState(golden.token ?? null))], [...bytes], "saved bytes");
     const [rows, length] = golden.ids.shape, size = golden.logits.shape[2];
     for (let t = 0; t < length; t++) {

@@ -139,7 +139,7 @@ export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES) 
   }
   const one = signature.allStates.reduce((all, state) => all + SIZES[state.dtype] * product(dimensions(state, 1)), 0);
   if (batch * (one + 4 * signature.vocab_size) > BATCH_STATES * maxStateBytes) {
-    throw bad("states of a batch that fit in memory", `a batch of ${batch}`, "choose a smaller one");
+    throw new T2RError("batch", `states of at most ${BATCH_STATES * maxStateBytes} bytes`, `a batch of ${batch}`, "choose a smaller one");
   }
 }
 

@@ -1,6 +1,8 @@
 /** Tokens back to text, by the `decoder` of a tokenizer.json, to the letter as the tokenizers library does it. */
 
-const BYTES = byteLevelBytes();
+import { byteOf } from "./byte_letters.js";
+import { patternOf } from "./text_splitter.js";
+
 const lossy = new TextDecoder("utf-8", { ignoreBOM: true });
 const strict = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
 const utf8 = new TextEncoder();
@@ -15,7 +17,7 @@ const DECODERS = {
     return tokens.map((token, n) => token.replaceAll(replacement, n === 0 && begins ? "" : " "));
   },
   Replace: (tokens, { pattern, content }) => {
-    const wanted = pattern.String ?? new RegExp(pattern.Regex, "gu");
+    const wanted = patternOf(pattern);
     return tokens.map((token) => token.replaceAll(wanted, () => content));
   },
   Strip: (tokens, { content, start = 0, stop = 0 }) => tokens.map((token) => stripped([...token], content, start, stop)),
@@ -32,7 +34,7 @@ function chain(tokens, decoder) {
 
 /** The bytes that a token's letters stand for; of one with a letter that stands for none, its own. */
 function bytesOf(token) {
-  const bytes = Array.from(token, (letter) => BYTES.get(letter));
+  const bytes = Array.from(token, byteOf);
   return bytes.includes(undefined) ? [...utf8.encode(token)] : bytes;
 }
 
@@ -65,13 +67,4 @@ function stripped(letters, content, start, stop) {
   while (from < start && letters[from] === content) from++;
   while (letters.length - to < stop && letters[to - 1] === content) to--;
   return letters.slice(from, Math.max(from, to)).join("");
-}
-
-/** The letter of GPT-2's byte-level alphabet for each byte, inverted. */
-function byteLevelBytes() {
-  const shown = (byte) => (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-  const letters = new Map();
-  let next = 256;
-  for (let byte = 0; byte < 256; byte++) letters.set(String.fromCharCode(shown(byte) ? byte : next++), byte);
-  return letters;
 }

@@ -4,7 +4,10 @@ import { Tokenizer as Library } from "@huggingface/tokenizers";
 
 import { T2RError, isWhole, printable } from "./errors.js";
 import { decodeTokens } from "./text_decoder.js";
+import { normalizerOf } from "./text_normalizer.js";
+import { splitterOf } from "./text_splitter.js";
 import { readParts } from "./tokenizer_parts.js";
+import { Unigram } from "./unigram.js";
 
 const UNFINISHED = /\ufffd+$/; // what a decoder writes for bytes that are no character, or not yet one
 const MAX_UNFINISHED = 16; // characters: a longer row of these will never be any
@@ -33,11 +36,16 @@ export class Tokenizer {
       this.#tokens[id] = content;
       if (special) this.#special.add(id);
     }
-    if (parts.model.type === "Unigram" && parts.model.byte_fallback) {
-      throw refused("a Unigram without byte_fallback, in JavaScript", "one with it");
-    }
     try {
       this.#library = new Library(parts, {});
+      // what the library only approximates
+      this.#library.normalizer = normalizerOf(parts.normalizer);
+      const split = splitterOf(parts.pre_tokenizer);
+      this.#library.pre_tokenizer = (text, { section_index: section }) => split([text], section === 0);
+      if (parts.model.type === "Unigram") {
+        const unigram = new Unigram(parts.model);
+        this.#library.model.encode = (pieces) => pieces.flatMap((piece) => unigram.encode(piece));
+      }
     } catch (error) {
       throw refused("the text of a tokenizer.json", error);
     }

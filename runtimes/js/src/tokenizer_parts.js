@@ -1,6 +1,7 @@
 /** The parts of a tokenizer.json that this runtime takes: CONTRACT.md, "Text". What else there is, is refused by name. */
 
 import { T2RError, printable } from "./errors.js";
+import { BEHAVIORS, REGEXES } from "./text_splitter.js";
 
 const MAX_DEPTH = 16;
 const MAX_PARTS = 256;
@@ -14,13 +15,6 @@ const TYPES = {
   post_processor: ["Sequence", "TemplateProcessing", "RobertaProcessing", "ByteLevel"],
 };
 const LISTS = { normalizer: "normalizers", pre_tokenizer: "pretokenizers", decoder: "decoders", post_processor: "processors" };
-const REGEXES = [
-  String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
-  String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
-  String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
-  "^ +| +$",
-  " {2,}",
-];
 
 /**
  * @param {string} text a tokenizer.json
@@ -97,15 +91,11 @@ function checkPart(place, part) {
       throw refused(`at most ${MAX_INSERTED} characters in one place from a ${place}`, `${part.type} with others`);
     }
   }
-  if (part.type === "Split" && !["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"].includes(part.behavior)) {
-    throw refused("a known behavior of Split", printable(part.behavior, 40));
-  }
-  if (part.type === "Split" && (part.invert || !["Removed", "Isolated"].includes(part.behavior))) {
-    throw refused("a Split with the behavior Removed or Isolated, and not inverted", printable(part.behavior, 40));
-  }
+  const { behavior = "Isolated" } = part;
+  if (!Object.hasOwn(BEHAVIORS, behavior)) throw refused(`a behavior of ${Object.keys(BEHAVIORS).join(", ")}`, printable(behavior, 40));
   if (part.type !== "Split" && part.type !== "Replace") return 1;
   const { String: literal, Regex: regex } = isObject(part.pattern) ? part.pattern : {};
-  if (regex !== undefined && !REGEXES.includes(regex)) throw refused(`a known regular expression in ${part.type}`, printable(regex, 60));
+  if (regex !== undefined && !REGEXES.has(regex)) throw refused(`a known regular expression in ${part.type}`, printable(regex, 60));
   if (regex === undefined && typeof literal !== "string") throw refused(`a pattern in ${part.type}`, "none");
   const content = part.type === "Replace" ? part.content?.length ?? 0 : 0;
   return Math.max(1, literal ? content / literal.length : 1 + content);

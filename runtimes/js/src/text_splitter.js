@@ -1,0 +1,108 @@
+/** A text cut before its pieces are looked up, by the `pre_tokenizer` of a tokenizer.json, as the tokenizers library does it. */
+
+import { letterOf } from "./byte_letters.js";
+
+const SPACE = String.raw`\p{White_Space}`, NO_SPACE = String.raw`\P{White_Space}`; // JavaScript's \s knows one more
+const ENDINGS = String.raw`'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])`;
+const rest = (digits) =>
+  String.raw`${ENDINGS}|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}| ?[^${SPACE}\p{L}\p{N}]+[\r\n]*|${SPACE}*[\r\n]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
+const WORDS = String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^${SPACE}\p{L}\p{N}]+|${SPACE}+(?!${NO_SPACE})|${SPACE}+`;
+
+/** The regular expressions that a graph may carry, to the letter, and as JavaScript has them. */
+export const REGEXES = new Map([
+  [String.raw`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, WORDS],
+  [
+    String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+    rest(String.raw`\p{N}{1,3}`),
+  ],
+  [
+    String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+    rest(String.raw`\p{N}`),
+  ],
+  ["^ +| +$", String.raw`(?<![^\n]) +| +(?![^\n])`],
+  [" {2,}", " {2,}"],
+]);
+
+/** The pattern of a part of a tokenizer.json, to be looked for everywhere. */
+export function patternOf({ String: text, Regex: regex }) {
+  return new RegExp(regex === undefined ? text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : REGEXES.get(regex), "gu");
+}
+
+const SPLITTERS = {
+  Sequence: ({ pretokenizers }) => {
+    const all = pretokenizers.map(splitterOf);
+    return (parts, first) => all.reduce((found, one) => one(found, first), parts);
+  },
+  ByteLevel: ({ add_prefix_space: prefix = true, use_regex: cut = true }) => {
+    const utf8 = new TextEncoder(), words = new RegExp(WORDS, "gu");
+    return each((text) => {
+      const whole = prefix && !text.startsWith(" ") ? ` ${text}` : text;
+      const found = cut ? split(whole, words, "Isolated") : [whole];
+      return found.map((word) => Array.from(utf8.encode(word), letterOf).join(""));
+    });
+  },
+  Metaspace: ({ replacement = "▁", prepend_scheme: scheme, add_prefix_space: prefix, split: cut = true }) => {
+    const mark = patternOf({ String: replacement }), prepend = scheme ?? (prefix === false ? "never" : "always");
+    return (parts, first) =>
+      parts.flatMap((text, n) => {
+        const spaced = text.replaceAll(" ", replacement);
+        const begins = prepend === "always" || (prepend === "first" && first && n === 0);
+        const whole = begins && !spaced.startsWith(replacement) ? replacement + spaced : spaced;
+        return cut ? split(whole, mark, "MergedWithNext") : [whole];
+      });
+  },
+  Split: ({ pattern, behavior, invert }) => {
+    const wanted = patternOf(pattern);
+    return each((text) => split(text, wanted, behavior, invert));
+  },
+  Digits: ({ individual_digits: single }) => each((text) => split(text, /\p{N}/gu, single ? "Isolated" : "Contiguous")),
+  Punctuation: ({ behavior = "Isolated" }) => each((text) => split(text, /[\p{P}!-/:-@[-`{-~]/gu, behavior)),
+  Whitespace: () => each((text) => text.match(WORD) ?? []),
+  WhitespaceSplit: () => each((text) => split(text, /\p{White_Space}/gu, "Removed")),
+};
+const LETTER = String.raw`\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}`;
+const WORD = new RegExp(`[${LETTER}]+|[^${LETTER}${SPACE}]+`, "gu");
+
+/**
+ * @param {object | null} part of a tokenizer.json
+ * @returns {(parts: string[], first: boolean) => string[]} `first`: whether they are the beginning of a text
+ */
+export function splitterOf(part) {
+  return part === null ? (parts) => parts : SPLITTERS[part.type](part);
+}
+
+function each(cut) {
+  return (parts) => parts.flatMap(cut);
+}
+
+/** The text cut where the pattern is, and what becomes of what it found: `behavior` as the library calls it. */
+function split(text, pattern, behavior, invert = false) {
+  const found = []; // [text, whether the pattern found it]
+  let end = 0;
+  for (const match of text.matchAll(pattern)) {
+    if (match.index > end) found.push([text.slice(end, match.index), invert]);
+    if (match[0]) found.push([match[0], !invert]);
+    end = match.index + match[0].length;
+  }
+  if (end < text.length) found.push([text.slice(end), invert]);
+  return BEHAVIORS[behavior](found);
+}
+
+export const BEHAVIORS = {
+  Removed: (found) => found.filter(([, match]) => !match).map(([text]) => text),
+  Isolated: (found) => found.map(([text]) => text),
+  Contiguous: (found) => joined(found, (match, before) => match === before),
+  MergedWithPrevious: (found) => joined(found, (match, before) => match && !before),
+  MergedWithNext: (found) => joined([...found].reverse(), (match, before) => match && !before, true).reverse(),
+};
+
+function joined(found, goesOn, reversed = false) {
+  const out = [];
+  let before = false;
+  for (const [text, match] of found) {
+    if (out.length && goesOn(match, before)) out.push(reversed ? text + out.pop() : out.pop() + text);
+    else out.push(text);
+    before = match;
+  }
+  return out;
+}
