@@ -60,7 +60,8 @@ const SPLITTERS = {
   Whitespace: () => each((text) => text.match(WORD) ?? []),
   WhitespaceSplit: () => each((text) => split(text, /\p{White_Space}/gu, "Removed")),
 };
-const LETTER = String.raw`\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}`;
+/** Letters of a word, inside of [] of a regular expression. */
+export const LETTER = String.raw`\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}`;
 const WORD = new RegExp(`[${LETTER}]+|[^${LETTER}${SPACE}]+`, "gu");
 
 /**

@@ -1,8 +1,10 @@
 /** Text to tokens and back, with the tokenizer that travels inside the graph: CONTRACT.md, "Text". */
 
-import { Tokenizer as Library } from "@huggingface/tokenizers";
+import { BPE } from "@huggingface/tokenizers";
 
+import { AddedTokens } from "./added_tokens.js";
 import { T2RError, isWhole, printable } from "./errors.js";
+import { processorOf } from "./post_processor.js";
 import { decodeTokens } from "./text_decoder.js";
 import { normalizerOf } from "./text_normalizer.js";
 import { splitterOf } from "./text_splitter.js";
@@ -14,10 +16,15 @@ const MAX_UNFINISHED = 16; // characters: a longer row of these will never be an
 const CONTEXT = 32; // tokens of a prompt that may matter for the text of the next one
 
 export class Tokenizer {
-  #library;
+  #added;
+  #split;
+  #pieces;
+  #process;
   #decoder;
   #bos;
   #tokens = [];
+  #ids = new Map();
+  #unknown;
   #special = new Set();
 
   /**
@@ -37,18 +44,17 @@ export class Tokenizer {
       if (special) this.#special.add(id);
     }
     try {
-      this.#library = new Library(parts, {});
-      // what the library only approximates
-      this.#library.normalizer = normalizerOf(parts.normalizer);
-      const split = splitterOf(parts.pre_tokenizer);
-      this.#library.pre_tokenizer = (text, { section_index: section }) => split([text], section === 0);
-      if (parts.model.type === "Unigram") {
-        const unigram = new Unigram(parts.model);
-        this.#library.model.encode = (pieces) => pieces.flatMap((piece) => unigram.encode(piece));
-      }
+      const normalize = normalizerOf(parts.normalizer);
+      this.#added = new AddedTokens(parts.added_tokens, normalize);
+      this.#split = splitterOf(parts.pre_tokenizer);
+      this.#process = processorOf(parts.post_processor);
+      this.#pieces = piecesOf(parts.model);
     } catch (error) {
       throw refused("the text of a tokenizer.json", error);
     }
+    this.#tokens.forEach((token, id) => this.#ids.set(token, id));
+    const { type, unk_id: id, unk_token: token } = parts.model;
+    this.#unknown = type === "Unigram" ? id : this.#ids.get(token);
   }
 
   /** The tokenizer of a graph's metadata. @throws {T2RError} tokenizer: there is none, or one with an unknown part */
@@ -62,14 +68,15 @@ export class Tokenizer {
     if (typeof text !== "string" || /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
       throw refused("text in UTF-8", typeof text === "string" ? "half a character" : typeof text);
     }
-    let ids;
-    try {
-      ({ ids } = this.#library.encode(text, { add_special_tokens: specialTokens }));
-    } catch (error) {
-      throw refused("a text that this tokenizer takes", error);
-    }
+    const own = this.#added.split(text).flatMap((part) => (typeof part === "number" ? part : this.#idsOf(part)));
+    const ids = specialTokens ? this.#process(own) : own;
     if (!ids.length && this.#bos === null) throw refused("a text", "an empty one, of a model without a BOS token");
-    return ids.length ? ids.filter((id) => id !== undefined) : [this.#bos];
+    return ids.length ? ids : [this.#bos];
+  }
+
+  #idsOf({ text, first }) {
+    const pieces = this.#pieces(this.#split([text], first).filter(Boolean));
+    return pieces.map((piece) => this.#ids.get(piece) ?? this.#unknown).filter((id) => id !== undefined);
   }
 
   /** The text of tokens, without special ones. */
@@ -137,6 +144,16 @@ class TextStream {
     if (both.startsWith(this.#before)) return both.slice(this.#before.length);
     return this.#tokenizer.decode(this.#pending); // bytes that spoil the context's last ones: alone they read right
   }
+}
+
+/** Cut texts to the tokens of the vocabulary. */
+function piecesOf(model) {
+  if (model.type === "Unigram") {
+    const unigram = new Unigram(model);
+    return (texts) => texts.flatMap((text) => unigram.encode(text));
+  }
+  const bpe = new BPE(model);
+  return (texts) => bpe(texts);
 }
 
 function refused(expected, received) {

@@ -6,6 +6,7 @@ import { BEHAVIORS, REGEXES } from "./text_splitter.js";
 const MAX_DEPTH = 16;
 const MAX_PARTS = 256;
 const MAX_ADDED = 1 << 16;
+const MAX_SPECIAL = 64; // special tokens around a text
 const MAX_INSERTED = 100; // characters that one part puts in a place
 const MAX_GROWTH = 1 << 16; // of all of them together
 const TYPES = {
@@ -93,12 +94,24 @@ function checkPart(place, part) {
   }
   const { behavior = "Isolated" } = part;
   if (!Object.hasOwn(BEHAVIORS, behavior)) throw refused(`a behavior of ${Object.keys(BEHAVIORS).join(", ")}`, printable(behavior, 40));
+  if (part.type === "TemplateProcessing" || part.type === "RobertaProcessing") checkProcessor(part);
   if (part.type !== "Split" && part.type !== "Replace") return 1;
   const { String: literal, Regex: regex } = isObject(part.pattern) ? part.pattern : {};
   if (regex !== undefined && !REGEXES.has(regex)) throw refused(`a known regular expression in ${part.type}`, printable(regex, 60));
   if (regex === undefined && typeof literal !== "string") throw refused(`a pattern in ${part.type}`, "none");
   const content = part.type === "Replace" ? part.content?.length ?? 0 : 0;
   return Math.max(1, literal ? content / literal.length : 1 + content);
+}
+
+/** Special tokens around a text: known ones, and few. */
+function checkProcessor({ type, single, special_tokens: special, cls, sep }) {
+  const isPair = (pair) => Array.isArray(pair) && isId(pair[1]);
+  const isIds = (entry) => isObject(entry) && Array.isArray(entry.ids) && entry.ids.length <= MAX_SPECIAL && entry.ids.every(isId);
+  const isPiece = (piece) => isObject(piece) && (isObject(piece.Sequence) ||
+    (isObject(piece.SpecialToken) && isObject(special) && Object.hasOwn(special, piece.SpecialToken.id) && isIds(special[piece.SpecialToken.id])));
+  const good = type === "RobertaProcessing" ? isPair(cls) && isPair(sep)
+    : Array.isArray(single) && single.length <= MAX_SPECIAL && single.every(isPiece) && single.filter((piece) => piece.Sequence).length <= 1;
+  if (!good) throw refused(`a ${type} of known special tokens, and one text`, "another");
 }
 
 function isObject(value) {

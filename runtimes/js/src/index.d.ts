@@ -1,0 +1,155 @@
+/** Runs the recurrent decoders of t2r-export: the contract is runtimes/CONTRACT.md. */
+
+export type Kind =
+  | "file" | "graph" | "version" | "metadata" | "interface" | "weights" | "tokenizer" | "token" | "position" | "batch"
+  | "snapshot" | "sampling" | "provider";
+
+export const KINDS: readonly Kind[];
+
+/** What a user can put right: a kind, and one line of what was expected, what was received and what to do. */
+export class T2RError extends Error {
+  constructor(kind: Kind, expected: string, received: string, what: string);
+  readonly kind: Kind;
+}
+
+export type Dtype = "float32" | "float16" | "int32" | "int64";
+
+/** A state as the metadata lists it: "B" is the batch, "T" a length that grows, "M" that of the longest source. */
+export interface StateSpec {
+  readonly name: string;
+  readonly dtype: Dtype;
+  readonly shape: readonly (number | "B" | "T" | "M")[];
+  readonly initial: number;
+  readonly constant: boolean;
+}
+
+/** A graph's metadata: the keys of CONTRACT.md without their `t2r.`. */
+export interface Signature {
+  readonly states: readonly StateSpec[];
+  readonly vocab_size: number;
+  readonly bos_token: number | null;
+  readonly eos_tokens: readonly number[];
+  readonly batch: number | null;
+  readonly max_positions: number | null;
+  readonly past_end: string;
+  readonly state_layout: string;
+  readonly layers: readonly object[];
+  readonly target: string;
+  readonly quantization: string;
+  readonly checkpoint_sha256: string;
+  readonly producer: string;
+  readonly tokenizer: string | null;
+  readonly top_k: number | null;
+  readonly role: "step" | "prefill" | "generate" | "encoder" | "beam";
+  readonly graphs: Readonly<Record<string, string>>;
+  readonly source_states: readonly StateSpec[] | null;
+  readonly allStates: readonly StateSpec[];
+}
+
+/** A path (Node), an address, or files in memory by their names. */
+export type Source = string | URL | { graph: string; files: Record<string, Uint8Array> };
+
+export interface OpenOptions {
+  /** cpu (the default) or webgpu in Node; wasm (the default) or webgpu in a browser */
+  provider?: "cpu" | "wasm" | "webgpu";
+  /** threads inside an operator, in Node; in a browser set `ort.env.wasm.numThreads` */
+  threads?: number;
+  /** whether the prefill graph is opened where there is one; true unless told otherwise */
+  prefill?: boolean;
+  /** the most that the states of one sequence may take; 2 GiB unless told otherwise */
+  maxStateBytes?: number;
+  /** the module of ONNX Runtime, where it is not onnxruntime-node or onnxruntime-web/webgpu */
+  ort?: object;
+}
+
+/** CONTRACT.md, "Generate". */
+export interface SamplingOptions {
+  temperature?: number;
+  top_k?: number;
+  top_p?: number;
+  min_p?: number;
+  repetition_penalty?: number;
+  no_repeat_ngram?: number;
+  seed?: number | bigint | null;
+  stop_tokens?: ArrayLike<number> | null;
+}
+
+/** Numbers of a state: little-endian, row after row. */
+export interface State {
+  dtype: Dtype;
+  dims: number[];
+  bytes: Uint8Array;
+}
+
+export type Tokens = ArrayLike<number>;
+
+/** A step graph, opened, with the states of a text. One call at a time: a second one meanwhile is an error. */
+export class Decoder {
+  /** @throws {T2RError} file, graph, version, weights, metadata, interface, provider */
+  static open(source: Source, options?: OpenOptions): Promise<Decoder>;
+  readonly signature: Signature;
+  readonly provider: string;
+  /** sequences decoded side by side */
+  readonly batch: number;
+  /** tokens read since the start, by the furthest sequence */
+  readonly position: number;
+  /** bytes of all states now */
+  readonly stateBytes: number;
+  tokenizer(): Tokenizer;
+  reset(batch?: number): Promise<void>;
+  /** Read one token of each sequence: logits of what comes next, (B · vocabulary). @throws {T2RError} token, batch, position */
+  step(ids: number | Tokens): Promise<Float32Array>;
+  /** Read a prompt (T,), or (B, T): the logits after its last token. */
+  prefill(ids: Tokens | readonly Tokens[]): Promise<Float32Array>;
+  /** As `prefill`: the largest logits, and their tokens, (B · top_k) each, that the graph itself chose. */
+  topK(ids: Tokens | readonly Tokens[]): Promise<{ logits: Float32Array; tokens: Int32Array }>;
+  state(): Promise<Map<string, State>>;
+  setState(states: Map<string, State> | Record<string, State>, position?: number): Promise<void>;
+  /** Drop, repeat or move sequences. */
+  reorder(rows: Tokens): Promise<void>;
+  /** The states as a snapshot that every runtime reads; `token` is one that was chosen and not read. */
+  saveState(token?: number | null): Promise<Uint8Array>;
+  /** Go on from a snapshot; gives its token. */
+  loadState(bytes: Uint8Array): Promise<number | null>;
+  /** The tokens that follow a prompt, as they come; the last has been chosen and not read. */
+  stream(prompt: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
+  generate(
+    prompt: Tokens,
+    maxTokens: number,
+    options?: SamplingOptions,
+    callback?: ((token: number) => unknown) | null,
+    signal?: AbortSignal | null,
+  ): Promise<number[]>;
+  close(): Promise<void>;
+}
+
+export interface TextStream {
+  /** The text that a token completes; "" if it completes none. */
+  feed(token: number): string;
+  /** What was still waiting for the rest of a character. */
+  end(): string;
+}
+
+export class Tokenizer {
+  /** @param text a tokenizer.json @param bos stands in for an empty text @throws {T2RError} tokenizer */
+  constructor(text: string, bos?: number | null);
+  static of(signature: Pick<Signature, "tokenizer" | "bos_token">): Tokenizer;
+  encode(text: string, options?: { specialTokens?: boolean }): number[];
+  decode(ids: Iterable<number>): string;
+  stream(prompt?: Iterable<number>): TextStream;
+}
+
+/** Chooses the tokens of one text: the rules, and the noise of one seed. */
+export class Sampler {
+  constructor(options?: SamplingOptions);
+  draws: number;
+  readonly seed: number;
+  readonly looksBack: boolean;
+  pick(logits: Float32Array, text?: Tokens): number;
+}
+
+/** The metadata of an .onnx file and the names of its files of weights, from its bytes. */
+export function readModelFile(bytes: Uint8Array): { metadata: Map<string, string>; weights: string[] };
+
+/** A graph's metadata, checked. */
+export function readSignature(metadata: Map<string, string>, maxStateBytes?: number): Signature;

@@ -1,0 +1,152 @@
+/** What a user or a stranger's file can do wrong: one line, its kind, and the decoder as it was. */
+
+import assert from "node:assert/strict";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { Decoder } from "../src/index.js";
+import { bytesOf, exchanged, golden, inCopy, refused } from "./files.js";
+
+let decoder;
+before(async () => (decoder = await Decoder.open(golden("tiny.onnx"))));
+after(() => decoder.close());
+
+const inMemory = (graph) => Decoder.open({ graph: "g.onnx", files: { "g.onnx": graph } });
+
+test("no file, a folder, and no path at all", async () => {
+  await refused(() => Decoder.open(golden("none.onnx")), "file", /received nothing; check the path/);
+  await refused(() => Decoder.open(golden(".")), "file");
+  await refused(() => Decoder.open(7), "file");
+  await refused(() => Decoder.open({ graph: "a", files: {} }), "file");
+});
+
+test("files that are no graph, or cut off at 50 places", async () => {
+  const bytes = await bytesOf("tiny.onnx");
+  await refused(() => inMemory(new Uint8Array()), "graph", /a file without a graph in it/);
+  await refused(() => inMemory(new TextEncoder().encode("<html>not here</html>")), "graph");
+  for (let n = 0; n < 50; n++) await refused(() => inMemory(bytes.subarray(0, Math.floor((n * bytes.length) / 50))), "graph");
+});
+
+test("damaged bytes are refused, or a graph all the same", async () => {
+  const bytes = await bytesOf("tiny.onnx");
+  for (let n = 0; n < 60; n++) {
+    const damaged = bytes.slice(), at = Math.floor(((n * 7919) % 997) / 997 * 6000);
+    damaged[at] ^= 1 << n % 8;
+    try {
+      await (await inMemory(damaged)).close();
+    } catch (error) {
+      assert.ok(error.kind, `${at}: ${error.stack}`);
+    }
+  }
+});
+
+test("metadata that lies", async () => {
+  const bytes = await bytesOf("tiny.onnx");
+  await refused(() => inMemory(exchanged(bytes, "t2r.contract", "t2r.kontract")), "metadata", /without the key t2r\.contract/);
+  await refused(() => inMemory(exchanged(bytes, "t2r.eos_tokens", "t2r.eos_token5")), "metadata", /the metadata key t2r\.eos_tokens/);
+  await refused(() => inMemory(exchanged(bytes, "\"float32\"", "\"float99\"")), "metadata", /a bad value of states/);
+  await refused(() => inMemory(exchanged(bytes, "past_S.0", "past_S.9")), "interface", /missing input past_S\.0; unexpected input past_S\.9/);
+  await refused(() => Decoder.open(golden("tiny.onnx"), { maxStateBytes: 100 }), "metadata", /states of at most 100 bytes/);
+});
+
+test("companions and weights", () => inCopy(async (folder) => {
+  const [companion] = Object.values((await Decoder.open(join(folder, "prefill.onnx"))).signature.graphs);
+  await refused(() => Decoder.open(join(folder, companion)), "graph", /of the role step; received one of the role prefill/);
+  await writeFile(join(folder, companion), await bytesOf("tiny.onnx"));
+  await refused(() => Decoder.open(join(folder, "prefill.onnx")), "graph", /received one of the role step/);
+  const bytes = await bytesOf("prefill.onnx");
+  await refused(() => inMemory(bytes), "weights", /beside the graph/);
+  const weights = /prefill\.onnx\.[0-9a-f]{12}\.data/.exec(Buffer.from(bytes).toString("latin1"))[0];
+  const outside = `../${weights.slice(3)}`;
+  await refused(() => inMemory(exchanged(bytes, weights, outside)), "weights", /by its name; received \.\.\//);
+  await refused(() => inMemory(exchanged(bytes, companion, `/${companion.slice(1)}`)), "metadata", /a bad value of graphs/);
+}));
+
+test("providers and threads", async () => {
+  await refused(() => Decoder.open(golden("tiny.onnx"), { provider: "tpu" }), "provider", /cpu, webgpu; received tpu/);
+  await refused(() => Decoder.open(golden("tiny.onnx"), { threads: 0 }), "provider");
+});
+
+test("tokens, batches, positions", async () => {
+  await decoder.reset(1);
+  for (const wrong of [17, -1, 1.5, "1", NaN]) await refused(() => decoder.step([wrong]), "token", /0 … 16/);
+  await refused(() => decoder.prefill([]), "token", /received none/);
+  await refused(() => decoder.step([1, 2]), "batch");
+  await refused(() => decoder.reset(0), "batch");
+  await refused(() => decoder.reset(2 ** 40), "batch");
+  await refused(() => decoder.reorder([1]), "batch");
+  await refused(() => decoder.topK([1]), "interface");
+  assert.equal(decoder.position, 0);
+  const ends = await Decoder.open(golden("ends.onnx")), most = ends.signature.max_positions;
+  const ids = new Array(ends.batch).fill(1);
+  for (let read = 0; read < most; read++) await ends.step(ids);
+  await refused(() => ends.step(ids), "position", new RegExp(`at most ${most} tokens`));
+  assert.equal(ends.position, most);
+  await refused(() => ends.reset(ends.batch + 1), "batch", /for which the graph was exported/);
+  await ends.close();
+});
+
+test("generate checks in the contract's order", async () => {
+  await decoder.reset(2);
+  const options = { temperature: -1 };
+  await refused(() => decoder.generate([], 0, options), "sampling", /a temperature of 0 or more/);
+  await refused(() => decoder.generate([], 0), "sampling", /a number of tokens of at least 1/);
+  await refused(() => decoder.generate([], 1), "batch");
+  await decoder.reset(1);
+  await refused(() => decoder.generate([], 1), "token", /received none/);
+  await refused(() => decoder.generate([99], 1, { stop_tokens: [99] }), "token", /prompt/);
+  await refused(() => decoder.generate([1], 1, { stop_tokens: [99] }), "token", /stop tokens/);
+  for (const [name, value] of Object.entries({ top_k: -1, top_p: 0, min_p: 2, repetition_penalty: 0, no_repeat_ngram: 65, seed: -1, heat: 1 })) {
+    await refused(() => decoder.generate([1], 1, { [name]: value }), "sampling", new RegExp(name));
+  }
+  assert.equal(decoder.position, 0);
+});
+
+test("use by two at once, and after close", async () => {
+  const other = await Decoder.open(golden("tiny.onnx"));
+  const first = other.step(1);
+  await refused(() => other.step(2), "graph", /received one in use/);
+  await first;
+  const stream = other.stream([1], 5);
+  await stream.next();
+  await refused(() => other.reset(), "graph", /in use/);
+  await stream.return();
+  await other.reset();
+  await other.close();
+  await other.close();
+  await refused(() => other.step(1), "graph", /received one that is closed/);
+  await refused(() => other.generate([1], 1), "graph");
+});
+
+test("a callback, a signal and a broken loop end a text within a token, and the next begins with it", async () => {
+  const rules = { temperature: 0, stop_tokens: [] };
+  await decoder.reset(1);
+  const whole = await decoder.generate([1, 3], 12, rules);
+  assert.equal(decoder.position, 13);
+  const ways = {
+    callback: async (got) => decoder.generate([1, 3], 12, rules, (token) => got.push(token) < 5),
+    signal: async (got) => {
+      const stop = new AbortController();
+      await decoder.generate([1, 3], 12, rules, (token) => void (got.push(token) === 5 && stop.abort()), stop.signal);
+    },
+    loop: async (got) => {
+      for await (const token of decoder.stream([1, 3], 12, rules)) if (got.push(token) === 5) break;
+    },
+  };
+  for (const [name, way] of Object.entries(ways)) {
+    await decoder.reset();
+    const got = [];
+    await way(got);
+    assert.deepEqual(got, whole.slice(0, 5), name);
+    assert.equal(decoder.position, 6, name);
+    got.push(...(await decoder.generate([got.at(-1)], 7, rules)));
+    assert.deepEqual(got, whole, name);
+  }
+});
+
+test("what a callback throws is thrown, and the decoder goes on", async () => {
+  await decoder.reset(1);
+  await assert.rejects(decoder.generate([1], 3, {}, () => { throw new RangeError("mine"); }), RangeError);
+  await decoder.step(1);
+});

@@ -1,0 +1,99 @@
+/** The golden cases; and faults that the conformance program must see. */
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+import { conform } from "../conformance/cases.js";
+import { Sampler, Tokenizer, readModelFile } from "../src/index.js";
+import { TINY, exchanged, inCopy } from "./files.js";
+
+const PROGRAM = fileURLToPath(new URL("../conformance/node.js", import.meta.url));
+
+async function ran(folder, chosen) {
+  const files = {
+    json: async (name) => JSON.parse(await readFile(join(folder, name), "utf8")),
+    bytes: async (name) => new Uint8Array(await readFile(join(folder, name))),
+    source: (name) => join(folder, name),
+  };
+  const lines = [];
+  await conform(files, {}, (line) => lines.push(line), chosen);
+  return lines;
+}
+
+async function program(...given) {
+  try {
+    const { stdout } = await promisify(execFile)(process.execPath, [PROGRAM, ...given]);
+    return { code: 0, stdout, stderr: "" };
+  } catch (error) {
+    return error;
+  }
+}
+
+test("every golden case passes", async () => {
+  const { code, stdout } = await program(TINY);
+  const lines = stdout.trim().split("\n");
+  assert.match(lines.at(-1), /^[1-9]\d* passed, 0 failed$/, stdout);
+  assert.equal(code, 0);
+  assert.ok(lines.slice(0, -1).every((line) => line.startsWith("ok ")));
+});
+
+test("a folder that is none is one line, and exit 2", async () => {
+  const { code, stderr } = await program("/nowhere");
+  assert.equal(code, 2);
+  assert.match(stderr, /^t2r-conformance: [^\n]*\n$/);
+});
+
+test("two states crossed are seen, and exit 1 says so", () => inCopy(async (folder) => {
+  const file = join(folder, "tiny.onnx");
+  await writeFile(file, exchanged(await readFile(file), "present_S.0", "present_S.2"));
+  const { code, stdout } = await program(folder);
+  assert.equal(code, 1);
+  assert.match(stdout, /^FAILED tiny: /m);
+  assert.match(stdout, /^ok tiny-hybrid$/m);
+}));
+
+/** The metadata's text, JSON in JSON, with two merges exchanged that change one of these texts. */
+function withMergesExchanged(written, texts) {
+  const start = written.indexOf("merges");
+  const pairs = [...written.slice(start).matchAll(/\[\\"[^\]]+?\\", ?\\"[^\]]+?\\"\]/g)].map((found) => [start + found.index, found[0]]);
+  for (let distance = 1; distance < pairs.length; distance++) {
+    for (let n = 0; n + distance < pairs.length; n++) {
+      const [[at, first], [behind, second]] = [pairs[n], pairs[n + distance]];
+      const other = written.slice(0, at) + second + written.slice(at + first.length, behind) + first + written.slice(behind + second.length);
+      const tokenizer = new Tokenizer(JSON.parse(other), 0);
+      if (texts.some(([text, tokens]) => text && String(tokenizer.encode(text)) !== String(tokens))) return other;
+    }
+  }
+  throw new Error("no two merges whose order matters");
+}
+
+test("two merges exchanged are seen", () => inCopy(async (folder) => {
+  for (const [graph, name] of [["bytes.onnx", "text-bytes"], ["pieces.onnx", "text-pieces"]]) {
+    const file = join(folder, graph), bytes = await readFile(file);
+    const { texts } = JSON.parse(await readFile(join(folder, `${name}.json`), "utf8"));
+    const written = readModelFile(bytes).metadata.get("t2r.tokenizer"), other = withMergesExchanged(written, texts);
+    assert.equal(Buffer.byteLength(other), Buffer.byteLength(written));
+    bytes.write(other, bytes.indexOf(written));
+    await writeFile(file, bytes);
+    assert.match((await ran(folder, (each) => each === name))[0], new RegExp(`^FAILED ${name}: tokens of text `));
+  }
+}));
+
+test("a sampler that is off by one draw is seen", async () => {
+  const { pick } = Sampler.prototype;
+  Sampler.prototype.pick = function late(...given) {
+    if (this.draws === 0) this.draws = 1;
+    return pick.apply(this, given);
+  };
+  try {
+    const lines = await ran(TINY, (name) => name === "sampling-tiny");
+    assert.match(lines[0], /^FAILED sampling-tiny: text \d+: /);
+  } finally {
+    Sampler.prototype.pick = pick;
+  }
+});

@@ -1,0 +1,92 @@
+/** Tokenizers from strangers: what is not known is refused by name, and nothing grows without bound. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Decoder, Tokenizer } from "../src/index.js";
+import { golden, refused } from "./files.js";
+
+const letters = "abcdefghij ".split("");
+const plain = {
+  added_tokens: [{ id: 11, content: "<end>", special: true }],
+  normalizer: null, pre_tokenizer: null, decoder: { type: "Fuse" }, post_processor: null,
+  model: { type: "BPE", vocab: Object.fromEntries(letters.map((letter, id) => [letter, id])), merges: [] },
+};
+const made = (change, bos = null) => new Tokenizer(JSON.stringify({ ...plain, ...change }), bos);
+
+test("text and tokens", () => {
+  const tokenizer = made({});
+  assert.deepEqual(tokenizer.encode("bad<end> cab"), [1, 0, 3, 11, 10, 2, 0, 1]);
+  assert.equal(tokenizer.decode([1, 0, 3, 11, 10, 2]), "bad c");
+  assert.equal(tokenizer.decode([]), "");
+});
+
+test("an empty text is the BOS token, or refused", async () => {
+  assert.deepEqual(made({}, 11).encode(""), [11]);
+  await refused(() => made({}).encode(""), "tokenizer", /without a BOS token/);
+});
+
+test("texts that are no UTF-8, and no texts", async () => {
+  for (const text of ["\ud800", "a\udc00b", 7, null]) await refused(() => made({}).encode(text), "tokenizer", /expected text in UTF-8/);
+});
+
+const unknown = {
+  "WordPiece": { model: { type: "WordPiece", vocab: {} } },
+  "dropout 0.1": { model: { ...plain.model, dropout: 0.1 } },
+  "BertNormalizer": { normalizer: { type: "BertNormalizer" } },
+  "FixedLength": { pre_tokenizer: { type: "Sequence", pretokenizers: [{ type: "FixedLength", length: 2 }] } },
+  "CTC": { decoder: { type: "CTC" } },
+  "BertProcessing": { post_processor: { type: "BertProcessing" } },
+  "\\(a\\+\\)\\+\\$": { pre_tokenizer: { type: "Split", pattern: { Regex: "(a+)+$" }, behavior: "Isolated" } },
+  "Sometimes": { pre_tokenizer: { type: "Split", pattern: { String: "a" }, behavior: "Sometimes" } },
+};
+for (const [name, change] of Object.entries(unknown)) {
+  test(`${name} is refused by name`, () => refused(() => made(change), "tokenizer", new RegExp(`received .*${name}`)));
+}
+
+const nested = (depth) => {
+  let part = { type: "NFC" };
+  for (let n = 0; n < depth; n++) part = { type: "Sequence", normalizers: [part] };
+  return part;
+};
+const growing = Array.from({ length: 20 }, () => ({ type: "Replace", pattern: { String: "a" }, content: "aa" }));
+const cut = (count) => ({ single: Array.from({ length: count }, () => ({ SpecialToken: { id: "x" } })), special_tokens: { x: { ids: [1] } } });
+const strange = {
+  "parts nested 17 deep": { normalizer: nested(17) },
+  "300 parts": { normalizer: { type: "Sequence", normalizers: Array.from({ length: 300 }, () => ({ type: "NFC" })) } },
+  "parts that double a text 20 times": { normalizer: { type: "Sequence", normalizers: growing } },
+  "a long insertion": { normalizer: { type: "Prepend", prepend: "x".repeat(101) } },
+  "merges of strangers": { model: { ...plain.model, merges: [["x", "y"]] } },
+  "merges that are none": { model: { ...plain.model, merges: [7] } },
+  "a vocabulary of texts": { model: { ...plain.model, vocab: { a: "b" } } },
+  "a template that is too long": { post_processor: { type: "TemplateProcessing", ...cut(65) } },
+  "a template of unknown tokens": { post_processor: { type: "TemplateProcessing", single: [{ SpecialToken: { id: "y" } }], special_tokens: {} } },
+  "an added token without a text": { added_tokens: [{ id: 3 }] },
+  "a map of characters that is cut off": { normalizer: { type: "Precompiled", precompiled_charsmap: btoa("\xff\xff\xff\xff") } },
+};
+for (const [name, change] of Object.entries(strange)) {
+  test(`refused: ${name}`, () => refused(() => made(change), "tokenizer"));
+}
+
+test("no JSON, and JSON nested 10,000 deep", async () => {
+  await refused(() => new Tokenizer("{"), "tokenizer", /the text of a tokenizer\.json/);
+  await refused(() => new Tokenizer("[".repeat(10000) + "]".repeat(10000)), "tokenizer");
+  await refused(() => new Tokenizer(`{"model": ${"[".repeat(10000)}${"]".repeat(10000)}}`), "tokenizer");
+});
+
+test("a million merges", () => {
+  const vocab = {}, merges = [], names = Array.from({ length: 1000 }, (_, n) => `${String.fromCodePoint(0x4e00 + n)}`);
+  names.forEach((name, id) => (vocab[name] = id));
+  for (const left of names) for (const right of names) {
+    vocab[left + right] = names.length + merges.length;
+    merges.push([left, right]);
+  }
+  const tokenizer = made({ model: { type: "BPE", vocab, merges } });
+  assert.deepEqual(tokenizer.encode(names[0] + names[5]), [1005]);
+});
+
+test("a graph opens whatever its tokenizer is", async () => {
+  const decoder = await Decoder.open(golden("tiny.onnx"));
+  await refused(() => decoder.tokenizer(), "tokenizer", /a graph with a tokenizer in it; received one without/);
+  await decoder.close();
+});

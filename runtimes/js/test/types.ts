@@ -1,0 +1,22 @@
+/** What the types promise, for the compiler alone: nothing here is run. */
+
+import { Decoder, KINDS, Sampler, T2RError, Tokenizer, readModelFile, readSignature, type Kind, type Signature } from "t2r-runtime";
+
+export async function used(bytes: Uint8Array): Promise<string> {
+  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1 });
+  const { eos_tokens: ends }: Signature = decoder.signature;
+  const tokenizer: Tokenizer = decoder.tokenizer(), text = tokenizer.stream();
+  let story = "";
+  for await (const token of decoder.stream(tokenizer.encode("Once"), 40, { temperature: 0.6, stop_tokens: ends })) story += text.feed(token);
+  const token: number | null = await decoder.loadState(await decoder.saveState(null));
+  const { logits } = await decoder.topK([[token ?? 0]]);
+  const kinds: readonly Kind[] = KINDS;
+  const found = readSignature(readModelFile(bytes).metadata);
+  new Sampler({ seed: 3n }).pick(logits);
+  // @ts-expect-error a token is a number
+  await decoder.step("1");
+  // @ts-expect-error there is no such option
+  await decoder.generate([1], 2, { heat: 1 });
+  // @ts-expect-error a kind is one of thirteen
+  throw new T2RError("other", "a", "b", `${kinds.length} ${found.vocab_size} ${story}`);
+}
