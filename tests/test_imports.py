@@ -47,7 +47,9 @@ ROOMS = {
     "providers": Room(
         {PIPELINE, "config", "model", "checkpoints", "graph", "training", "quantizers", "proof", "providers"}, HEAVY
     ),
-    "golden": Room({PIPELINE, "config", "model", "checkpoints", "graph", "proof", "golden"}, {"torch", "tokenizers"}),
+    "golden": Room(
+        {PIPELINE, "config", "model", "checkpoints", "graph", "proof", "golden"}, {"torch", "onnx", "tokenizers"}
+    ),
     "cli": Room({"*"}, {"onnxruntime"}),
 }
 # what every room may import

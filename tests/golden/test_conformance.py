@@ -97,6 +97,14 @@ def test_a_snapshot_of_another_byte(folder: Path, failures: Run) -> None:
     assert failures() == {"snapshot-tiny": "saved again it has other bytes"}
 
 
+def test_an_error_of_another_kind_or_none(folder: Path, failures: Run) -> None:
+    only(folder, "bad")
+    shutil.copy(folder / "bad" / "contract.onnx", folder / "bad" / "no-metadata.onnx")
+    assert failures() == {"bad": "kind of error of bad/no-metadata.onnx: version instead of metadata"}
+    shutil.copy(folder / "bad" / "good.onnx", folder / "bad" / "no-metadata.onnx")
+    assert failures() == {"bad": "no error of bad/no-metadata.onnx"}
+
+
 def test_a_sampler_off_by_one_draw(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     only(folder, "tiny", "sampling-tiny", "sampling-top3")
     right = sampling.gumbel

@@ -132,6 +132,30 @@ def _snapshot(case: Case, folder: Path) -> None:
         _near(decoder.step(column), array(case["logits"])[:, t], case, f"logits after {t + 1}")
 
 
+def _bad(case: Case, folder: Path) -> None:
+    for file in case["files"]:
+        try:
+            _do(file, folder)
+        except UserError as error:
+            _same(error.kind, file["kind"], f"kind of error of {file['file']}")
+        else:
+            raise Wrong(f"no error of {file['file']}")
+
+
+def _do(file: Mapping[str, Any], folder: Path) -> None:
+    call, path = file["call"], folder / file["file"]
+    decoder = Decoder(folder / file["graph"] if call == "snapshot" else path, threads=1)
+    if call == "tokenizer":
+        Tokenizer.of(decoder.signature)
+    elif call == "snapshot":
+        decoder.load_state(path)
+    elif call == "generate":
+        decoder.generate([1], 3)
+    elif call == "read":
+        for tokens in file["tokens"]:
+            decoder.step(tokens)
+
+
 def _tokenizer(case: Case, folder: Path) -> None:
     tokenizer = Tokenizer.of(Decoder(folder / case["graph"], threads=1).signature)
     for text, tokens, decoded in case["texts"]:
@@ -171,7 +195,7 @@ def _near(received: Array, wanted: Array, case: Case, what: str) -> None:
 
 def _same(received: object, wanted: object, what: str) -> None:
     if received != wanted:
-        raise Wrong(f"{what} are {printable(received, 100)} instead of {printable(wanted, 100)}")
+        raise Wrong(f"{what}: {printable(received, 100)} instead of {printable(wanted, 100)}")
 
 
 KINDS: dict[str, Callable[[Case, Path], None]] = {
@@ -181,6 +205,7 @@ KINDS: dict[str, Callable[[Case, Path], None]] = {
     "snapshot": _snapshot,
     "tokenizer": _tokenizer,
     "stream": _stream,
+    "bad": _bad,
 }
 
 if __name__ == "__main__":

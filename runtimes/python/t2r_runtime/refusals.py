@@ -11,7 +11,9 @@ from t2r_runtime.files import require_path
 
 OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # ONNX Runtime reads newer opsets than its own where this is 0
 _TOO_NEW = re.compile("Current official support for domain .* is till opset [0-9]+")
+_TOO_NEW_FORMAT = re.compile("Unsupported model IR version: [0-9]+, max supported IR version: [0-9]+")
 _NO_DATA = re.compile('External data path does not exist: "([^"]+)"')
+_BAD_DATA = re.compile("External (data path|initializer)")
 _HEADER_BYTES = 8  # of safetensors: the length of the JSON that follows
 
 
@@ -53,9 +55,13 @@ def not_opened(path: Path, who: str, error: Exception) -> UserError:
             "copy the files beside it too, under their own names",
             "weights",
         )
-    return UserError(
-        f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export", "graph"
-    )
+    if too_new := _TOO_NEW_FORMAT.search(text):
+        do = "export the model again, or use a newer ONNX Runtime"
+        return UserError(f"a file format that {who} reads", f"a newer one ({too_new[0]})", do, "version")
+    do = "export the model again with t2r-export"
+    if _BAD_DATA.search(text):
+        return UserError(f"weights of {path} that {who} accepts", printable(error), do, "weights")
+    return UserError(f"an ONNX graph that {who} accepts", printable(error), do, "graph")
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -100,11 +100,8 @@ def open_graph(
     captured = _captured(chosen, extra)
     require_graph(path)
     path = existing_file(path, "an ONNX file")
-    session, signature, taken = _open(
-        path, provider, _options(threads, config or {}), extra, allow_fallback, max_state_bytes
-    )
-    if signature.role != STEP:
-        raise UserError("a step graph", f"a {ROLES[signature.role]}", "open the step graph that names it", "graph")
+    options = _options(threads, config or {})
+    session, signature, taken = _open(path, provider, options, extra, allow_fallback, max_state_bytes, STEP)
     left_out = [*(IN_ONE_RUN if provider != "cpu" else ()), *(IN_SESSIONS if chosen.device == "webgpu" else ())]
     others = {}
     for role in signature.graphs:
@@ -140,7 +137,7 @@ def _when_used(
 
     @once
     def opened() -> ort.InferenceSession:
-        session, other, _ = _open(path, provider, options, extra, allow_fallback, max_state_bytes)
+        session, other, _ = _open(path, provider, options, extra, allow_fallback, max_state_bytes, role)
         if other != signature.companion(role):
             raise UserError(f"in {path.name} the same model as in {step.name}", "another", "export both again", "graph")
         return session
@@ -155,8 +152,9 @@ def _open(
     extra: Mapping[str, str],
     allow_fallback: bool,
     max_state_bytes: int,
+    role: str,
 ) -> tuple[ort.InferenceSession, Signature, providers.Placement]:
-    """One graph of this contract."""
+    """One graph of this contract, of that role."""
     chosen = providers.find_provider(provider)
     try:
         session = providers.open_session(path, chosen, options, extra)
@@ -167,6 +165,9 @@ def _open(
         who = "ONNX Runtime" if provider == "cpu" else f"{provider}'s {chosen.ort_name} here"
         raise not_opened(path, who, error) from error
     signature = Signature.from_metadata(metadata, max_state_bytes)
+    if signature.role != role:
+        do = "open the step graph that names it"
+        raise UserError(f"a {ROLES[role]}", f"a {ROLES[signature.role]}", do, "graph")
     signature.require_memory(signature.batch or 1, max_state_bytes)
     check_interface(
         signature,
