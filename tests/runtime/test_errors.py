@@ -33,7 +33,7 @@ def test_every_raise_site_has_a_kind() -> None:
     for file in Path(t2r_runtime.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISING:
-                kind = node.args[RAISING[node.func.id]]
+                kind = node.args[-1 if isinstance(node.args[0], ast.Starred) else RAISING[node.func.id]]
                 passed_on = isinstance(kind, ast.Name) and kind.id == "kind" and file.name == "checks.py"
                 assert passed_on or (isinstance(kind, ast.Constant) and kind.value in KINDS), (file.name, node.lineno)
                 sites.append(kind)

@@ -58,10 +58,8 @@ def not_opened(path: Path, who: str, error: Exception) -> UserError:
     if too_new := _TOO_NEW_FORMAT.search(text):
         do = "export the model again, or use a newer ONNX Runtime"
         return UserError(f"a file format that {who} reads", f"a newer one ({too_new[0]})", do, "version")
-    do = "export the model again with t2r-export"
-    if _BAD_DATA.search(text):
-        return UserError(f"weights of {path} that {who} accepts", printable(error), do, "weights")
-    return UserError(f"an ONNX graph that {who} accepts", printable(error), do, "graph")
+    why = f"an ONNX graph that {who} accepts", printable(error), "export the model again with t2r-export"
+    return UserError(*why, "weights") if _BAD_DATA.search(text) else UserError(*why, "graph")
 
 
 def _is_checkpoint(path: Path) -> bool:
