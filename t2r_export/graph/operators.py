@@ -245,11 +245,6 @@ class Operators(Recorder, Ops[Value]):
     def drop_last(self, x: Value, count: int) -> Value:
         return self.sliced(x, 0, -count, 2, plus(x.shape[2], -count))
 
-    def sliced(self, x: Value, start: int, end: int, axis: int, length: Dim) -> Value:
-        """x from `start` to `end` of an axis, `length` numbers; negative ones count from its end."""
-        bounds = [self.constant([n], "int64") for n in (start, end, axis)]
-        return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
-
     def pad_front(self, x: Value, count: int) -> Value:
         ends, zero, axes = self.constant([count, 0], "int64"), self.constant(0.0, "float32"), [2]
         shape = (*x.shape[:2], plus(x.shape[2], count), *x.shape[3:])

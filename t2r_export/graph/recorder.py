@@ -143,6 +143,11 @@ class Recorder:
         """x (1,) without its axis, as a node of its own: OpenVINO takes no Reshape to ()."""
         return self.emit("Squeeze", [x], (), x.dtype)
 
+    def sliced(self, x: Value, start: int, end: int, axis: int, length: Dim) -> Value:
+        """x from `start` to `end` of an axis, `length` numbers; negative ones count from its end."""
+        bounds = [self.constant([n], "int64") for n in (start, end, axis)]
+        return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
+
     def unique_name(self, weight: Value, op: str) -> str:
         """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.down' by name."""
         name = weight.name.removesuffix(".weight")

@@ -123,10 +123,43 @@ class AttentionOps(GraphOps):
 
 
 class FusedOps(AttentionOps):
-    """The nodes of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel: linear attention, and a
-    norm together with the sum in front of it, which ONNX Runtime's own fusions leave apart for tensors of two axes."""
+    """The nodes of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel: linear attention, in a
+    step the rotation of heads, and a norm together with the sum in front of it, which ONNX Runtime's own fusions leave
+    apart for tensors of two axes."""
 
     domain = "com.microsoft"
+
+    def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
+        super().__init__(model, batch, tokens)
+        self._sequences: Value | None = None
+
+    def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
+        B, heads, T, d = x.shape
+        if self.many or T != 1 or cos.shape[0] != B:
+            return super().rotate(x, cos, sin)
+        assert isinstance(heads, int) and isinstance(d, int) and isinstance(cos.shape[-1], int)
+        # the node looks its angles up by position: here row b of the table is that of sequence b
+        table = [self.settled(part.viewed((B, part.shape[-1]))) for part in (cos, sin)]
+        size = 2 * cos.shape[-1]
+        (y,) = self.emit_many(
+            "RotaryEmbedding",
+            [self._packed(x), self._rows_of(cos), *table],
+            [(B, 1, heads * d)],
+            domain=self.domain,
+            num_heads=heads,
+            rotary_embedding_dim=0 if size == d else size,
+        )
+        return y.viewed(x.shape)
+
+    def _rows_of(self, x: Value) -> Value:
+        """The number of each sequence (B, 1), int64."""
+        B = x.shape[0]
+        if isinstance(B, int):
+            return self.constant(np.arange(B)[:, None], "int64", f"sequences_{B}")
+        if self._sequences is None:
+            count = self.emit("Shape", [x], (1,), "int64", end=1)
+            self._sequences = self.unsqueeze(self._places(B, count), 1)
+        return self._sequences
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
         return self._of_a_sum("SkipLayerNormalization", x, [weight, bias], eps) or super().layer_norm(

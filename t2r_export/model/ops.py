@@ -320,6 +320,14 @@ class Ops(ABC, Generic[T]):
         """cap · tanh(x / cap), or x where there is no cap (Gemma 2, arXiv 2408.00118, section 2)."""
         return x if cap is None else self.mul(self.tanh(self.mul(x, 1.0 / cap)), cap)
 
+    def rotate(self, x: T, cos: T, sin: T) -> T:
+        """The first 2F numbers of heads x (B, heads, T, d), their first half against the second, by angles of cosines
+        and sines (…, F), as complex numbers are multiplied; what is behind them stays (Su et al. 2021, eq. 34)."""
+        half, d = cos.shape[-1], x.shape[-1]
+        a, b, *rest = self.split(x, [half, half, *([d - 2 * half] if d > 2 * half else [])])
+        first, second = self.sub(self.mul(a, cos), self.mul(b, sin)), self.add(self.mul(b, cos), self.mul(a, sin))
+        return self.concat([first, second, *rest])
+
     def accumulate(self, state: T, increment: T) -> T:
         """state + increment, for a state that does nothing but grow: a graph may keep what the sum rounds off."""
         return self.add(state, increment)

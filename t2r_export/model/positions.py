@@ -132,11 +132,7 @@ class Rope(nn.Module):
 
 def apply_rope(x: T, rotation: Rotation[T], ops: Ops[T]) -> T:
     """Rotate the first 2F numbers of each head x (B, heads, T, d); what is behind them stays."""
-    cos, sin = rotation
-    half, d = cos.shape[-1], x.shape[-1]
-    a, b, *rest = ops.split(x, [half, half, *([d - 2 * half] if d > 2 * half else [])])
-    first, second = ops.sub(ops.mul(a, cos), ops.mul(b, sin)), ops.add(ops.mul(b, cos), ops.mul(a, sin))
-    return ops.concat([first, second, *rest])
+    return ops.rotate(x, *rotation)
 
 
 def rotary_frequencies(config: RotaryConfig, size: int) -> Tensor:

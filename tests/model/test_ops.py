@@ -220,6 +220,12 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "guarded": (lambda ops, w, x: ops.guarded(x[0], "clamp", 0.25), [Y]),
     "guarded: added": (lambda ops, w, x: ops.guarded(x[0], "add", 0.25), [Y]),
     "accumulate": (lambda ops, w, x: ops.accumulate(*x), [Y, floats(B, 3, 5, 4, seed=2)]),
+    "rotate": (lambda ops, w, x: ops.rotate(*x), [floats(B, H, 1, 6), floats(B, 1, 1, 3), floats(B, 1, 1, 3)]),
+    "rotate: a part of a head": (
+        lambda ops, w, x: ops.rotate(*x),
+        [floats(B, H, 1, 7), floats(B, 1, 1, 2), floats(B, 1, 1, 2)],
+    ),
+    "rotate: by constants": (lambda ops, w, x: ops.rotate(*x), [floats(B, H, 5, 6), floats(5, 3), floats(5, 3)]),
     "group_queries": (lambda ops, w, x: ops.group_queries(x[0], G), [floats(B, H, 1, K)]),
     "group_queries: each its own": (lambda ops, w, x: ops.group_queries(x[0], H), [floats(B, H, 1, K)]),
     "ungroup_queries": (lambda ops, w, x: ops.ungroup_queries(x[0], H), [floats(B, G, 2, K)]),
@@ -310,6 +316,10 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
     "slice_from": (lambda ops, w, x: ops.slice_from(x[0], 2), [QKV[2]]),
     "slice_from: chunks": (lambda ops, w, x: ops.slice_from(ops.blocks(x[0], 4), 1), [QKV[2]]),
     "slice_last": (lambda ops, w, x: ops.slice_last(x[0], 3), [QKV[2]]),
+    # of all tokens; of the first few, tests/graph/test_draft_check.py
+    "of_kept": (lambda ops, w, x: ops.mul(ops.of_kept(x[0]), 2.0), [QKV[2]]),
+    "kept_cache": (lambda ops, w, x: ops.mul(ops.kept_cache(x[0]), 2.0), [QKV[2]]),
+    "kept_buffer": (lambda ops, w, x: ops.kept_buffer(ops.concat(x, axis=2), 4), [Y[:, :, :4], QKV[2]]),
     "drop_last": (lambda ops, w, x: ops.drop_last(x[0], 3), [QKV[2]]),
     "drop_last: what was joined": (lambda ops, w, x: ops.drop_last(ops.concat(x, axis=2), 4), [Y[:, :, :4], QKV[2]]),
     "pad_front": (lambda ops, w, x: ops.pad_front(x[0], 3), [QKV[2]]),
