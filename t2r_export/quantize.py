@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -23,6 +24,7 @@ from t2r_export.config.quantize import (
     BLOCK_OPTIONS,
     CALIBRATE_STEPS,
     CALIBRATION_OPTIONS,
+    CALIBRATION_PAIRS,
     MIN_CALIBRATION,
     QuantizeConfig,
     Scheme,
@@ -41,6 +43,7 @@ from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
 from t2r_export.quantizers.budget import choose
+from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
@@ -106,7 +109,8 @@ def export_quantized(
         float32 = None
         if scheme(config.scheme).calibrated or check is not None:
             float32 = folder / "float32.onnx"
-            write(replace(bundle, companions={}), float32)
+            kept = {role: graph for role, graph in bundle.companions.items() if role == ENCODER}
+            write(replace(bundle, companions=kept), float32)
         report, signature = _written(bundle, float32, out, config, check)
     return replace(exported, files=report.files, signature=signature), report
 
@@ -121,8 +125,6 @@ def _written(
 ) -> tuple[QuantizeReport, Signature]:
     """Quantize a bundle and write it; the report, and the step's signature."""
     refuse_companions(out, list(bundle.companions))
-    if check is not None and bundle.signature.source is not None:
-        raise UserError("no --check of a translator, which reads pairs", f"{check}", "use t2r evaluate on both graphs")
     before, quality = _weight_bytes(bundle.step), None
     made = quantized(bundle, config, float32)
 
@@ -157,12 +159,15 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         )
     if programs(bundle.step):
         raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
-    if signature.source is not None and (chosen.calibrated or config.budget is not None):
-        raise UserError("a scheme that reads no text, for a translator", config.scheme, "choose w8, w4, int8 or fp16")
+    if signature.source is not None and config.budget is not None:
+        raise UserError("bits that nobody measures, for a translator", "--budget", "leave it out")
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
     if chosen.bits < 16 and not target.shared_table:
-        for graph in (bundle.step, *(bundle.companions[r] for r in (PREFILL, ENCODER) if r in bundle.companions)):
+        for graph in (
+            bundle.step,
+            *(bundle.companions[r] for r in (PREFILL, DRAFT_CHECK, ENCODER) if r in bundle.companions),
+        ):
             untie_embedding(graph)
     if config.budget is not None:
         assert config.calibrate is not None
@@ -176,7 +181,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         if role in bundle.companions and chosen.row_wise:
             companions[role] = _quantized(bundle.companions[role], weights, config, None, static)
     if ENCODER in bundle.companions:
-        companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, None, static)
+        companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, calibration, static)
     if BEAM in bundle.companions:
         companions[BEAM] = beam_graph(step, companions[ENCODER], signature)
     if GENERATE in bundle.companions:
@@ -219,9 +224,10 @@ def _calibration(
     assert config.calibrate is not None
     assert float32 is not None
     Decoder(float32)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
-    return Calibration(
-        float32, calibration_tokens(config.calibrate, signature), config.calibrate_steps or CALIBRATE_STEPS
-    )
+    steps = config.calibrate_steps or CALIBRATE_STEPS
+    if signature.source is None:
+        return Calibration(float32, calibration_tokens(config.calibrate, signature), steps)
+    return Calibration(float32, np.empty(0, np.int64), steps, calibration_pairs(config.calibrate, signature))
 
 
 def calibration_tokens(path: Path, signature: Signature) -> Tokens:
@@ -231,13 +237,30 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
         UserError: as for t2r_export.quantizers.quality.read_tokens, and fewer than MIN_CALIBRATION.
     """
     tokens = read_tokens(path, signature)
-    if len(tokens) < MIN_CALIBRATION:
-        raise UserError(
-            f"a calibration text of at least {MIN_CALIBRATION} tokens",
-            f"{len(tokens)} in {path}",
-            "name a longer one",
-        )
+    _require_enough(len(tokens), path)
     return tokens
+
+
+def check_calibration(path: Path, signature: Signature) -> None:
+    """Refuse with a UserError a text, or of a translator pairs, that a graph cannot be calibrated on."""
+    (calibration_tokens if signature.source is None else calibration_pairs)(path, signature)
+
+
+def calibration_pairs(path: Path, signature: Signature) -> list[TokenPair]:
+    """Pairs to calibrate a translator on.
+
+    Raises:
+        UserError: as for t2r_export.quantizers.pairs.read_token_pairs, and fewer target tokens than MIN_CALIBRATION.
+    """
+    pairs = read_token_pairs(path, signature, CALIBRATION_PAIRS)
+    _require_enough(sum(len(pair.target) for pair in pairs), path)
+    return pairs
+
+
+def _require_enough(tokens: int, path: Path) -> None:
+    if tokens < MIN_CALIBRATION:
+        expected = f"a calibration text of at least {MIN_CALIBRATION} tokens"
+        raise UserError(expected, f"{tokens} in {path}", "name a longer one")
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:

@@ -59,7 +59,7 @@ def options(function: F) -> F:
             "--check",
             type=FILE,
             metavar="TEXT",
-            help="Measure nats/token on this text before and after; exit 1 if the loss is too large.",
+            help="Measure nats/token on this text, or pairs, before and after; exit 1 if the loss is too large.",
         ),
         click.option(
             "--activation-bits",
@@ -78,7 +78,7 @@ def options(function: F) -> F:
             "--calibrate",
             type=FILE,
             metavar="TEXT",
-            help="int8-static: text to calibrate the ranges of activations on; --budget: to measure on.",
+            help="int8-static: text, or pairs, to calibrate the ranges of activations on; --budget: to measure on.",
         ),
         click.option(
             "--accuracy-level",

@@ -24,6 +24,7 @@ BLOCK_OPTIONS = ("block_size", "asymmetric", "accuracy_level", "head_bits", "emb
 CALIBRATION_OPTIONS = ("calibrate", "calibrate_steps", "activation_bits")
 MIN_CALIBRATION = 1024  # tokens
 CALIBRATE_STEPS = 1024
+CALIBRATION_PAIRS = 512  # of a translator
 
 
 @dataclass(frozen=True)

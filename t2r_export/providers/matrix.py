@@ -27,7 +27,7 @@ from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator, remote_versions
 from t2r_export.python import THIS
-from t2r_export.quantize import calibration_tokens, quantize
+from t2r_export.quantize import check_calibration, quantize
 from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
@@ -104,7 +104,7 @@ def parity_matrix(
         graphs = _Graphs(checkpoint, Path(folder), calibrate)
         if calibrate is not None and any(name != NONE and SCHEMES[name].calibrated for name in precisions):
             # a text that does not serve is a mistake to correct, not the reason of a cell
-            calibration_tokens(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
+            check_calibration(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
         for provider in providers:
             command = (pythons or {}).get(provider, THIS)
             missing = None
@@ -178,6 +178,7 @@ class _Graphs:
         if not SCHEMES[precision].calibrated:
             return None
         if self._calibrate is None:
+            self.checkpoint.model.require_decoder("whose text is its own", "give pairs with --calibrate")
             self._calibrate = self._folder / "sampled.npy"
             np.save(self._calibrate, calibration_text(self.checkpoint.model))
         return self._calibrate

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight
+from t2r_export.quantizers.pairs import TokenPair
 from t2r_runtime.signature import LOGITS
 
 Tokens = npt.NDArray[np.int64]
@@ -26,8 +27,9 @@ class Calibration:
     """Text for a scheme that measures activations, and the float32 graph to read it with."""
 
     graph: Path
-    tokens: Tokens  # (N,)
-    steps: int  # of each sequence, as far as the text and the model's positions go
+    tokens: Tokens  # (N,); of a translator, none
+    steps: int  # of each sequence, as far as the text and the model's positions go; of all pairs together
+    pairs: Sequence[TokenPair] = ()  # of a translator
 
 
 # (model, config, calibration, weights) -> model: a float32 step graph becomes one with the same inputs and outputs,

@@ -14,24 +14,26 @@ import numpy as np
 from onnxruntime.quantization import CalibrationDataReader
 
 from t2r_export.quantizers.base import Calibration, Tokens
+from t2r_export.quantizers.pairs import side_by_side
 from t2r_export.training.data import parallel_sequences
-from t2r_runtime import Decoder
+from t2r_runtime import Decoder, Translator
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import INPUT_IDS, PAST, Signature
+from t2r_runtime.signature import INPUT_IDS, PAST, SOURCE_IDS, SOURCE_LENGTHS, Signature
 
 SEQUENCES = 4  # read side by side, of a graph of any batch size
 
 
 class RecurrentReader(CalibrationDataReader):  # type: ignore[misc]
-    """The inputs of every step over a text."""
+    """The inputs of every step over a text; of an encoder, those of every source."""
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: Calibration, encoder: bool = False) -> None:
         self.calibration = calibration
+        self._read = sources if encoder else targets if calibration.pairs else feeds
         self._feeds: Iterator[dict[str, Any]] | None = None  # nothing is open yet: some calibrators copy their reader
 
     def get_next(self) -> dict[str, Any] | None:
         if self._feeds is None:
-            self._feeds = feeds(self.calibration)
+            self._feeds = self._read(self.calibration)
         return next(self._feeds, None)
 
 
@@ -46,8 +48,37 @@ def feeds(calibration: Calibration) -> Iterator[dict[str, Any]]:
     decoder.reset(batch=len(rows))
     for ids in np.ascontiguousarray(rows.T):
         yield {INPUT_IDS: ids, **{PAST + name: value for name, value in decoder.state().items()}}
-        if not np.isfinite(decoder.step(ids)).all():
-            raise UserError("a model that gives finite logits", "others on the calibration text", "verify the model")
+        _require_finite(decoder.step(ids))
+
+
+def targets(calibration: Calibration) -> Iterator[dict[str, Any]]:
+    """`feeds` of a translator: what a step reads of the source stands among the states."""
+    translator = Translator(calibration.graph)
+    specs, groups = translator.signature.states, list(side_by_side(calibration.pairs, translator.signature.batch))
+    steps = sum(int(group.lengths.min()) - 1 for group in groups)
+    for group in groups[:: -(-steps // calibration.steps)]:  # of every length some
+        decoder = translator.start(group.sources)
+        for ids in np.ascontiguousarray(group.targets[:, : group.lengths.min() - 1].T):
+            states = decoder.state()
+            yield {INPUT_IDS: ids, **{spec.past: states[spec.name] for spec in specs}}
+            _require_finite(decoder.step(ids))
+
+
+def sources(calibration: Calibration) -> Iterator[dict[str, Any]]:
+    """Inputs of an encoder graph: a source at a time, where its batch is not another, so that none is filled up."""
+    signature = Translator(calibration.graph).signature
+    assert signature.source is not None
+    for group in side_by_side(calibration.pairs, signature.batch or 1):
+        lengths = np.array([len(source) for source in group.sources])
+        ids = np.zeros((len(lengths), signature.source.source_length or lengths.max()), np.int64)
+        for row, source in zip(ids, group.sources, strict=True):
+            row[: len(source)] = source
+        yield {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths}
+
+
+def _require_finite(logits: np.ndarray) -> None:
+    if not np.isfinite(logits).all():
+        raise UserError("a model that gives finite logits", "others on the calibration text", "verify the model")
 
 
 def sequences(tokens: Tokens, signature: Signature, steps: int) -> Tokens:

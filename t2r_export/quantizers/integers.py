@@ -17,6 +17,7 @@ from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import Calibration, gemm_to_matmul, initializers, projections
 from t2r_export.quantizers.calibration import RecurrentReader
 from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, table_of, untie_embedding
+from t2r_runtime.signature import SOURCE_IDS
 
 
 def dynamic(
@@ -67,19 +68,22 @@ def static(
 
     assert calibration is not None
     table = untie_embedding(model)
+    encoder = any(value.name == SOURCE_IDS for value in model.graph.input)
+    # of an encoder unsigned: ONNX Runtime 1.31 moves the node over the change of shape behind, as if it were
+    of_table = {"quant_type": QuantType.QUInt8 if encoder else QuantType.QInt8, "symmetric": not encoder}
     # eight bits for the logits or for what S sums up cost too much, as measured; sixteen cost next to nothing, and an
     # accelerator of integers wants every result quantized.
     # CalibMaxIntermediateOutputs would save memory, but in onnxruntime 1.31 it forgets what it has seen so far
     options: dict[str, Any] = {
         "OpTypesToExcludeOutputQuantization": ["Gemm"] if config.activation_bits == 8 else [],
-        "TensorQuantOverrides": {table.input[0]: [{"quant_type": QuantType.QInt8, "symmetric": True}]},
+        "TensorQuantOverrides": {table.input[0]: [of_table]},
     }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "int8.onnx")
         quantize_static(
             model,
             out,
-            RecurrentReader(calibration),
+            RecurrentReader(calibration, encoder),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["Gather", "Gemm"],
             nodes_to_quantize=[table.name, *projections(model)],

@@ -6,6 +6,7 @@ Both graphs read the same tokens, step by step with their states chained, as a p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from t2r_export.errors import CheckFailed
+from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
 from t2r_export.training.data import held_out_windows, parallel_sequences, read_documents, read_ids, spread
-from t2r_runtime import Decoder, Tokenizer
+from t2r_runtime import Decoder, Tokenizer, Translator
 from t2r_runtime.signature import Signature
 
 WINDOW = 256  # tokens that a window predicts, from the initial state
 WINDOWS = 64
 CHAIN = 1000  # chained steps of the long run
 CHAINS = 4  # texts that it reads side by side
+PAIRS = 512  # of a translator
 
 Tokens = npt.NDArray[np.int64]
 
@@ -65,7 +68,8 @@ class QualityCheckFailed(CheckFailed):
 
 
 def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) -> Quality:
-    """Run the graphs at `before` (float32) and `after` (quantized) over a text file, or token ids as .npy.
+    """Run the graphs at `before` (float32) and `after` (quantized) over a text file, or token ids as .npy; translators
+    over a file of pairs.
 
     Args:
         bound: share by which nats/token may grow.
@@ -74,6 +78,8 @@ def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) ->
         UserError: a text too short for one window.
     """
     graphs = [Decoder(before), Decoder(after)]
+    if graphs[0].signature.source is not None:
+        return _of_pairs([Translator(before), Translator(after)], scheme, bound, text)
     tokens = read_tokens(text, graphs[0].signature)
     rows = windows(tokens, graphs[0].signature)
     nats = [_nats(graph, rows) for graph in graphs]
@@ -88,6 +94,32 @@ def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) ->
         greedy_agreement=agreement,
         worst_logits=worst,
     )
+
+
+def _of_pairs(graphs: Sequence[Translator], scheme: str, bound: float, file: Path) -> Quality:
+    """`measure` of translators: both read the targets of pairs, which they are to predict."""
+    signature = graphs[0].signature
+    assert signature.source is not None
+    starts, nats, same, steps = len(signature.source.start_tokens), np.zeros(2), [], 0
+    worst = 0.0
+    for group in side_by_side(read_token_pairs(file, signature, PAIRS), signature.batch):
+        decoders = [graph.start(group.sources) for graph in graphs]
+        for step in range(group.targets.shape[1] - 1):
+            logits = [decoder.step(group.targets[:, step]).astype(np.float64) for decoder in decoders]
+            rows = group.predicted(step, starts)
+            nats += [float(_surprise(each[rows], group.targets[rows, step + 1]).sum()) for each in logits]
+            same += (logits[0].argmax(-1) == logits[1].argmax(-1))[rows].tolist()
+            worst = float(np.max([worst, *np.abs(logits[1] - logits[0])[rows].ravel()]))  # which keeps a NaN
+            steps += 1
+    before, after = nats / len(same)
+    return Quality(scheme, before, after, len(same), bound, steps, sum(same) / len(same), worst)
+
+
+def _surprise(logits: npt.NDArray[np.float64], then: Tokens) -> npt.NDArray[np.float64]:
+    """Minus the log-probability of each row's next token (B,)."""
+    peak = logits.max(-1)
+    total = np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak
+    return np.asarray(total - logits[np.arange(len(then)), then])
 
 
 def read_tokens(path: Path, signature: Signature) -> Tokens:
@@ -124,10 +156,7 @@ def _nats(graph: Decoder, rows: Tokens) -> float:
     for part in _parts(rows, batch):
         graph.reset(batch=batch)
         for now, then in zip(part.T[:-1], part.T[1:], strict=True):
-            logits = graph.step(now).astype(np.float64)
-            peak = logits.max(-1)
-            total_exp = np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak
-            total += float((total_exp - logits[np.arange(batch), then]).sum())
+            total += float(_surprise(graph.step(now).astype(np.float64), then).sum())
             count += batch
     return total / count
 
