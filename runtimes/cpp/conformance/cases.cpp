@@ -57,27 +57,42 @@ void compare_bits(const t2r_tensor &state, const Array &wanted) {
     }
 }
 
-// The kind of error that a call with a bad file gives.
-t2r_kind try_call(const std::string &folder, Json::Value bad) {
+// What went wrong: the kind, and the line.
+struct Wrong {
+    explicit Wrong(t2r_kind kind) : kind(t2r_kind_name(kind)), line(t2r_error()) {}
+    std::string kind, line;
+};
+
+// What a call with a bad file gives.
+Wrong try_call(const std::string &folder, Json::Value bad) {
     const std::string call(bad.at("call").string()), file = place(folder, bad.at("file"));
     t2r_decoder *decoder = nullptr;
     if (call == "open") {
-        const t2r_kind kind = t2r_open(file.c_str(), nullptr, &decoder);
+        const Wrong wrong(t2r_open(file.c_str(), nullptr, &decoder));
         t2r_close(decoder);
-        return kind;
+        return wrong;
     }
     const Decoder opened(call == "snapshot" ? place(folder, bad.at("graph")) : file);
-    if (call == "snapshot") return t2r_load(opened, file.c_str(), nullptr);
+    if (call == "snapshot") return Wrong(t2r_load(opened, file.c_str(), nullptr));
     if (call == "tokenizer") {
         t2r_tokenizer *tokenizer;
-        const t2r_kind kind = t2r_open_tokenizer(opened, &tokenizer);
+        const Wrong wrong(t2r_open_tokenizer(opened, &tokenizer));
         t2r_close_tokenizer(tokenizer);
-        return kind;
+        return wrong;
     }
-    require(call == "generate", "a call that is not known here: " + call);
-    const std::int64_t token = 0, *tokens;
-    std::size_t count;
-    return t2r_generate(opened, &token, 1, 1, nullptr, nullptr, nullptr, &tokens, &count);
+    t2r_kind kind = T2R_OK;
+    if (call == "generate") {
+        const std::int64_t token = 1, *tokens;
+        std::size_t count;
+        kind = t2r_generate(opened, &token, 1, 1, nullptr, nullptr, nullptr, &tokens, &count);
+    } else {
+        require(call == "read", "a call that is not known here: " + call);
+        bad.at("tokens").each([&](Json::Value step) {
+            const std::vector<std::int64_t> tokens = integers(step);
+            if (kind == T2R_OK) kind = t2r_step(opened, tokens.data(), tokens.size(), nullptr);
+        });
+    }
+    return Wrong(kind);
 }
 
 }  // namespace
@@ -138,15 +153,13 @@ void run_snapshot(const std::string &folder, Json::Value golden) {
 void run_bad(const std::string &folder, Json::Value golden) {
     golden.at("files").each([&](Json::Value bad) {
         const std::string name(bad.at("file").string()), wanted(bad.at("kind").string());
-        std::string found;
         try {
-            found = t2r_kind_name(try_call(folder, bad));
+            const Wrong found = try_call(folder, bad);
+            require(found.kind == wanted, found.kind + " for " + wanted + ": " + found.line);
+            require(found.line.rfind("expected ", 0) == 0 && found.line.find('\n') == std::string::npos, "no message of one line");
         } catch (const Failed &error) {
             throw Failed{name + ": " + error.why};
         }
-        require(found == wanted, name + ": " + found + " for " + wanted + ": " + t2r_error());
-        const std::string line = t2r_error();
-        require(line.rfind("expected ", 0) == 0 && line.find('\n') == line.npos, name + ": no message of one line");
     });
 }
 

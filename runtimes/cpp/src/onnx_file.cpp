@@ -39,7 +39,10 @@ class Reader {
 public:
     Reader(const std::string &path, OnnxFile &found) : file(path, "an ONNX file"), found(found) {}
 
-    void model() { message(Message::model, 0, file.size(), 0); }
+    void model() {
+        message(Message::model, 0, file.size(), 0);
+        if (!whole) broken("a file without a graph");
+    }
 
 private:
     [[noreturn]] static void broken(const char *why) {
@@ -87,6 +90,7 @@ private:
                 return known.in == kind && known.number == number;
             });
             if (field == std::end(fields)) return;
+            whole = whole || (kind == Message::model && field->holds == Message::graph);
             if (field->holds == Message::entry) return property(first, last);
             if (field->holds == Message::tensor) return tensor(first, last);
             message(field->holds, first, last, depth + 1);
@@ -134,6 +138,7 @@ private:
 
     FileBytes file;
     OnnxFile &found;
+    bool whole = false;  // there is a graph
     std::size_t metadata_left = max_metadata_bytes;
 };
 

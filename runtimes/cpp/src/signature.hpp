@@ -33,7 +33,7 @@ struct StateSpec {
 
     bool grows() const;
     Shape dims(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
-    // Bytes of all its numbers; at most 2^62 is said of any more.
+    // Bytes of all its numbers; 2^61 is said of any more.
     std::int64_t bytes(std::int64_t batch, std::int64_t length = 0, std::int64_t source = 1) const;
 };
 

@@ -1,0 +1,175 @@
+"""Decoding against the Python runtime; and bad use, each one line and its kind."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpp_build import GOLDEN
+from t2r_library import Decoder, Failed, Info, Library, Tokenizer
+
+from t2r_runtime import Decoder as Python
+from t2r_runtime import Sampling
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "prefill", "loop", "top3"])
+def test_texts_equal_pythons(library: Library, name: str) -> None:
+    """Prompts, options and seeds at random: the same tokens, with a callback and without."""
+    ours, theirs, chance = (
+        Decoder(library, GOLDEN / f"{name}.onnx"),
+        Python(GOLDEN / f"{name}.onnx"),
+        random.Random(name),
+    )
+    for _ in range(40):
+        prompt = [chance.randrange(17) for _ in range(chance.randint(1, 9))]
+        options = {
+            "temperature": chance.choice([0.0, 0.5, 1.0, 1.5]),
+            "top_k": chance.choice([0, 1, 2, 5]),
+            "top_p": chance.choice([1.0, 0.9, 0.4]),
+            "min_p": chance.choice([0.0, 0.1]),
+            "repetition_penalty": chance.choice([1.0, 1.3]),
+            "no_repeat_ngram": chance.choice([0, 0, 3]),
+            "seed": chance.choice([0, 7, 1 << 33, (1 << 62) + 5]),
+        }
+        if chance.random() < 0.5:
+            ours.reset()
+            theirs.reset()
+        stop = chance.choice([None, [], [3, 5]])
+        called = (lambda _: 1) if chance.random() < 0.5 else None
+        wanted = theirs.generate(prompt, 20, Sampling(**options, stop_tokens=stop))
+        assert ours.generate(prompt, 20, called, stop_tokens=stop, **options) == wanted, options
+        assert ours.info.position == theirs.position
+
+
+def test_a_callback_ends_a_text(library: Library) -> None:
+    decoder, seen = Decoder(library, GOLDEN / "tiny.onnx"), list[int]()
+
+    def third(token: int) -> int:
+        seen.append(token)
+        return int(len(seen) < 3)
+
+    assert decoder.generate([1], 20, third, stop_tokens=[]) == seen and len(seen) == 3
+    assert decoder.info.position == 3  # the prompt, and all but the last
+
+
+def test_bad_use(library: Library, tmp_path: Path) -> None:
+    decoder = Decoder(library, GOLDEN / "tiny.onnx")
+    (prefill,) = GOLDEN.glob("*.prefill.onnx")
+
+    def fails(kind: str, words: str = "") -> pytest.RaisesExc[Failed]:
+        return pytest.raises(Failed, match=f"^{kind}: expected .*{words}")
+
+    with fails("file", "which does not exist"):
+        Decoder(library, tmp_path / "nowhere.onnx")
+    with fails("file", "which is not a file"):
+        Decoder(library, tmp_path)
+    with fails("graph", "a prefill graph"):
+        Decoder(library, prefill)
+    with fails("provider"):
+        Decoder(library, GOLDEN / "tiny.onnx", threads=-1)
+    with fails("metadata", "bytes a sequence"):
+        Decoder(library, GOLDEN / "tiny.onnx", max_state_bytes=100)
+    for token in (-1, 17, 1 << 40):
+        with fails("token", "0 … 16"):
+            decoder.step([token])
+    for tokens in ([], [1, 2]):
+        with fails("batch"):
+            decoder.step(tokens)
+    with fails("token"):
+        decoder.prefill([[]])
+    with fails("graph", "largest logits"):
+        library.call(
+            "t2r_top_k", decoder.handle, (ctypes.c_int64 * 1)(1), ctypes.c_size_t(1), ctypes.c_size_t(1), None, None
+        )
+    for rows in ([], [1], [-1], [0, 5]):
+        with fails("batch"):
+            decoder.reorder(rows)
+    with fails("metadata"):
+        decoder.reset(1 << 60)
+    for options in ({"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"min_p": 2.0}, {"repetition_penalty": 0.0}):
+        with fails("sampling"):
+            decoder.generate([1], 5, **options)
+    with fails("sampling", "max_tokens"):
+        decoder.generate([1], 0)
+    with fails("token"):
+        decoder.generate([], 5)
+    with fails("token"):
+        decoder.generate([1], 5, stop_tokens=[99])
+    with fails("tokenizer", "one without"):
+        Tokenizer(library, decoder)
+    with fails("version"):
+        library.call("t2r_get_info", decoder.handle, ctypes.byref(Info()), ctypes.c_size_t(3))
+    decoder.step([1])
+    assert decoder.info.position == 1  # nothing of all that was read
+
+
+def test_the_end_of_positions(library: Library) -> None:
+    decoder = Decoder(library, GOLDEN / "ends.onnx")
+    most = decoder.info.max_positions
+    with pytest.raises(Failed, match=f"^position: expected .*{most}"):
+        decoder.generate([1], most + 1)
+    for _ in range(most):
+        decoder.step([1])
+    with pytest.raises(Failed, match="^position: "):
+        decoder.step([1])
+    assert decoder.info.position == most
+    decoder.reset()
+    assert len(decoder.generate([1], most, stop_tokens=[])) == most
+
+
+def test_rows(library: Library) -> None:
+    """Rows that were dropped, repeated and exchanged go on as they would alone."""
+    alone = [Decoder(library, GOLDEN / "tiny-hybrid.onnx") for _ in range(3)]
+    together = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
+    together.reset(3)
+    for step in range(4):
+        tokens = [(step * 5 + row) % 17 for row in range(3)]
+        together.step(tokens)
+        for decoder, token in zip(alone, tokens, strict=True):
+            decoder.step([token])
+    together.reorder([2, 0, 2, 1])
+    logits = together.step([4] * 4)
+    expected = [decoder.step([4])[0] for decoder in alone]
+    for row, source in enumerate([2, 0, 2, 1]):
+        np.testing.assert_allclose(logits[row], expected[source], atol=1e-5)
+
+
+def test_closed_handles(library: Library) -> None:
+    decoder = Decoder(library, GOLDEN / "bytes.onnx")
+    tokenizer, other = Tokenizer(library, decoder), decoder.fork()
+    decoder.close()
+    assert other.step([1]).shape == (1, other.info.vocab_size)  # a fork does not need what it is of
+    for use in (lambda: decoder.step([1]), decoder.close, lambda: decoder.fork(), lambda: Tokenizer(library, decoder)):
+        with pytest.raises(Failed, match="^graph: expected an open decoder; received one that was closed"):
+            use()
+    assert tokenizer.encode("a")  # nor a tokenizer
+    tokenizer.close()
+    with pytest.raises(Failed, match="^graph: expected an open tokenizer"):
+        tokenizer.encode("a")
+    for made_up in (None, 2, 3, 2**63 + 1):
+        with pytest.raises(Failed, match="^graph: "):
+            library.call("t2r_step", ctypes.c_void_p(made_up), None, ctypes.c_size_t(0), None)
+
+
+def test_two_threads_in_one_decoder(library: Library) -> None:
+    """The second is told so, while the first is in its callback; and the first goes on."""
+    decoder, inside, done = Decoder(library, GOLDEN / "tiny.onnx"), threading.Event(), threading.Event()
+
+    def wait(_: int) -> int:
+        inside.set()
+        return int(done.wait(60))
+
+    written = list[int]()
+    thread = threading.Thread(target=lambda: written.extend(decoder.generate([1], 2, wait, stop_tokens=[])))
+    thread.start()
+    assert inside.wait(60)
+    for use in (lambda: decoder.step([1]), decoder.close):
+        with pytest.raises(Failed, match="^graph: expected one call at a time in a decoder"):
+            use()
+    done.set()
+    thread.join()
+    assert len(written) == 2 and decoder.info.position == 2
