@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t2r_export.files import write_bytes
-from t2r_export.golden import bad, rows, texts
+from t2r_export.golden import bad, rows, texts, translator
 from t2r_export.golden.choices import sampling
 from t2r_export.golden.models import MODELS, write_graph
 from t2r_export.golden.texts import Case
@@ -38,4 +38,11 @@ def _sampled(folder: Path) -> Iterator[Case]:
         yield f"sampling-{name}", "sampling", sampling(name)
 
 
-KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (_traces, _sampled, texts.cases, rows.cases, bad.cases)
+KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
+    _traces,
+    _sampled,
+    texts.cases,
+    rows.cases,
+    translator.cases,
+    bad.cases,
+)

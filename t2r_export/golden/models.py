@@ -50,8 +50,8 @@ _LLAMA = dataclasses.replace(
     tied_head=False,
     ffn_bias=False,
 )
-_PLAIN = dataclasses.replace(_TINY, position="none", tied_head=False)
-_WIDE = dataclasses.replace(_PLAIN, width=32, layers=_PLAIN.layers[:2])  # a block of w4 has 16 weights
+PLAIN = dataclasses.replace(_TINY, position="none", tied_head=False)
+_WIDE = dataclasses.replace(PLAIN, width=32, layers=PLAIN.layers[:2])  # a block of w4 has 16 weights
 _WINDOW = WindowConfig(window=3, sinks=2)
 
 
@@ -82,12 +82,12 @@ MODELS = {
     ),
     # a ring buffer, and tokens that never leave it
     "window": GoldenModel(
-        dataclasses.replace(_PLAIN, layers=(_WINDOW, LinearConfig(feature_size=5, guard=CLAMP))), (1, 8, 13)
+        dataclasses.replace(PLAIN, layers=(_WINDOW, LinearConfig(feature_size=5, guard=CLAMP))), (1, 8, 13)
     ),
     # states that forget, by the token and by the head
     "gated": GoldenModel(
         dataclasses.replace(
-            _PLAIN,
+            PLAIN,
             layers=(
                 LinearConfig(feature_size=5, update_rule="gated", gate="data", guard=CLAMP),
                 LinearConfig(feature_size=5, update_rule="gated", gate="fixed", moving_average=True, guard=CLAMP),
@@ -96,18 +96,18 @@ MODELS = {
         (1, 4, 8),
     ),
     # the states of all layers in one
-    "packed": GoldenModel(_PLAIN, (1, 15, 0), ExportConfig(state_layout="packed")),
+    "packed": GoldenModel(PLAIN, (1, 15, 0), ExportConfig(state_layout="packed")),
     # the largest logits beside all of them
-    "top3": GoldenModel(_PLAIN, (1, 11, 15), ExportConfig(top_k=3)),
+    "top3": GoldenModel(PLAIN, (1, 11, 15), ExportConfig(top_k=3)),
     # a companion that reads many tokens at once, beside states that grow and others
     "prefill": GoldenModel(
-        dataclasses.replace(_PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), SoftmaxConfig(), _WINDOW)),
+        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), SoftmaxConfig(), _WINDOW)),
         (1, 14, 10),
         ExportConfig(prefill=True),
     ),
     # one that generates by itself
     "loop": GoldenModel(
-        dataclasses.replace(_PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), _WINDOW)),
+        dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), _WINDOW)),
         (1, 12, 4),
         ExportConfig(generate=True),
     ),

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from t2r_runtime import conformance, sampling
+from t2r_runtime import conformance, sampling, states
 from t2r_runtime.errors import UserError
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
@@ -95,6 +95,12 @@ def test_a_snapshot_of_another_byte(folder: Path, failures: Run) -> None:
     content[10] ^= 1  # the time of its first member, which no reader looks at
     (folder / "tiny.state").write_bytes(content)
     assert failures() == {"snapshot-tiny": "saved again it has other bytes"}
+
+
+def test_a_search_whose_states_stay_behind(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(folder, "translator")
+    monkeypatch.setattr(states.States, "reorder", lambda self, rows: None)
+    assert "step by step" in failures()["translator"]
 
 
 def test_an_error_of_another_kind_or_none(folder: Path, failures: Run) -> None:

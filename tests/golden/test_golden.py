@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import unicodedata
@@ -19,7 +20,7 @@ from t2r_export.golden.charsmap import charsmap
 from t2r_export.golden.models import MODELS, checkpoint
 from t2r_export.golden.traces import BATCH, QUANTIZED, STEPS
 from t2r_export.verify import verify
-from t2r_runtime import Sampler, Sampling, Tokenizer
+from t2r_runtime import Beam, Sampler, Sampling, Tokenizer
 from t2r_runtime.errors import KINDS
 from t2r_runtime.signature import Signature
 
@@ -188,3 +189,11 @@ def test_bad_files_are_of_every_kind_that_a_file_can_be() -> None:
     assert set(kinds) == {*KINDS} - {"sampling", "provider"}
     assert len({file["file"] for file in case["files"]} - {"ends.onnx"}) >= 30
     assert sum((TINY / file["file"]).exists() for file in case["files"]) == len(case["files"]) - kinds["file"] + 1
+
+
+def test_searches_are_of_every_option() -> None:
+    [case] = cases("translator").values()
+    options = {key for search in case["searches"] for key in search["beam"]}
+    assert options == {f.name for f in dataclasses.fields(Beam)} - {"repetition_penalty", "no_repeat_ngram"}
+    assert set(signature("translator").graphs) == {"encoder", "beam"}
+    assert len({len(search["source"]) for search in case["searches"]}) > 1

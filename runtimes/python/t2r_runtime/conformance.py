@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t2r_runtime.beam import Beam
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.tokenizer import Tokenizer
+from t2r_runtime.translator import Translator
 
 Case = Mapping[str, Any]  # what is in a case's file
 Array = NDArray[Any]
+SCORE = 1e-4  # how far that of a translation may be off
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "seed", "stop_tokens")
 
 
@@ -132,6 +135,26 @@ def _snapshot(case: Case, folder: Path) -> None:
         _near(decoder.step(column), array(case["logits"])[:, t], case, f"logits after {t + 1}")
 
 
+def _translator(case: Case, folder: Path) -> None:
+    translator = Translator(folder / case["graph"], threads=1)
+    encoded, bound = translator.encode(case["sources"]), case["tolerance"]["state_relative_to_its_largest"]
+    for name, entry in case["states"].items():
+        wanted = array(entry)
+        _same(list(encoded[name].shape), list(wanted.shape), f"shape of {name}")
+        if not np.abs(encoded[name] - wanted).max() <= bound * np.abs(wanted).max():
+            raise Wrong(f"{name} is off")
+    for n, search in enumerate(case["searches"]):
+        beam = Beam(**search["beam"])
+        ways = {"step by step": next(iter(translator.translate([search["source"]], beam)))}
+        if translator.has_beam_graph:
+            ways["by the beam graph"] = translator.search(search["source"], beam)
+        for way, found in ways.items():
+            wanted = search["translations"]
+            _same([f.tokens for f in found], [w["tokens"] for w in wanted], f"translations {n} {way}")
+            if max(abs(f.score - w["score"]) for f, w in zip(found, wanted, strict=True)) > SCORE:
+                raise Wrong(f"scores of translations {n} {way} are {[f.score for f in found]}")
+
+
 def _bad(case: Case, folder: Path) -> None:
     for file in case["files"]:
         try:
@@ -205,6 +228,7 @@ KINDS: dict[str, Callable[[Case, Path], None]] = {
     "snapshot": _snapshot,
     "tokenizer": _tokenizer,
     "stream": _stream,
+    "translator": _translator,
     "bad": _bad,
 }
 
