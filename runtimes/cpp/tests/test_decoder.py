@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from cpp_build import GOLDEN
 from t2r_library import Decoder, Failed, Info, Library, Tokenizer
@@ -107,18 +108,24 @@ def test_bad_use(library: Library, tmp_path: Path) -> None:
     assert decoder.info.position == 1  # nothing of all that was read
 
 
-def test_the_end_of_positions(library: Library) -> None:
-    decoder = Decoder(library, GOLDEN / "ends.onnx")
-    most = decoder.info.max_positions
+def test_the_end_of_positions(library: Library, tmp_path: Path) -> None:
+    model, most = onnx.load(GOLDEN / "tiny.onnx"), 12
+    for entry in model.metadata_props:
+        if entry.key in ("t2r.max_positions", "t2r.past_end"):
+            entry.value = f"{most}" if entry.key == "t2r.max_positions" else '"refuse"'
+    onnx.save(model, tmp_path / "ends.onnx")
+    decoder = Decoder(library, tmp_path / "ends.onnx")
+    assert decoder.info.max_positions == most
     with pytest.raises(Failed, match=f"^position: expected .*{most}"):
-        decoder.generate([1], most + 1)
+        decoder.generate([1, 2], most)
     for _ in range(most):
         decoder.step([1])
-    with pytest.raises(Failed, match="^position: "):
-        decoder.step([1])
+    for read in (lambda: decoder.step([1]), lambda: decoder.prefill([[1, 2]]), lambda: decoder.generate([1], 1)):
+        with pytest.raises(Failed, match="^position: "):
+            read()
     assert decoder.info.position == most
     decoder.reset()
-    assert len(decoder.generate([1], most, stop_tokens=[])) == most
+    assert len(decoder.generate([1, 2], most - 1, stop_tokens=[])) == most - 1
 
 
 def test_rows(library: Library) -> None:
