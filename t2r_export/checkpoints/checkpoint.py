@@ -62,6 +62,7 @@ def save(
     tokenizer: str | None,
     provenance: Mapping[str, Any],
     source_tokenizer: str | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write a model.pt, whole or not at all. A tied head is stored once.
 
@@ -69,15 +70,17 @@ def save(
 
     Args:
         path: an existing file is replaced once the new one is complete.
-        model: any device and precision; stored as float32.
+        model: any device and precision.
         tokenizer: the text of a tokenizer.json, or None.
         provenance: plain JSON data.
         source_tokenizer: that of a translator's sources; None: `tokenizer` is for both sides.
+        dtype: of the weights in the file, float32 or, rounded and half as large, float16. A model computes in float32.
 
     Raises:
-        UserError: the file cannot be written, a weight is not finite, or `provenance` is not JSON data.
+        UserError: the file cannot be written, a weight is not finite in that precision, or `provenance` is not JSON
+            data.
     """
-    write_archive(path, _data(model, tokenizer, provenance, source_tokenizer))
+    write_archive(path, _data(model, tokenizer, provenance, source_tokenizer, dtype))
 
 
 def made(
@@ -129,10 +132,18 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
 
 
 def _data(
-    model: Transformer, tokenizer: str | None, provenance: Mapping[str, Any], source_tokenizer: str | None
+    model: Transformer,
+    tokenizer: str | None,
+    provenance: Mapping[str, Any],
+    source_tokenizer: str | None,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """What a file holds."""
     weights = {name: as_float32(name, tensor.detach().cpu()) for name, tensor in sorted(model.state_dict().items())}
+    if dtype != torch.float32:
+        weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        for name, tensor in weights.items():
+            as_float32(name, tensor)  # what is past the range of 16 bits is an infinity now
     if model.config.tied_head:
         del weights[HEAD]
     return {

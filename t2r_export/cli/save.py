@@ -1,45 +1,73 @@
-"""`t2r save`: a softmax translator as a folder that transformers loads."""
+"""`t2r save`: a softmax translator as a folder that transformers loads, or any model as a model.pt."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from t2r_export.cli.output import json_option, note, note_each, show, size
-from t2r_export.paths import check_folder, existing_model
+from t2r_export.paths import check_folder, check_outputs, existing_model
+from t2r_runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from t2r_export.checkpoints.checkpoint import Checkpoint
 
 FILE = click.Path(path_type=Path)
 FAMILIES = ("marian", "pegasus")
+OURS, PRECISIONS = "t2r", ("float32", "float16")
 
 
 @click.command("save")
 @click.argument("model", type=FILE)
-@click.argument("folder", type=FILE)
+@click.argument("out", type=FILE)
 @click.option(
     "--as",
     "family",
-    type=click.Choice(FAMILIES),
+    type=click.Choice([*FAMILIES, OURS]),
     required=True,
-    help="Family: marian has a norm behind each sum, pegasus before each part and at the end.",
+    help="A folder of a family (marian has a norm behind each sum, pegasus before each part and at the end), or a file "
+    "of ours, whatever the model.",
 )
+@click.option(
+    "--weights",
+    type=click.Choice(PRECISIONS),
+    help="Of a file of ours: float16 takes half the bytes, and rounds.  [default: float32]",
+)
+@click.option("--force", is_flag=True, help="Replace a model.pt that was trained.")
 @json_option
-def command(model: Path, folder: Path, family: str, as_json: bool) -> None:
-    """Write MODEL, a softmax translator, to FOLDER in the Hugging Face format, for transformers and CTranslate2."""
+def command(model: Path, out: Path, family: str, weights: str | None, force: bool, as_json: bool) -> None:
+    """Write MODEL to OUT: a softmax translator as a folder in the Hugging Face format, for transformers and
+    CTranslate2, or any model as a model.pt."""
     existing_model(model)
-    check_folder(folder)
+    if family == OURS:
+        check_outputs([("checkpoint", out)], [model], force)
+    else:
+        check_folder(out)
+        if weights is not None:
+            raise UserError("--weights with --as t2r alone", f"--as {family}", "leave it out")
+
+    import torch
 
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.checkpoints.saving import save_folder
 
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
+    if family == OURS:
+        kept = loaded.tokenizer, loaded.provenance, loaded.source_tokenizer
+        checkpoint.save(out, loaded.model, *kept, getattr(torch, weights or "float32"))
+        files = [out]
+    else:
+        files = _folder(loaded, out, family)
+    written = sum(path.stat().st_size for path in files)
+    names = [path.name for path in files]
+    show(as_json, {"out": out, "files": names, "bytes": written}, f"{out}: {', '.join(names)}, {size(written)}")
+
+
+def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
+    from t2r_export.checkpoints.saving import save_folder
+
     if loaded.source_tokenizer is not None:
         note("no tokenizer: the format has no place for one of each side")
-    files = save_folder(loaded, folder, family)
-    written = sum(path.stat().st_size for path in files)
-    show(
-        as_json,
-        {"folder": folder, "files": [path.name for path in files], "bytes": written},
-        f"{folder}: {', '.join(path.name for path in files)}, {size(written)}",
-    )
+    return save_folder(loaded, out, family)

@@ -123,6 +123,24 @@ def test_other_precisions_are_stored_as_float32(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "model.pt").model.embedding.weight.dtype == torch.float32
 
 
+def test_weights_of_sixteen_bits_are_half_as_large_and_rounded(saved: Path, tmp_path: Path) -> None:
+    whole = checkpoint.load(saved)
+    small_file = tmp_path / "half.pt"
+    checkpoint.save(small_file, whole.model, whole.tokenizer, whole.provenance, dtype=torch.float16)
+    loaded = checkpoint.load(small_file)
+    for name, weight in whole.model.state_dict().items():
+        rounded = loaded.model.state_dict()[name]
+        assert rounded.dtype == torch.float32
+        assert torch.equal(rounded, weight.half().float())
+    weights = sum(4 * weight.numel() for weight in whole.model.parameters())
+    assert saved.stat().st_size - small_file.stat().st_size > 0.4 * weights
+    with torch.no_grad():
+        next(whole.model.parameters()).mul_(1e6)
+    with pytest.raises(UserError, match="an infinity"):
+        checkpoint.save(small_file, whole.model, None, {}, dtype=torch.float16)
+    assert checkpoint.load(small_file).sha256 == loaded.sha256
+
+
 def test_an_imported_folder_goes_through_a_file_unchanged(tmp_path: Path) -> None:
     folder = checkpoint.load(folders.write_llama(tmp_path / "llama"))
     checkpoint.save(tmp_path / "model.pt", folder.model, folder.tokenizer, folder.provenance)

@@ -58,7 +58,9 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.pt f --as marian", "a checkpoint at none.pt; received nothing"),
         ("m.pt hf --as pegasus", "no folder, or an empty one, to write to; received hf"),
         ("m.pt t.txt --as marian", "no folder, or an empty one, to write to; received t.txt"),
-        ("m.pt f --as bart", "'bart' is not one of 'marian', 'pegasus'"),
+        ("m.pt f --as bart", "'bart' is not one of 'marian', 'pegasus', 't2r'"),
+        ("m.pt f --as marian --weights float16", "--weights with --as t2r alone; received --as marian"),
+        ("m.pt m.pt --as t2r", "an output that is not an input"),
     ],
     "sample": [
         ("none.pt o.npy --tokens 9", "a checkpoint at none.pt"),
