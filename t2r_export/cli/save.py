@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2r_export.cli.output import json_option, note, note_each, show, size
+from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
 from t2r_export.paths import check_folder, check_outputs, existing_model
 from t2r_runtime.errors import UserError
 
@@ -35,7 +35,7 @@ OURS, PRECISIONS = "t2r", ("float32", "float16")
     type=click.Choice(PRECISIONS),
     help="Of a file of ours: float16 takes half the bytes, and rounds.  [default: float32]",
 )
-@click.option("--force", is_flag=True, help="Replace a model.pt that was trained.")
+@force_option
 @json_option
 def command(model: Path, out: Path, family: str, weights: str | None, force: bool, as_json: bool) -> None:
     """Write MODEL to OUT: a softmax translator as a folder in the Hugging Face format, for transformers and
