@@ -292,7 +292,7 @@ class Signature:
                 "metadata",
             )
         if (
-            size := sum(len(text.encode(errors="replace")) for entry in metadata.items() for text in entry)
+            size := sum(len(str(text).encode(errors="replace")) for entry in metadata.items() for text in entry)
         ) > MAX_METADATA_BYTES:
             raise UserError(
                 f"metadata of at most {MAX_METADATA_BYTES:,} bytes", f"{size:,}", "export the model again", "metadata"
