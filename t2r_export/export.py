@@ -164,9 +164,6 @@ def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> No
         return
     if config.draft_check:
         raise UserError("a decoder alone for --draft-check", "a translator", "leave it out: a beam reads no guesses")
-    if config.state_layout == "packed":
-        expected = "the state layout layers for a translator, whose encoder makes the states of each layer"
-        raise UserError(expected, "packed", "leave out --state-layout")
     if length is None and find(config.target).static:
         expected = f"the length of every source with target {config.target}, where every dimension is a number"
         raise UserError(expected, "none", "add --source-length")

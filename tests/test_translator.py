@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli.description import text
 from t2r_export.cli.reports import export_text
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import MergedConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.describe import describe
 from t2r_export.export import ExportReport, export
@@ -98,6 +100,45 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
         float(np.abs(exact[n] - rounded[n]).max() / np.abs(exact[n]).max()) for n in exact if n.startswith("source")
     )
     assert 0 < worst < 0.5
+
+
+# -- states of one kind as one
+
+
+@pytest.mark.parametrize("name", ["cross_linear", "merged", "merged_gated", "encoder_linear"])
+def test_packed_states(name: str, tmp_path: Path) -> None:
+    """Those that the encoder starts, and what it keeps of the source, too; in every graph beside the step."""
+    made, report, path = graph(tmp_path, name, state_layout="packed", prefill=True, generate=True, beam=True)
+    proof = small.proof(made, path, STEPS)
+    assert proof.passed, proof.checks
+    signature, names = report.signature, {spec.name for spec in made.model.state_spec()}
+    assert {spec.name for spec in signature.states} == {name.partition(".")[0] for name in names}
+    assert signature.source is not None
+    assert signature.source.start_states == tuple(dict.fromkeys(n.partition(".")[0] for n in made.model.start_states))
+    graph(tmp_path / "apart", name)
+    packed, apart = Translator(path, threads=1), Translator(tmp_path / "apart" / "g.onnx", threads=1)
+    beam, sources = Beam(3, n_best=3, max_tokens=9), [[1, 2, 3], [4], [6, 1]]
+    expected = list(apart.translate(sources, beam))
+    assert_same(list(packed.translate(sources, beam)), expected)
+    assert_same([packed.search(source, beam) for source in sources], expected)
+    *_, path = graph(tmp_path / "packed", name, state_layout="packed", beam=True)
+    quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
+    small_packed = Translator(tmp_path / "q.onnx", threads=1)
+    assert_same([small_packed.search(sources[0], beam)], list(small_packed.translate(sources[:1], beam)))
+
+
+def test_packed_caches_of_a_source(tmp_path: Path) -> None:
+    made, report, path = graph(tmp_path, "softmax", state_layout="packed")
+    assert small.proof(made, path, STEPS).passed
+    shapes = {spec.name: spec.shape for spec in report.signature.states}
+    assert shapes["source_k"] == ("B", 2, 3, "M", 4) and shapes["k"] == ("B", 2, 3, "T", 4)
+
+
+def test_states_of_which_the_encoder_starts_some_are_not_packed(tmp_path: Path) -> None:
+    crosses = (MergedConfig(), small.LINEAR_CROSS)
+    made = small.checkpoint(dataclasses.replace(TRANSLATORS["merged"], crosses=crosses))
+    with pytest.raises(UserError, match="all or none of the states to pack into S to start from the source; rec"):
+        export(made, tmp_path / "g.onnx", ExportConfig(state_layout="packed"))
 
 
 # -- sources of one length
@@ -281,7 +322,6 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"state_layout": "packed"}, "whose encoder makes the states of each layer; received packed; leave out"),
         (
             {"target": "npu"},
             "every source with target npu, where every dimension is a number; received none; add --sou",

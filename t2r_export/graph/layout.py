@@ -58,11 +58,14 @@ def packed(bundle: Bundle) -> Bundle:
     Raises:
         UserError: layers whose states differ in shape.
     """
-    kinds = _kinds(bundle.signature.states)
+    kinds, signature = _kinds(bundle.signature.states), bundle.signature
     states = tuple(_packed_spec(kind, members) for kind, members in kinds.items())
+    source = signature.source
+    if source is not None:
+        source = replace(source, start_states=_packed_starts(source.start_states, kinds))
     for model in bundle.graphs:
         _pack_graph(model.graph, kinds)
-    return replace(bundle, signature=replace(bundle.signature, states=states, state_layout="packed"))
+    return replace(bundle, signature=replace(signature, states=states, state_layout="packed", source=source))
 
 
 def states_in(specs: Sequence[StateSpec], signature: Signature) -> list[StateSpec]:
@@ -110,6 +113,16 @@ def _kinds(specs: Iterable[StateSpec]) -> Kinds:
     return kinds
 
 
+def _packed_starts(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
+    """The kinds of which the encoder starts all states, where these are the names of those that it starts."""
+    starts = {kind: [spec.name in names for spec in members] for kind, members in kinds.items()}
+    for kind, started in starts.items():
+        if any(started) and not all(started):
+            expected = f"all or none of the states to pack into {kind} to start from the source"
+            raise UserError(expected, "some", "export with --state-layout layers")
+    return tuple(kind for kind, started in starts.items() if all(started))
+
+
 def _packed_spec(kind: str, members: Sequence[StateSpec]) -> StateSpec:
     first = members[0]
     if first.name == kind:
@@ -126,31 +139,37 @@ def _packed_spec(kind: str, members: Sequence[StateSpec]) -> StateSpec:
 
 
 def _pack_graph(graph: onnx.GraphProto, kinds: Kinds) -> None:
-    """Let the graph split its packed inputs before its first node, and join its outputs behind the last."""
+    """Let the graph split its packed inputs before its first node, and join its outputs behind the last.
+
+    What a source has made is an input of a step graph and an output of an encoder's; a beam graph has no states.
+    """
     inputs, outputs = ({value.name: value for value in values} for values in (graph.input, graph.output))
     axis = numpy_helper.from_array(np.array([1]), "packed.axis")
     before, after = [], []
     for kind, members in kinds.items():
-        past, present = [s.past for s in members], [s.present for s in members]
-        together = [PAST + kind, PRESENT + kind]
-        if together != [past[0], present[0]]:
-            parts = [f"{name}.packed" for name in past] if past[1:] else together[:1]
-            if past[1:]:
-                before.append(
-                    helper.make_node("Split", together[:1], parts, together[0], axis=1, num_outputs=len(past))
-                )
-            before += [_node("Squeeze", part, axis, name) for part, name in zip(parts, past, strict=True)]
-            parts = [f"{name}.packed" for name in present]
-            after += [_node("Unsqueeze", name, axis, part) for part, name in zip(parts, present, strict=True)]
-            after.append(helper.make_node("Concat", parts, together[1:], together[1], axis=1))
-            apart = [*([inputs[name] for name in past] if past[1:] else []), *(outputs[name] for name in present)]
-            graph.value_info.extend(_stacked(value, f"{value.name}.packed", 1) for value in apart)
-        for values, name, names in zip((inputs, outputs), together, (past, present), strict=True):
-            whole = values[names[0]] if name == names[0] else _stacked(values[names[0]], name, len(names))
-            inside = [values.pop(n) for n in names]  # in the order of the kinds behind what is no state
-            graph.value_info.extend(value for value in inside if value.name != name)
-            values[name] = whole
-    graph.initializer.append(axis)
+        constant = members[0].constant
+        past = (inputs, kind if constant else PAST + kind, [s.past for s in members])
+        present = (outputs, kind if constant else PRESENT + kind, [s.name if constant else s.present for s in members])
+        for values, name, names in (past, present):
+            if names[0] not in values:
+                continue
+            parts = [f"{each}.packed" for each in names]
+            if name != names[0] and values is inputs:
+                parts = parts if names[1:] else [name]
+                if names[1:]:
+                    before.append(helper.make_node("Split", [name], parts, name, axis=1, num_outputs=len(names)))
+                before += [_node("Squeeze", part, axis, each) for part, each in zip(parts, names, strict=True)]
+            elif name != names[0]:
+                after += [_node("Unsqueeze", each, axis, part) for part, each in zip(parts, names, strict=True)]
+                after.append(helper.make_node("Concat", parts, [name], name, axis=1))
+            inside = [values.pop(each) for each in names]  # in the order of the kinds behind what is no state
+            values[name] = inside[0] if name == names[0] else _stacked(inside[0], name, len(names))
+            if name != names[0]:
+                apart = inside if parts[0] != name else []
+                graph.value_info.extend(_stacked(value, f"{value.name}.packed", 1) for value in apart)
+                graph.value_info.extend(inside)
+    if before or after:
+        graph.initializer.append(axis)
     set_nodes(graph, [*before, *graph.node, *after])
     for field, values in ((graph.input, inputs), (graph.output, outputs)):
         del field[:]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from t2r_export.proof.side_by_side import SideBySide, arrays, state_error, worse
+from t2r_export.proof.side_by_side import SideBySide, state_error, worse
 from t2r_runtime.beam import Beam
 from t2r_runtime.signature import SOURCE_LENGTH, StateSpec
 from t2r_runtime.stepper import SourceReader
@@ -25,7 +25,7 @@ def source_errors(both: SideBySide, encoder: SourceReader) -> tuple[float, float
     rows = [row[:length].numpy() for row, length in zip(source_ids, lengths.tolist(), strict=True)]
     together = encoder.encode(rows)
     filled = torch.where(torch.arange(source_ids.shape[1]) < lengths[:, None], source_ids, 0)  # as the runtime does
-    expected = arrays(both.model, both.model.start(filled, lengths))
+    expected = both.packed(both.model.start(filled, lengths))
     known = encoder.signature.source
     assert known is not None
     made = [spec for spec in encoder.signature.states if spec.constant or spec.name in known.start_states]
