@@ -33,7 +33,6 @@ class Told:
     def __init__(self, text: Sequence[int], share: float) -> None:
         self._text, self._share, self._read = text, share, 0
         self._rng = np.random.default_rng(0)
-        self.proposed = 0
 
     def read(self, tokens: Sequence[int]) -> None:
         self._read += len(tokens)
@@ -43,7 +42,6 @@ class Told:
 
     def propose(self, most: int, request: Request) -> Sequence[int]:
         known = [*self._text[self._read : self._read + most], *[0] * most][:most]
-        self.proposed += most
         return [t if self._rng.random() < self._share else (t + 1) % small.VOCABULARY for t in known]
 
 
@@ -197,6 +195,23 @@ def test_pace_stops_guessing_where_it_does_not_pay() -> None:
         pace.ran(1 + depth, 1 + 0.2 * depth)
         pace.judged("wrong", depth, 0, 1)
     assert 0 < guesses < 30
+
+
+def test_pace_judges_each_kind_by_itself() -> None:
+    pace = Pace()
+    pace.ran(1, 1)
+    for _ in range(40):
+        pace.judged("wrong", 3, 0, 1)
+        pace.depth("wrong", 1)
+    assert pace.depth("wrong", 1) == 0 and pace.depth("right", 1) > 0
+
+
+def test_a_drafter_may_have_nothing_to_say(made: dict[str, Decoder]) -> None:
+    class Silent(Told):
+        def propose(self, most: int, request: Request) -> Sequence[int]:
+            return []
+
+    assert_same_text(made["none"], 30, SAMPLINGS["greedy"], Silent([], 1.0))
 
 
 def test_pace_guesses_more_where_all_comes_true() -> None:

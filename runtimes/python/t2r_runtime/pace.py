@@ -7,6 +7,7 @@ then, each time twice as far apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 DEPTHS = (1, 2, 3, 5, 7, 11, 15)  # guesses in a run; with those that the run before has accepted it has at most 31
 HOPED = 0.6  # share of guesses that come true, before any was judged
@@ -16,6 +17,14 @@ SLOPE = 0.15  # of a step's time: what one token more in a run takes, before any
 SHORTEST_REST, LONGEST_REST = 8, 128  # tokens without guesses
 
 
+@dataclass
+class Rest:
+    """Of one kind of guesses."""
+
+    left: int = 0  # tokens without them
+    next: int = SHORTEST_REST  # how many the next rest has
+
+
 class Pace:
     """Times and judgements of one text so far."""
 
@@ -23,16 +32,17 @@ class Pace:
         self._seconds: dict[int, float] = {}  # of a run of so many tokens
         self._guessing = 0.0  # seconds of one guess
         self._true: dict[object, float] = {}  # share that came true, by their kind
-        self._rest, self._next_rest = 0, SHORTEST_REST
+        self._rests: dict[object, Rest] = {}
 
     def depth(self, kind: object, waiting: int) -> int:
         """How many guesses of this kind to check behind so many tokens that wait; 0 is none."""
-        if self._rest > 0 or 1 not in self._seconds:  # the first token is one step, which the others are compared with
+        rest = self._rests.setdefault(kind, Rest())
+        if rest.left > 0 or 1 not in self._seconds:  # the first token is one step, which the others are compared with
             return 0
         best = max(DEPTHS, key=lambda depth: self._rate(depth, kind, waiting))
         if self._rate(best, kind, waiting) > WORTH * self._rate(0, kind, waiting):
             return best
-        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
+        rest.left, rest.next = rest.next, min(2 * rest.next, LONGEST_REST)
         self._true[kind] = max(self._share(kind), HOPED / 2)  # the next trial is of guesses that may be better
         return 0
 
@@ -51,11 +61,12 @@ class Pace:
 
     def judged(self, kind: object, guesses: int, right: int, written: int) -> None:
         """Of so many guesses the first `right` came true, and so many tokens were chosen."""
-        self._rest = max(self._rest - written, 0)
+        for rest in self._rests.values():
+            rest.left = max(rest.left - written, 0)
         for n in range(min(right + 1, guesses, written)):
             self._true[kind] = _average(self._share(kind), float(n < right))
         if guesses and right == guesses:
-            self._next_rest = SHORTEST_REST
+            self._rests[kind] = Rest()
 
     def _share(self, kind: object) -> float:
         return self._true.get(kind, HOPED)

@@ -172,5 +172,6 @@ class _Text:
             return []
         begun = time.perf_counter()
         found = list(self._drafter.propose(min(most, depth), self._request))
-        self._pace.guessed(len(found), time.perf_counter() - begun)
+        if found:
+            self._pace.guessed(len(found), time.perf_counter() - begun)
         return found
