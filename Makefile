@@ -24,16 +24,15 @@ test: $(VENV)/.tox
 test-cpp: $(VENV)/.tox
 	$(BIN)/tox run -e cpp
 
-# The storyteller's page, at http://127.0.0.1:8000/. It needs Node and npm.
-web: build/web/files.json
-	node $(JS)/demo/serve.js build/web 8000
+# The JavaScript runtime in Node, and the page in a headless Chromium. `make test` comes first, whose packages it uses.
+test-js: $(VENV)/.tox
+	$(BIN)/tox run -e js
 
-# The JavaScript runtime in Node, and the page in a headless Chromium: Debian's, unpacked here where none is installed.
-test-js: build/web/files.json build/greedy.txt $(JS)/node_modules/.installed
-	cd $(JS) && npm run --silent types && npm run --silent test
-	command -v chromium > build/chromium.path || $(BIN)/python .ci/debian.py bookworm .tox/debian/chromium chromium
-	test -s build/chromium.path || export T2R_CHROMIUM=$(CURDIR)/.tox/debian/chromium; \
-	    cd $(JS) && T2R_WEB=$(CURDIR)/build/web npm run --silent test-browser
+# The storyteller's page, at http://127.0.0.1:8000/. It needs Node and npm.
+web: $(VENV)/.installed
+	cd $(JS) && ONNXRUNTIME_NODE_INSTALL=skip npm install --no-package-lock --no-audit --no-fund --loglevel error
+	$(BIN)/python $(JS)/demo/make_web.py build/web
+	node $(JS)/demo/serve.js build/web 8000
 
 # Ours beside others' of the same size, as benchmarks/plan.toml says, on a machine that does nothing else: 45 minutes.
 # Then the tables of the docs. llama-cpp-python is built from source, with cmake and a C++ compiler.
@@ -51,21 +50,6 @@ $(VENV)/.installed: $(VENV)/.created $(PACKAGING) $(RUNTIME_PACKAGING) $(SOURCES
 	$(BIN)/python .ci/clean.py
 	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python .
 	touch $@
-
-$(JS)/node_modules/.installed: $(JS)/package.json
-	cd $(JS) && ONNXRUNTIME_NODE_INSTALL=skip npm install --no-package-lock --no-audit --no-fund --loglevel error
-	touch $@
-
-build/web/files.json: $(VENV)/.installed $(JS)/node_modules/.installed $(wildcard $(JS)/src/* $(JS)/demo/* $(JS)/demo/page/*)
-	rm -rf build/web build/page build/graphs
-	mkdir -p build/graphs
-	node $(JS)/demo/build.js build/page
-	$(BIN)/t2r-export models/storyteller/model.pt build/graphs/story.onnx --prefill
-	$(BIN)/python $(JS)/demo/softmax.py models/storyteller/model.pt build/graphs/softmax.onnx
-	$(BIN)/t2r pack build/graphs/story.onnx build/web --page build/page --peer build/graphs/softmax.onnx
-
-build/greedy.txt: build/web/files.json
-	$(BIN)/t2r generate build/graphs/story.onnx --prompt "Once upon a time" --max-tokens 200 --temperature 0 > $@
 
 $(VENV)/.peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python '.[peers,plot]'
