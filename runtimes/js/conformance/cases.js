@@ -154,15 +154,18 @@ const CALLS = {
   open: async (file, _, folder, options) => opened(file, folder, options, () => {}),
   tokenizer: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.tokenizer()),
   snapshot: async (file, graph, folder, options) =>
-    opened(graph, folder, options, async (decoder) => decoder.loadState(await folder.bytes(file))),
-  generate: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.generate([0], 1)),
+    opened(graph, folder, options, async (decoder) => decoder.loadState(await folder.source(file))),
+  generate: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.generate([1], 1)),
+  read: async (file, _, folder, options, tokens) => opened(file, folder, options, async (decoder) => {
+    for (const ids of tokens) await decoder.step(ids);
+  }),
 };
 
 async function bad(golden, folder, options) {
   const wrong = [];
-  for (const { file, call, kind, graph } of golden.files) {
+  for (const { file, call, kind, graph, tokens } of golden.files) {
     try {
-      await CALLS[call](file, graph, folder, options);
+      await CALLS[call](file, graph, folder, options, tokens);
       wrong.push(`${file} is taken`);
     } catch (error) {
       if (!(error instanceof T2RError)) wrong.push(`${file}: ${error}`);

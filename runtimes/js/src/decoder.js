@@ -2,7 +2,7 @@
 
 import { T2RError, isWhole, printable } from "./errors.js";
 import { Sampler, samplingOf } from "./sampler.js";
-import { beside, openGraph } from "./session.js";
+import { beside, openGraph, readFile } from "./session.js";
 import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
 import { differs, requireBatch } from "./signature.js";
 import { States } from "./states.js";
@@ -144,9 +144,10 @@ export class Decoder {
     return this.#alone(async () => writeSnapshot(this.signature, await this.#states.fetch(), this.position, token));
   }
 
-  /** Go on from a snapshot's bytes; gives its token, or null. @throws {T2RError} snapshot */
-  async loadState(bytes) {
-    return this.#alone(() => {
+  /** Go on from a snapshot: its bytes, or where it is. Gives its token, or null. @throws {T2RError} file, snapshot */
+  async loadState(source) {
+    return this.#alone(async () => {
+      const bytes = source instanceof Uint8Array ? source : await readFile(source);
       const { states, position, token } = readSnapshot(bytes, this.signature);
       this.#place(states, position);
       return token;

@@ -109,8 +109,8 @@ export class Decoder {
   reorder(rows: Tokens): Promise<void>;
   /** The states as a snapshot that every runtime reads; `token` is one that was chosen and not read. */
   saveState(token?: number | null): Promise<Uint8Array>;
-  /** Go on from a snapshot; gives its token. */
-  loadState(bytes: Uint8Array): Promise<number | null>;
+  /** Go on from a snapshot, its bytes or where it is; gives its token. @throws {T2RError} file, snapshot */
+  loadState(source: Uint8Array | string | URL): Promise<number | null>;
   /** The tokens that follow a prompt, as they come; the last has been chosen and not read. */
   stream(prompt: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
   generate(

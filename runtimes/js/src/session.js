@@ -80,10 +80,14 @@ async function create(ort, place, bytes, externalData, provider, threads, signat
     if (place.path !== null && isNode) return await ort.InferenceSession.create(place.path, options);
     return await ort.InferenceSession.create(bytes, { ...options, externalData });
   } catch (error) {
-    const said = printable(error);
-    const [kind] = FAULTS.find(([, words]) => words.test(said)) ?? ["graph"];
-    throw new T2RError(kind, "a graph that ONNX Runtime opens", said, "check the file, or export the model again");
+    const [kind] = FAULTS.find(([, words]) => words.test(String(error.message ?? error))) ?? ["graph"];
+    throw new T2RError(kind, "a graph that ONNX Runtime opens", printable(error), "check the file, or export the model again");
   }
+}
+
+/** The bytes of a file at a path or an address. */
+export function readFile(source) {
+  return placeOf(source).read("");
 }
 
 /** Where a source's files are. */
