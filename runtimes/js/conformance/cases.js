@@ -1,8 +1,9 @@
 /** What a runtime must compute, case by case: CONTRACT.md, "Conformance". The same file runs in Node and in a browser. */
 
-import { Decoder, T2RError } from "../src/index.js";
+import { Decoder, T2RError, Translator } from "../src/index.js";
 
-const KINDS = { trace, sampling, batch, snapshot, tokenizer, stream, bad };
+const KINDS = { trace, sampling, batch, snapshot, tokenizer, stream, bad, translator };
+const SCORE = 1e-4;
 const ROUNDING = 1e-9; // of the nine digits of golden numbers
 
 /**
@@ -174,6 +175,24 @@ async function bad(golden, folder, options) {
     }
   }
   if (wrong.length) throw new Error(wrong.join("; "));
+}
+
+async function translator(golden, folder, options) {
+  const made = await Translator.open(await folder.source(golden.graph), options);
+  try {
+    const states = await made.encode(golden.sources);
+    for (const [name, { data }] of Object.entries(golden.states)) {
+      const most = Math.max(...data.map(Math.abs)) * golden.tolerance.state_relative_to_its_largest;
+      within(numbers(states.get(name)), data, most, `state ${name}`);
+    }
+    for (const [n, { source, beam, translations }] of golden.searches.entries()) {
+      const found = await made.translate(source, beam);
+      same(found.map(({ tokens }) => String(tokens)), translations.map(({ tokens }) => String(tokens)), `translations of search ${n}`);
+      within(found.map(({ score }) => score), translations.map(({ score }) => score), SCORE, `scores of search ${n}`);
+    }
+  } finally {
+    await made.close();
+  }
 }
 
 const ARRAYS = { float32: Float32Array, int32: Int32Array, int64: BigInt64Array };

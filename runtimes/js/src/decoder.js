@@ -40,7 +40,7 @@ export class Decoder {
     const { signature } = graph;
     if (signature.source_states) {
       await graph.session.release();
-      throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "this runtime has no translators yet");
+      throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
     }
     let prefill = null;
     try {

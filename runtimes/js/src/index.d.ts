@@ -42,7 +42,15 @@ export interface Signature {
   readonly top_k: number | null;
   readonly role: "step" | "prefill" | "generate" | "encoder" | "beam";
   readonly graphs: Readonly<Record<string, string>>;
+  /** of a translator, as the next seven; null in a decoder alone's */
   readonly source_states: readonly StateSpec[] | null;
+  readonly start_states?: readonly string[];
+  readonly source_vocab_size?: number;
+  readonly source_tokenizer?: string | null;
+  readonly max_source?: number | null;
+  readonly source_length?: number | null;
+  readonly start_tokens?: readonly number[];
+  readonly banned_tokens?: readonly number[];
   readonly allStates: readonly StateSpec[];
 }
 
@@ -137,6 +145,43 @@ export class Tokenizer {
   encode(text: string, options?: { specialTokens?: boolean }): number[];
   decode(ids: Iterable<number>): string;
   stream(prompt?: Iterable<number>): TextStream;
+}
+
+/** How a translation is searched: CONTRACT.md, "The search". */
+export interface BeamOptions {
+  width?: number;
+  length_penalty?: number;
+  early_stopping?: boolean | "never";
+  max_tokens?: number | null;
+  min_tokens?: number;
+  forced_end?: boolean;
+  n_best?: number;
+  repetition_penalty?: number;
+  no_repeat_ngram?: number;
+}
+
+/** A translator's step graph and its encoder. One call at a time. */
+export class Translator {
+  /** @throws {T2RError} as Decoder.open */
+  static open(source: Source, options?: OpenOptions): Promise<Translator>;
+  readonly signature: Signature;
+  readonly provider: string;
+  /** of the translations */
+  tokenizer(): Tokenizer;
+  /** of the sources, which is the translations' where they have none of their own */
+  sourceTokenizer(): Tokenizer;
+  /** All states that the translations of these sources start from. @throws {T2RError} token, position, batch */
+  encode(sources: readonly Tokens[]): Promise<Map<string, State>>;
+  /**
+   * The n best translations of a source, best first.
+   * @param onStep called with the newest token of each hypothesis after each step; false ends the search
+   */
+  translate(
+    source: Tokens,
+    beam?: BeamOptions,
+    onStep?: ((newest: number[]) => unknown) | null,
+  ): Promise<{ tokens: number[]; score: number }[]>;
+  close(): Promise<void>;
 }
 
 /** Chooses the tokens of one text: the rules, and the noise of one seed. */

@@ -6,3 +6,4 @@ export { readModelFile } from "./model_file.js";
 export { Sampler } from "./sampler.js";
 export { readSignature } from "./signature.js";
 export { Tokenizer } from "./tokenizer.js";
+export { Translator } from "./translator.js";

@@ -86,12 +86,12 @@ function notFinite(value, token) {
   return new T2RError("graph", "finite logits", `${value} at token ${token}`, "check the graph with t2r verify");
 }
 
-/** Logits after both penalties, in float32. */
+/** Logits after both penalties, in their own precision. */
 export function penalized(logits, text, penalty, ngram) {
   let changed = logits;
   if (penalty !== 1) {
     changed = logits.slice();
-    const factor = Math.fround(penalty);
+    const factor = logits instanceof Float32Array ? Math.fround(penalty) : penalty;
     for (const token of new Set(text)) {
       const old = logits[token];
       changed[token] = old > 0 ? old / factor : old * factor;

@@ -172,15 +172,7 @@ export function beside(graph, source, name) {
 
 /** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
 function checkInterface(signature, session) {
-  const many = signature.role === "prefill", { vocab_size, top_k } = signature;
-  const inputs = { input_ids: ["int64", many ? ["B", "N"] : ["B"]] }, outputs = { logits: ["float32", ["B", vocab_size]] };
-  for (const state of signature.states) {
-    inputs[`past_${state.name}`] = outputs[`present_${state.name}`] = [state.dtype, state.shape];
-  }
-  for (const state of signature.source_states ?? []) inputs[state.name] = [state.dtype, state.shape];
-  if (top_k !== null) Object.assign(outputs, { top_logits: ["float32", ["B", top_k]], top_tokens: ["int64", ["B", top_k]] });
-  if (top_k !== null && signature.source_states) outputs.log_sum = ["float32", ["B"]];
-  if (signature.role !== "step" && !many) return; // of other roles this runtime runs the encoder alone
+  const { inputs, outputs } = signature.role === "encoder" ? encoderForms(signature) : stepForms(signature);
   const problems = [
     ...compared(inputs, session.inputNames, session.inputMetadata, "input", signature.batch),
     ...compared(outputs, session.outputNames, session.outputMetadata, "output", signature.batch),
@@ -189,6 +181,22 @@ function checkInterface(signature, session) {
     const expected = "the inputs and outputs that the graph's metadata lists";
     throw new T2RError("interface", expected, printable(problems.join("; ")), "export the model again");
   }
+}
+
+/** Of a step or prefill graph: name → [dtype, shape]. */
+function stepForms({ role, vocab_size, top_k, states, source_states: source }) {
+  const inputs = { input_ids: ["int64", role === "step" ? ["B"] : ["B", "N"]] }, outputs = { logits: ["float32", ["B", vocab_size]] };
+  for (const { name, dtype, shape } of states) inputs[`past_${name}`] = outputs[`present_${name}`] = [dtype, shape];
+  for (const { name, dtype, shape } of source ?? []) inputs[name] = [dtype, shape];
+  if (top_k !== null) Object.assign(outputs, { top_logits: ["float32", ["B", top_k]], top_tokens: ["int64", ["B", top_k]] });
+  if (top_k !== null && source) outputs.log_sum = ["float32", ["B"]];
+  return { inputs, outputs };
+}
+
+function encoderForms({ states, source_states: source, start_states: started, source_length: length }) {
+  const outputs = Object.fromEntries(source.map(({ name, dtype, shape }) => [name, [dtype, shape]]));
+  for (const { name, dtype, shape } of states) if (started.includes(name)) outputs[`present_${name}`] = [dtype, shape];
+  return { inputs: { source_ids: ["int64", ["B", length ?? "M"]], source_lengths: ["int64", ["B"]] }, outputs };
 }
 
 function compared(wanted, names, metadata, what, batch) {

@@ -9,6 +9,7 @@ const HALF_ONE = 0x3c00; // 1 in float16
 export class States {
   #graph;
   #past = new Map(); // name → tensor
+  #source = new Map(); // of a translator: what no step changes
   #spare = new Map(); // tensors to write to, of states of constant size
   #outputs = new Map(); // buffers of logits, by name
 
@@ -19,32 +20,28 @@ export class States {
   }
 
   get bytes() {
-    return [...this.#past.values()].reduce((all, { type, dims }) => all + SIZES[type] * product(dims), 0);
+    return [...this.#past.values(), ...this.#source.values()].reduce((all, { type, dims }) => all + SIZES[type] * product(dims), 0);
   }
 
   /** Every state as at the start of a text. */
   reset(batch) {
-    const fresh = this.#graph.signature.states.map((spec) => {
-      const dims = dimensions(spec, batch), array = new ARRAYS[spec.dtype](product(dims));
-      return [spec.name, this.#tensor(spec.dtype, filled(array, spec), dims)];
-    });
-    this.#replace(fresh);
+    const fresh = this.#graph.signature.states.map((spec) => [spec.name, initialState(spec, dimensions(spec, batch))]);
+    this.#replace(fresh.map(([name, state]) => [name, this.#made(state)]));
   }
 
   /** States that are given, which fit. */
   set(states) {
-    const names = this.#graph.signature.states.map(({ name }) => name);
-    this.#replace(names.map((name) => {
-      const { dtype, dims, bytes } = states.get(name);
-      return [name, this.#tensor(dtype, new ARRAYS[dtype](bytes.slice().buffer), dims)];
-    }));
+    const made = ({ name }) => [name, this.#made(states.get(name))];
+    const { states: chained, source_states: constant } = this.#graph.signature;
+    this.#replace(chained.map(made));
+    this.#source = new Map((constant ?? []).map(made));
   }
 
   /** Copies of all of them: name → {dtype, dims, bytes}. */
   async fetch() {
     const found = new Map();
-    for (const { name } of this.#graph.signature.states) {
-      const tensor = this.#past.get(name);
+    for (const { name } of this.#graph.signature.allStates) {
+      const tensor = this.#past.get(name) ?? this.#source.get(name);
       const data = tensor.location === "gpu-buffer" ? await tensor.getData() : tensor.data;
       const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
       found.set(name, { dtype: tensor.type, dims: [...tensor.dims], bytes });
@@ -76,6 +73,7 @@ export class States {
       feeds[`past_${name}`] = this.#past.get(name);
       fetches[`present_${name}`] = this.swaps && !shape.includes("T") ? this.#spareOf(name) : null;
     }
+    for (const [name, tensor] of this.#source) feeds[name] = tensor;
     const names = wanted === "top" ? ["top_logits", "top_tokens"] : wanted ? ["logits"] : [];
     for (const name of names) fetches[name] = this.swaps ? this.#output(name, rows.length) : null;
     const found = await this.#ran(graph, feeds, this.swaps ? fetches : Object.keys(fetches));
@@ -103,10 +101,15 @@ export class States {
   }
 
   #replace(entries) {
-    for (const tensor of this.#past.values()) tensor.dispose?.();
+    for (const tensor of [...this.#past.values(), ...this.#source.values()]) tensor.dispose?.();
+    this.#source.clear();
     this.#past = new Map(entries);
     this.#spare.clear();
     this.#outputs.clear();
+  }
+
+  #made({ dtype, dims, bytes }) {
+    return this.#tensor(dtype, new ARRAYS[dtype](bytes.slice().buffer), dims);
   }
 
   #tensor(dtype, array, dims) {
@@ -130,11 +133,11 @@ export class States {
   }
 }
 
-function filled(array, { dtype, initial }) {
-  if (dtype === "int64") return array.fill(BigInt(initial));
-  if (dtype !== "float16") return array.fill(initial);
-  if (initial !== 0 && initial !== 1) {
+/** A state as at the start of a text. */
+export function initialState({ dtype, initial }, dims) {
+  if (dtype === "float16" && initial !== 0 && initial !== 1) {
     throw new T2RError("metadata", "a state of float16 that starts as 0 or 1", `${initial}`, "use another runtime");
   }
-  return array.fill(initial * HALF_ONE);
+  const value = dtype === "int64" ? BigInt(initial) : dtype === "float16" ? initial * HALF_ONE : initial;
+  return { dtype, dims, bytes: new Uint8Array(new ARRAYS[dtype](product(dims)).fill(value).buffer) };
 }

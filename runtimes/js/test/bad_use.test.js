@@ -5,7 +5,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { Decoder } from "../src/index.js";
+import { Decoder, Translator } from "../src/index.js";
 import { bytesOf, exchanged, golden, inCopy, refused } from "./files.js";
 
 let decoder;
@@ -117,6 +117,23 @@ test("use by two at once, and after close", async () => {
   await other.close();
   await refused(() => other.step(1), "graph", /received one that is closed/);
   await refused(() => other.generate([1], 1), "graph");
+});
+
+test("translators", async () => {
+  await refused(() => Decoder.open(golden("translator.onnx")), "graph", /open it as a Translator/);
+  await refused(() => Translator.open(golden("tiny.onnx")), "graph", /open it as a Decoder/);
+  const made = await Translator.open(golden("translator.onnx"));
+  await refused(() => made.translate([]), "token", /received none/);
+  await refused(() => made.translate([99]), "token");
+  await refused(() => made.encode([]), "token");
+  for (const wrong of [{ width: 0 }, { n_best: 9 }, { length_penalty: 11 }, { early_stopping: 1 }, { max_tokens: 0 }, { beams: 4 }, { width: 99 }]) {
+    await refused(() => made.translate([1], wrong), "sampling");
+  }
+  const first = made.translate([1, 3]);
+  await refused(() => made.translate([1]), "graph", /in use/);
+  assert.equal((await first).length, 1);
+  await made.close();
+  await refused(() => made.translate([1]), "graph", /closed/);
 });
 
 test("a callback, a signal and a broken loop end a text within a token, and the next begins with it", async () => {

@@ -1,0 +1,148 @@
+/** Beam search of one sentence, numbers alone: CONTRACT.md, "The search". */
+
+import { T2RError, isWhole, printable } from "./errors.js";
+import { largest, penalized } from "./sampler.js";
+
+const MAX_TOKENS = 256; // of a translation, where nobody says more and the model has no fewer positions
+const STEEPEST = 10; // the largest exponent of a length
+const DEFAULTS = {
+  width: 4, length_penalty: 1, early_stopping: false, max_tokens: null, min_tokens: 0, forced_end: true, n_best: 1,
+  repetition_penalty: 1, no_repeat_ngram: 0,
+};
+const CHECKS = {
+  width: (x) => isWhole(x, 1, 2 ** 31 - 1),
+  length_penalty: (x) => Number.isFinite(x) && Math.abs(x) <= STEEPEST,
+  early_stopping: (x) => typeof x === "boolean" || x === "never",
+  max_tokens: (x) => x === null || isWhole(x, 1, 2 ** 31 - 1),
+  min_tokens: (x) => isWhole(x, 0, 2 ** 31 - 1),
+  forced_end: (x) => typeof x === "boolean",
+  n_best: (x, { width }) => isWhole(x, 1, width),
+  repetition_penalty: (x) => Number.isFinite(x) && x >= 0.01 && x <= 100,
+  no_repeat_ngram: (x) => isWhole(x, 0, 64),
+};
+
+export class Search {
+  #rules;
+  #model;
+  #hypotheses;
+  #finished = [];
+
+  /**
+   * @param {object} options of a beam
+   * @param {import("./index.js").Signature} model a translator's
+   * @throws {T2RError} sampling; position: more tokens than the model has
+   */
+  constructor(options, model) {
+    const rules = { ...DEFAULTS, ...options };
+    for (const [name, value] of Object.entries(rules)) {
+      if (!Object.hasOwn(CHECKS, name)) throw refused(`options of ${Object.keys(CHECKS).join(", ")}`, name);
+      if (!CHECKS[name](value, rules)) throw refused(`another ${name}`, printable(value, 40));
+    }
+    if (rules.width > model.vocab_size) throw refused(`a beam of at most ${model.vocab_size}`, rules.width);
+    const [, ...forced] = model.start_tokens, reach = model.past_end === "refuse" ? model.max_positions : null;
+    if (rules.max_tokens !== null && rules.max_tokens <= forced.length) throw refused(`max_tokens of more than ${forced.length}`, rules.max_tokens);
+    if (reach !== null && reach < (rules.max_tokens ?? forced.length + 1)) {
+      throw new T2RError("position", `max_tokens of at most ${reach}`, `${rules.max_tokens ?? forced.length + 1}`, "ask for fewer");
+    }
+    rules.max_tokens ??= Math.min(MAX_TOKENS, reach ?? MAX_TOKENS);
+    this.#rules = rules;
+    this.#model = { vocabulary: model.vocab_size, start: model.start_tokens[0], ends: new Set(model.eos_tokens), banned: model.banned_tokens };
+    this.#hypotheses = [{ text: forced, sum: 0 }];
+  }
+
+  /** The newest token of each hypothesis, which no step has read. */
+  get newest() {
+    return this.#hypotheses.map(({ text }) => text.at(-1));
+  }
+
+  /** The best translations that are finished: their tokens and scores. */
+  get translations() {
+    return this.#finished.slice(0, this.#rules.n_best);
+  }
+
+  /**
+   * One more token for every hypothesis.
+   * @param {Float32Array} logits of all of them, one behind the other
+   * @returns {number[] | null} the rows from which those come that go on; null when the sentence is done
+   * @throws {T2RError} graph: logits that are not finite
+   */
+  advance(logits) {
+    const { width, max_tokens: most } = this.#rules, { ends, vocabulary } = this.#model;
+    const length = this.#hypotheses[0].text.length + 1;
+    const found = new Best(width === 1 ? 1 : Math.max(2, 1 + ends.size) * width);
+    this.#hypotheses.forEach(({ text, sum }, row) => {
+      const added = this.#added(logits.subarray(row * vocabulary, (row + 1) * vocabulary), text);
+      for (let token = 0; token < vocabulary; token++) if (added[token] > -Infinity) found.offer(sum + added[token], row, token);
+    });
+    const going = [];
+    found.entries.forEach(({ sum, row, token }, place) => {
+      const text = [...this.#hypotheses[row].text, token];
+      if (!ends.has(token) && length < most) going.push({ text, sum, row });
+      else if (place < width) this.#finish(text, sum / length ** this.#rules.length_penalty);
+    });
+    this.#hypotheses = going.slice(0, width);
+    if (this.#done(length)) return null;
+    return this.#hypotheses.map(({ row }) => row);
+  }
+
+  /** What each token adds to a score. */
+  #added(logits, text) {
+    const { width, min_tokens: least, max_tokens: most, forced_end: forced, repetition_penalty: penalty, no_repeat_ngram: ngram } = this.#rules;
+    const { ends, banned, start } = this.#model;
+    if (forced && ends.size && text.length === most - 1) {
+      const only = new Float64Array(logits.length).fill(-Infinity);
+      only[ends.values().next().value] = 0;
+      return only;
+    }
+    const sum = logSum(logits), before = width === 1 ? 0 : sum; // of a greedy search penalties act on logits
+    let values = Float64Array.from(logits, (logit) => logit - before);
+    for (const token of banned) values[token] = -Infinity;
+    if (text.length < least) for (const token of ends) values[token] = -Infinity;
+    if (penalty !== 1 || ngram > 0) values = penalized(values, [start, ...text], penalty, ngram);
+    return before === sum ? values : values.map((value) => value - sum);
+  }
+
+  #finish(tokens, score) {
+    const place = this.#finished.findIndex((one) => one.score < score);
+    this.#finished.splice(place < 0 ? this.#finished.length : place, 0, { tokens, score });
+    this.#finished.length = Math.min(this.#finished.length, this.#rules.width);
+  }
+
+  #done(length) {
+    const { width, max_tokens: most, early_stopping: early, length_penalty: penalty } = this.#rules;
+    if (length === most || !this.#hypotheses.length) return true;
+    if (this.#finished.length < width) return false;
+    if (width === 1 || early === true) return true;
+    const tokens = early === "never" && penalty > 0 ? most : length;
+    return this.#hypotheses[0].sum / tokens ** penalty <= this.#finished.at(-1).score;
+  }
+}
+
+/** The largest of what is offered, of equals the first. */
+class Best {
+  entries = [];
+  #most;
+
+  constructor(most) {
+    this.#most = most;
+  }
+
+  offer(sum, row, token) {
+    if (this.entries.length === this.#most && !(sum > this.entries.at(-1).sum)) return;
+    let place = this.entries.length;
+    while (place > 0 && sum > this.entries[place - 1].sum) place--;
+    this.entries.splice(place, 0, { sum, row, token });
+    this.entries.length = Math.min(this.entries.length, this.#most);
+  }
+}
+
+function logSum(logits) {
+  const top = logits[largest(logits)];
+  let sum = 0;
+  for (const logit of logits) sum += Math.exp(logit - top);
+  return top + Math.log(sum);
+}
+
+function refused(expected, received) {
+  return new T2RError("sampling", expected, `${received}`, "correct it");
+}

@@ -1,0 +1,157 @@
+/** A translator's graphs: a source is encoded once, and its translation is searched token by token. */
+
+import { T2RError, isWhole, printable } from "./errors.js";
+import { Search } from "./search.js";
+import { beside, openGraph } from "./session.js";
+import { differs, dimensions, product, requireBatch } from "./signature.js";
+import { checkStates } from "./snapshot.js";
+import { States, initialState } from "./states.js";
+import { Tokenizer } from "./tokenizer.js";
+
+const MAX_SOURCE = 1 << 16; // tokens, where the model says nothing
+
+export class Translator {
+  #graph;
+  #encoder;
+  #states;
+  #inUse = false;
+  #closed = false;
+
+  constructor(graph, encoder) {
+    this.#graph = graph;
+    this.#encoder = encoder;
+    this.#states = new States(graph);
+  }
+
+  /** Open a translator's step graph and its encoder. @throws {T2RError} as Decoder.open */
+  static async open(source, options = {}) {
+    const graph = await openGraph(source, options);
+    let encoder = null;
+    try {
+      const name = graph.signature.graphs.encoder;
+      if (!graph.signature.source_states || name === undefined) {
+        throw new T2RError("graph", "a translator's step graph, which names its encoder", "another", "open it as a Decoder");
+      }
+      encoder = await openGraph(beside(graph, source, name), options, "encoder");
+      const key = differs(graph.signature, encoder.signature, "encoder");
+      if (key) throw new T2RError("graph", "the encoder of this graph", `another ${key}`, "copy all files together");
+      return new Translator(graph, encoder);
+    } catch (error) {
+      await graph.session.release();
+      await encoder?.session.release();
+      throw error;
+    }
+  }
+
+  /** What the step graph's metadata says. */
+  get signature() {
+    return this.#graph.signature;
+  }
+
+  get provider() {
+    return this.#graph.provider;
+  }
+
+  /** The translations' tokenizer. */
+  tokenizer() {
+    return Tokenizer.of(this.signature);
+  }
+
+  /** The sources' tokenizer, which is the translations' where they have none of their own. */
+  sourceTokenizer() {
+    const own = this.signature.source_tokenizer;
+    return own === null ? this.tokenizer() : new Tokenizer(own);
+  }
+
+  /** Read sources, tokens of each: all states that their translations start from. @throws {T2RError} token, position, batch */
+  async encode(sources) {
+    return this.#alone(() => this.#encoded(sources));
+  }
+
+  /**
+   * The n best translations of a source, best first: its tokens and score each. Options are those of a beam.
+   * @param onStep called with the newest token of each hypothesis after each step; false ends the search
+   * @throws {T2RError} token, position, sampling
+   */
+  async translate(source, beam = {}, onStep = null) {
+    return this.#alone(async () => {
+      const search = new Search(beam, this.signature);
+      this.#states.set(await this.#encoded([source]));
+      let logits;
+      for (const token of this.signature.start_tokens) logits = await this.#states.run(this.#graph, [[token]], "logits");
+      for (let before = 1; ; ) {
+        const rows = search.advance(logits);
+        if (rows === null || (onStep && (await onStep(search.newest)) === false)) return search.translations;
+        if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.reorder(rows);
+        before = rows.length;
+        logits = await this.#states.run(this.#graph, search.newest.map((token) => [token]), "logits");
+      }
+    });
+  }
+
+  async close() {
+    if (this.#closed) return;
+    await this.#alone(async () => {
+      this.#states.dispose();
+      await this.#graph.session.release();
+      await this.#encoder.session.release();
+    });
+    this.#closed = true;
+  }
+
+  async #alone(work) {
+    if (this.#closed) throw new T2RError("graph", "an open translator", "one that is closed", "open the graph again");
+    if (this.#inUse) throw new T2RError("graph", "a translator that nobody else uses", "one in use", "wait for its end");
+    this.#inUse = true;
+    try {
+      return await work();
+    } finally {
+      this.#inUse = false;
+    }
+  }
+
+  async #encoded(sources) {
+    const rows = Array.from(sources ?? [], (source) => this.#checked(source)), { signature } = this;
+    if (!rows.length) throw new T2RError("token", "at least one source", "none", "give some");
+    requireBatch(signature, rows.length);
+    const length = signature.source_length ?? Math.max(...rows.map((row) => row.length));
+    const ids = new BigInt64Array(rows.length * length);
+    rows.forEach((row, n) => ids.set(row.map(BigInt), n * length));
+    const { ort, session } = this.#encoder;
+    const lengths = BigInt64Array.from(rows, (row) => BigInt(row.length));
+    let found;
+    try {
+      found = await session.run({
+        source_ids: new ort.Tensor("int64", ids, [rows.length, length]),
+        source_lengths: new ort.Tensor("int64", lengths, [rows.length]),
+      });
+    } catch (error) {
+      throw new T2RError("graph", "an encoder graph that runs", printable(error), "check it with t2r verify");
+    }
+    const states = new Map();
+    for (const spec of signature.allStates) {
+      const tensor = found[spec.constant ? spec.name : `present_${spec.name}`];
+      states.set(spec.name, tensor ? await copied(tensor) : initialState(spec, dimensions(spec, rows.length)));
+    }
+    checkStates(signature, states);
+    return states;
+  }
+
+  #checked(source) {
+    const ids = Array.from(source ?? [], Number), most = this.signature.source_vocab_size - 1;
+    const wrong = ids.find((id) => !isWhole(id, 0, most));
+    if (wrong !== undefined || !ids.length) {
+      throw new T2RError("token", `tokens of a source in 0 … ${most}`, wrong === undefined ? "none" : printable(wrong, 40), "use sourceTokenizer()");
+    }
+    const longest = this.signature.max_source ?? MAX_SOURCE;
+    if (ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
+    return ids;
+  }
+}
+
+async function copied(tensor) {
+  const data = await tensor.getData(), dims = [...tensor.dims];
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
+  tensor.dispose?.();
+  return { dtype: tensor.type, dims, bytes: product(dims) ? bytes : new Uint8Array() };
+}
