@@ -219,6 +219,16 @@ def test_the_beam_graph_translates_as_the_steps_do(name: str, tmp_path: Path) ->
         assert_same([translator.search(source, beam) for source in sources], list(translator.translate(sources, beam)))
 
 
+def test_a_quantized_generation_graph(tmp_path: Path) -> None:
+    """Which bans tokens, too."""
+    made, report, path = graph(tmp_path, generate=True)
+    assert report.signature.source is not None and report.signature.source.banned_tokens
+    quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
+    translator = Translator(tmp_path / "q.onnx", threads=1)
+    for source in ([1, 2, 3], [4]):
+        assert translator.generate(source, 9) == list(translator.stream(source, 9))
+
+
 @pytest.mark.parametrize("scheme", ["int8", "w4"])
 def test_a_quantized_beam_graph(scheme: str, tmp_path: Path) -> None:
     made, _, path = graph(tmp_path, beam=True)

@@ -50,7 +50,7 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
     scalars = [(name, TensorProto.INT64) for name in WHOLE_NUMBERS]
     scalars += [(name, TensorProto.DOUBLE) for name in REAL_NUMBERS]
     outer = helper.make_graph(
-        [*start.node, loop],
+        [*start.node, *_mask(signature), loop],
         "t2r_generate",
         [
             _single(past[INPUT_IDS]),
@@ -63,7 +63,7 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
             helper.make_tensor_value_info(GENERATED, TensorProto.INT64, ["N"]),
             *(_single(present[PRESENT + name]) for name in states),
         ],
-        [*graph.initializer, *start.initializer, *_banned(signature)],
+        [*graph.initializer, *start.initializer, *_free(signature)],
     )
     return made_of(step, outer)
 
@@ -87,9 +87,9 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
     shared = [INPUT_IDS, *(spec.past for spec in chained), *(spec.present for spec in chained)]
     names = {name: INSIDE + name for name in shared}
     allowed = []
-    for mask in _banned(signature):
+    for mask in _mask(signature):
         names[LOGITS] = INSIDE + LOGITS
-        allowed.append(helper.make_node("Add", [names[LOGITS], mask.name], [LOGITS], name="allowed"))
+        allowed.append(helper.make_node("Add", [names[LOGITS], mask.output[0]], [LOGITS], name="allowed"))
     nodes = renamed(needed(graph.node, [LOGITS, *(spec.present for spec in chained)]), names)
     nodes += [*allowed, *choose.node]
     made = {name for node in nodes for name in node.output}
@@ -112,14 +112,19 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
     )
 
 
-def _banned(signature: Signature) -> list[onnx.TensorProto]:
-    """What is added to the logits (1, vocabulary) where tokens are banned."""
+def _free(signature: Signature) -> list[onnx.TensorProto]:
+    """1 for each token that may be chosen and 0 for the others (1, vocabulary), where tokens are banned."""
     banned = () if signature.source is None else signature.source.banned_tokens
     if not banned:
         return []
-    mask = np.zeros((1, signature.vocab_size), np.float32)
-    mask[:, list(banned)] = -np.inf
-    return [numpy_helper.from_array(mask, "banned")]
+    free = np.ones((1, signature.vocab_size), np.float32)
+    free[:, list(banned)] = 0
+    return [numpy_helper.from_array(free, "free")]
+
+
+def _mask(signature: Signature) -> list[onnx.NodeProto]:
+    """What is added to the logits: 0 or -inf, which no weight of a file may be."""
+    return [helper.make_node("Log", [free.name], ["banned"], name="banned") for free in _free(signature)]
 
 
 def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto:
