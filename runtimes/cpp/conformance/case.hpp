@@ -29,7 +29,11 @@ inline void ok(t2r_kind kind) {
 }
 
 struct Decoder {
-    explicit Decoder(const std::string &path) { ok(t2r_open(path.c_str(), nullptr, &handle)); }
+    explicit Decoder(const std::string &path, bool companions = true) {
+        t2r_options options = t2r_defaults();
+        options.companions = companions;
+        ok(t2r_open(path.c_str(), &options, &handle));
+    }
     ~Decoder() { t2r_close(handle); }
     Decoder(const Decoder &) = delete;
     Decoder &operator=(const Decoder &) = delete;
@@ -72,6 +76,7 @@ struct Array {
 
 std::vector<double> numbers_of(const t2r_tensor &tensor);
 void set_states(t2r_decoder *decoder, t2r::Json::Value states);
+void compare_state(const t2r_tensor &state, const Array &wanted, double tolerance);
 // A row of logits (B, T, N) after token `step` of each sequence, and all states, each within its tolerance.
 void compare_logits(const float *found, const Array &wanted, std::size_t step, t2r::Json::Value tolerance);
 void compare_states(t2r_decoder *decoder, t2r::Json::Value wanted, t2r::Json::Value tolerance);
@@ -84,6 +89,7 @@ void run_batch(const std::string &folder, t2r::Json::Value golden);
 void run_snapshot(const std::string &folder, t2r::Json::Value golden);
 void run_tokenizer(const std::string &folder, t2r::Json::Value golden);
 void run_stream(const std::string &folder, t2r::Json::Value golden);
+void run_translator(const std::string &folder, t2r::Json::Value golden);
 void run_bad(const std::string &folder, t2r::Json::Value golden);
 
 }  // namespace conformance

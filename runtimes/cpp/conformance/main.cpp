@@ -8,6 +8,7 @@ int main(int count, char **arguments) {
     const std::map<std::string, void (*)(const std::string &, t2r::Json::Value)> kinds = {
         {"trace", run_trace},         {"sampling", run_sampling}, {"batch", run_batch}, {"snapshot", run_snapshot},
         {"tokenizer", run_tokenizer}, {"stream", run_stream},     {"bad", run_bad},
+        {"translator", run_translator},
     };
     const std::string folder = count == 2 ? arguments[1] : "";
     int passed = 0, failed = 0;

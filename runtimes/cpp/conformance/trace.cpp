@@ -18,17 +18,6 @@ template <class T> void append(std::vector<char> &bytes, double value) {
     bytes.insert(bytes.end(), begin, begin + sizeof number);
 }
 
-void compare_state(const t2r_tensor &state, const Array &wanted, double tolerance) {
-    const std::vector<std::int64_t> shape(state.shape, state.shape + state.rank);
-    require(shape == wanted.shape, std::string("the shape of ") + state.name);
-    const std::vector<double> found = numbers_of(state);
-    double largest = 0;
-    for (const double value : wanted.data) largest = std::max(largest, std::abs(value));
-    for (std::size_t i = 0; i < found.size(); i++)
-        require(std::abs(found[i] - wanted.data[i]) <= tolerance * largest,
-                std::string(state.name) + ": " + text(found[i]) + " for " + text(wanted.data[i]));
-}
-
 // From the start of a trace, in pieces of so many tokens: the logits after each, and the states after the last.
 void pieces(const Decoder &decoder, Json::Value golden, const std::vector<std::int64_t> &lengths) {
     const Array ids(golden.at("ids")), logits(golden.at("logits"));
@@ -135,6 +124,17 @@ void set_states(t2r_decoder *decoder, Json::Value states) {
 }
 
 int go_on(std::int64_t, void *) { return 1; }
+
+void compare_state(const t2r_tensor &state, const Array &wanted, double tolerance) {
+    const std::vector<std::int64_t> shape(state.shape, state.shape + state.rank);
+    require(shape == wanted.shape, std::string("the shape of ") + state.name);
+    const std::vector<double> found = numbers_of(state);
+    double largest = 0;
+    for (const double value : wanted.data) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < found.size(); i++)
+        require(std::abs(found[i] - wanted.data[i]) <= tolerance * largest,
+                std::string(state.name) + ": " + text(found[i]) + " for " + text(wanted.data[i]));
+}
 
 void compare_logits(const float *found, const Array &wanted, std::size_t step, Json::Value tolerance) {
     const double bound = tolerance.at("logits_absolute").real();

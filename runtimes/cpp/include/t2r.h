@@ -61,7 +61,7 @@ typedef struct t2r_stream t2r_stream;
 typedef struct t2r_options {
     size_t size;              /* sizeof(t2r_options); t2r_defaults fills it in */
     int32_t threads;          /* inside an operator; 0: one a core */
-    int32_t companions;       /* 0 leaves alone the prefill and generation graphs that lie beside; 1 */
+    int32_t companions;       /* 0 leaves alone the prefill, generation and beam graphs that lie beside; 1 */
     int64_t max_state_bytes;  /* what a graph may ask for, at batch 1; 2 GiB */
 } t2r_options;
 
@@ -162,10 +162,43 @@ T2R_API t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token)
 /* Go on from such a file, of any language's runtime. token: the one that was saved, or -1; it may be NULL. */
 T2R_API t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token);
 
+/* ---- Translators ---- */
+
+/* Read sources (count, longest), each from the front of its row, and stand before the start tokens of their translations:
+   the batch becomes count. */
+T2R_API t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const int64_t *lengths, size_t count,
+                                    size_t longest);
+
+typedef struct t2r_beam {
+    size_t size;                /* sizeof(t2r_beam); t2r_beam_defaults fills it in, with what stands here */
+    int64_t width;              /* 4; 1 is greedy */
+    int64_t max_tokens;         /* 0: 256, or fewer where positions end before */
+    int64_t min_tokens;         /* 0 */
+    int32_t early_stopping;     /* 0; 1: when width hypotheses are finished; 2: never before none can be better */
+    int32_t forced_end;         /* 1: the last of max_tokens is an end */
+    int64_t n_best;             /* 1 */
+    double length_penalty;      /* 1 */
+    double repetition_penalty;  /* 1: none */
+    int64_t no_repeat_ngram;    /* 0: no limit */
+} t2r_beam;
+
+T2R_API t2r_beam t2r_beam_defaults(void);
+
+/* Translate a source by beam search, in one run of a beam graph where there is one and no penalty. beam may be NULL.
+   found: how many translations t2r_translation gives. */
+T2R_API t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t length, const t2r_beam *beam,
+                               size_t *found);
+
+/* One of the last t2r_translate, best first. */
+T2R_API t2r_kind t2r_translation(t2r_decoder *decoder, size_t index, const int64_t **tokens, size_t *count, double *score);
+
 /* ---- Text ---- */
 
 /* The tokenizer in the graph's metadata. It outlives the decoder. */
 T2R_API t2r_kind t2r_open_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokenizer);
+
+/* That of a translator's sources; the graph's own where they have none. */
+T2R_API t2r_kind t2r_open_source_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokenizer);
 
 /* One of the text of a tokenizer.json. bos_token: what an empty text becomes, or -1. */
 T2R_API t2r_kind t2r_make_tokenizer(const char *json, size_t size, int64_t bos_token, t2r_tokenizer **tokenizer);

@@ -4,6 +4,7 @@
 #include "decoder.hpp"
 #include "error.hpp"
 #include "handles.hpp"
+#include "translator.hpp"
 
 namespace t2r {
 
@@ -12,7 +13,8 @@ struct OpenDecoder {
     explicit OpenDecoder(std::shared_ptr<Graph> graph) : decoder(std::move(graph)) {}
 
     Decoder decoder;
-    std::vector<std::int64_t> written;  // of the last generate
+    std::vector<std::int64_t> written;      // of the last generate
+    std::vector<Translation> translations;  // of the last translate
 };
 
 using Decoders = Handles<OpenDecoder, t2r_decoder>;

@@ -36,6 +36,18 @@ t2r_tokenizer *add(std::string json, std::int64_t bos) {
     return tokenizers().add(std::move(made));
 }
 
+void open(t2r_decoder *decoder, bool of_source, t2r_tokenizer **tokenizer) {
+    require_argument(tokenizer, T2R_TOKENIZER, "where to put the tokenizer");
+    *tokenizer = nullptr;
+    const Decoders::Use use(decoders(), decoder);
+    const Signature &signature = use->decoder.signature();
+    if (of_source && !signature.source) fail(T2R_GRAPH, "a translator", "the graph of a decoder alone", "use t2r_open_tokenizer");
+    const bool own = of_source && signature.source->tokenizer;
+    const std::optional<std::string> &source = own ? signature.source->tokenizer : signature.tokenizer;
+    if (!source) fail(T2R_TOKENIZER, "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer");
+    *tokenizer = add(*source, own ? -1 : signature.bos_token);
+}
+
 void hand_out(const std::string &found, const char **text, size_t *size) {
     *text = found.c_str();
     if (size) *size = found.size();
@@ -44,15 +56,11 @@ void hand_out(const std::string &found, const char **text, size_t *size) {
 }  // namespace
 
 t2r_kind t2r_open_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokenizer) {
-    return guarded([&] {
-        require_argument(tokenizer, T2R_TOKENIZER, "where to put the tokenizer");
-        *tokenizer = nullptr;
-        const Decoders::Use use(decoders(), decoder);
-        const Signature &signature = use->decoder.signature();
-        if (!signature.tokenizer)
-            fail(T2R_TOKENIZER, "a graph with a tokenizer in it", "one without", "give token numbers, or export with a tokenizer");
-        *tokenizer = add(*signature.tokenizer, signature.bos_token);
-    });
+    return guarded([&] { open(decoder, false, tokenizer); });
+}
+
+t2r_kind t2r_open_source_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokenizer) {
+    return guarded([&] { open(decoder, true, tokenizer); });
 }
 
 t2r_kind t2r_make_tokenizer(const char *json, size_t size, int64_t bos_token, t2r_tokenizer **tokenizer) {

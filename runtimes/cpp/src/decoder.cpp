@@ -36,11 +36,11 @@ Decoder::Decoder(std::shared_ptr<Graph> opened) : graph(std::move(opened)) {
     start(signature().batch ? signature().batch : 1);
 }
 
-void Decoder::start(std::int64_t batch) {
-    signature().require_batch(batch);
-    auto fresh = std::make_unique<States>(graph, batch);
-    std::vector<History> empty(static_cast<std::size_t>(batch));
-    positions.assign(static_cast<std::size_t>(batch), 0);
+void Decoder::start(std::int64_t batch) { adopt(std::make_unique<States>(graph, batch)); }
+
+void Decoder::adopt(std::unique_ptr<States> fresh) {
+    std::vector<History> empty(static_cast<std::size_t>(fresh->batch));
+    positions.assign(static_cast<std::size_t>(fresh->batch), 0);
     histories.swap(empty);
     states = std::move(fresh);
 }

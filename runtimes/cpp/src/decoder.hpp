@@ -40,6 +40,8 @@ public:
     void reorder(const std::vector<std::int64_t> &rows);
     // Throws Error of the kind snapshot: missing or unexpected names, other dtypes or shapes. All is as before then.
     void set_states(const std::vector<GivenState> &given, std::int64_t position);
+    // Go on from these, at the start of a text.
+    void adopt(std::unique_ptr<States> fresh);
     // One run of the generation graph, which reads `token`: the tokens that it wrote.
     std::vector<std::int64_t> generate_in_graph(std::int64_t token,
                                                 const std::vector<std::pair<const char *, Ort::Value>> &inputs);

@@ -105,7 +105,7 @@ std::unique_ptr<Ort::Session> Graph::open(const std::string &path, const std::st
 Graph::Graph(const std::string &path, const Options &options) : options(options) {
     step = open(path, "step", signature);
     for (const auto &[role, name] : signature.graphs) {
-        if (!options.companions || role_names.count(role) == 0) continue;
+        if (role_names.count(role) == 0 || (!options.companions && role != "encoder")) continue;
         const fs::path beside = path_of(path).parent_path() / path_of(name);
         std::error_code error;
         if (!fs::is_regular_file(beside, error))

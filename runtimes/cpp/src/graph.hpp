@@ -13,7 +13,7 @@ namespace t2r {
 
 struct Options {
     int threads = 0;  // inside an operator; 0: one a core that this process may use
-    bool companions = true;
+    bool companions = true;  // use those that lie beside; an encoder always is
     std::int64_t max_state_bytes = default_state_bytes;
 };
 

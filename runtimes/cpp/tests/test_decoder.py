@@ -157,7 +157,7 @@ def test_closed_handles(library: Library) -> None:
     tokenizer.close()
     with pytest.raises(Failed, match="^graph: expected an open tokenizer"):
         tokenizer.encode("a")
-    for made_up in (None, 2, 3, 2**63 + 1):
+    for made_up in (None, 2, 2**63 + 1):
         with pytest.raises(Failed, match="^graph: "):
             library.call("t2r_step", ctypes.c_void_p(made_up), None, ctypes.c_size_t(0), None)
 

@@ -1,0 +1,59 @@
+#include "api.hpp"
+
+namespace {
+
+using namespace t2r;
+
+Beam beam_of(const t2r_beam &given) {
+    require_argument(given.size == sizeof(t2r_beam), T2R_SAMPLING, "options made by t2r_beam_defaults");
+    Beam beam;
+    beam.width = given.width;
+    beam.max_tokens = given.max_tokens;
+    beam.min_tokens = given.min_tokens;
+    beam.early_stopping = given.early_stopping;
+    beam.forced_end = given.forced_end != 0;
+    beam.n_best = given.n_best;
+    beam.length_penalty = given.length_penalty;
+    beam.repetition_penalty = given.repetition_penalty;
+    beam.no_repeat_ngram = given.no_repeat_ngram;
+    return beam;
+}
+
+}  // namespace
+
+t2r_beam t2r_beam_defaults(void) {
+    const Beam beam;
+    return {sizeof(t2r_beam), beam.width, 0, 0, 0, 1, beam.n_best, beam.length_penalty, beam.repetition_penalty, 0};
+}
+
+t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const int64_t *lengths, size_t count, size_t longest) {
+    return guarded([&] {
+        const Decoders::Use use(decoders(), decoder);
+        require_argument((tokens && lengths) || count == 0, T2R_TOKEN, "sources and their lengths");
+        std::vector<std::vector<std::int64_t>> sources;
+        for (size_t row = 0; row < count; row++) {
+            require_argument(lengths[row] >= 0 && static_cast<size_t>(lengths[row]) <= longest, T2R_TOKEN, "lengths within their rows");
+            sources.emplace_back(tokens + row * longest, tokens + row * longest + lengths[row]);
+        }
+        encode_sources(use->decoder, sources);
+    });
+}
+
+t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t length, const t2r_beam *beam, size_t *found) {
+    return guarded([&] {
+        const Decoders::Use use(decoders(), decoder);
+        require_argument((source || length == 0) && found, T2R_TOKEN, "a source, and where to put a number");
+        use->translations = translate(use->decoder, {source, source + length}, beam ? beam_of(*beam) : Beam());
+        *found = use->translations.size();
+    });
+}
+
+t2r_kind t2r_translation(t2r_decoder *decoder, size_t index, const int64_t **tokens, size_t *count, double *score) {
+    return guarded([&] {
+        const Decoders::Use use(decoders(), decoder);
+        require_argument(index < use->translations.size() && tokens && count, T2R_BATCH, "the number of a translation that was found");
+        *tokens = use->translations[index].tokens.data();
+        *count = use->translations[index].tokens.size();
+        if (score) *score = use->translations[index].score;
+    });
+}

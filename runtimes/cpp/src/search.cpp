@@ -1,0 +1,167 @@
+// Beam search of one sentence: runtimes/CONTRACT.md, "The search".
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "translator.hpp"
+
+namespace t2r {
+
+namespace {
+
+constexpr double never = -std::numeric_limits<double>::infinity();
+
+using Ids = std::vector<std::int64_t>;
+
+struct Hypothesis {
+    Ids tokens;
+    double sum;  // of log-probabilities
+};
+
+struct Candidate {
+    double sum;
+    std::int64_t row, token;
+};
+
+class Search {
+public:
+    Search(const Signature &signature, const Beam &beam)
+        : signature(signature), beam(beam), start(signature.source->start_tokens.front()) {
+        const Ids &tokens = signature.source->start_tokens;
+        hypotheses.push_back({{tokens.begin() + 1, tokens.end()}, 0});
+        const auto ends = static_cast<std::int64_t>(signature.eos_tokens.size());
+        candidates = static_cast<std::size_t>(beam.width == 1 ? 1 : std::max<std::int64_t>(2, 1 + ends) * beam.width);
+    }
+
+    // One more token for every hypothesis. False: the sentence is done; else `rows` of the step go on, with `newest`.
+    bool advance(const float *logits) {
+        const auto width = static_cast<std::size_t>(beam.width);
+        const std::vector<Candidate> best = choose(logits);
+        const std::size_t length = hypotheses.front().tokens.size() + 1;
+        std::vector<Hypothesis> next;
+        rows.clear();
+        newest.clear();
+        for (std::size_t i = 0; i < best.size(); i++) {
+            const Candidate &candidate = best[i];
+            Ids text = hypotheses[static_cast<std::size_t>(candidate.row)].tokens;
+            text.push_back(candidate.token);
+            if (is_end(candidate.token) || static_cast<std::int64_t>(length) == beam.max_tokens) {
+                if (i < width) finish({std::move(text), score(candidate.sum, length)});
+            } else if (next.size() < width) {
+                next.push_back({std::move(text), candidate.sum});
+                rows.push_back(candidate.row);
+                newest.push_back(candidate.token);
+            }
+        }
+        hypotheses = std::move(next);
+        return !hypotheses.empty() && !ended(length);
+    }
+
+    std::vector<Translation> finished;
+    Ids rows, newest;
+
+private:
+    bool is_end(std::int64_t token) const {
+        return std::find(signature.eos_tokens.begin(), signature.eos_tokens.end(), token) != signature.eos_tokens.end();
+    }
+
+    double score(double sum, std::size_t tokens) const { return sum / std::pow(static_cast<double>(tokens), beam.length_penalty); }
+
+    // The best candidates, best first; of equals those of the better hypothesis, then those of the lower token.
+    std::vector<Candidate> choose(const float *logits) {
+        const auto vocabulary = static_cast<std::size_t>(signature.vocab_size);
+        std::vector<Candidate> all;
+        for (std::size_t row = 0; row < hypotheses.size(); row++) {
+            add(logits + row * vocabulary, hypotheses[row].tokens);
+            for (std::size_t token = 0; token < vocabulary; token++)
+                if (added[token] > never)
+                    all.push_back({hypotheses[row].sum + added[token], static_cast<std::int64_t>(row), static_cast<std::int64_t>(token)});
+        }
+        const auto better = [](const Candidate &a, const Candidate &b) {
+            return a.sum != b.sum ? a.sum > b.sum : a.row != b.row ? a.row < b.row : a.token < b.token;
+        };
+        const std::size_t kept = std::min(candidates, all.size());
+        std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(), better);
+        all.resize(kept);
+        return all;
+    }
+
+    // What each token adds to a hypothesis' sum. Of a width of 1, penalties act on logits.
+    void add(const float *logits, const Ids &text) {
+        const auto vocabulary = static_cast<std::size_t>(signature.vocab_size);
+        const float largest = *std::max_element(logits, logits + vocabulary);
+        double sum = 0;
+        for (std::size_t token = 0; token < vocabulary; token++) sum += std::exp(static_cast<double>(logits[token]) - largest);
+        if (!std::isfinite(sum) || !std::isfinite(largest)) fail(T2R_GRAPH, "finite logits", "others", "check the graph with t2r verify");
+        const double log_sum = largest + std::log(sum), before = beam.width == 1 ? 0 : log_sum;
+        added.assign(logits, logits + vocabulary);
+        for (double &value : added) value -= before;
+        for (const std::int64_t token : signature.source->banned_tokens) added[static_cast<std::size_t>(token)] = never;
+        if (static_cast<std::int64_t>(text.size()) < beam.min_tokens)
+            for (const std::int64_t token : signature.eos_tokens) added[static_cast<std::size_t>(token)] = never;
+        if (beam.looks_back()) penalize(text);
+        for (double &value : added) value -= log_sum - before;
+        if (beam.forced_end && !signature.eos_tokens.empty() && static_cast<std::int64_t>(text.size()) == beam.max_tokens - 1) {
+            added.assign(vocabulary, never);
+            added[static_cast<std::size_t>(signature.eos_tokens.front())] = 0;
+        }
+    }
+
+    void penalize(const Ids &text) {
+        Ids occurred = {start};
+        occurred.insert(occurred.end(), text.begin(), text.end());
+        Ids once = occurred;
+        std::sort(once.begin(), once.end());
+        once.erase(std::unique(once.begin(), once.end()), once.end());
+        for (const std::int64_t token : once) {
+            double &value = added[static_cast<std::size_t>(token)];
+            value = value > 0 ? value / beam.repetition_penalty : value * beam.repetition_penalty;
+        }
+        const auto n = static_cast<std::size_t>(beam.no_repeat_ngram);
+        if (n == 0 || n > occurred.size()) return;
+        std::vector<double> left = added;
+        const auto tail = occurred.end() - static_cast<std::ptrdiff_t>(n - 1);
+        for (auto begin = occurred.begin(); occurred.end() - begin >= static_cast<std::ptrdiff_t>(n); ++begin)
+            if (std::equal(tail, occurred.end(), begin)) left[static_cast<std::size_t>(begin[static_cast<std::ptrdiff_t>(n - 1)])] = never;
+        if (*std::max_element(left.begin(), left.end()) > never) added.swap(left);
+    }
+
+    void finish(Translation translation) {
+        const auto worse = [&](const Translation &other) { return other.score < translation.score; };
+        finished.insert(std::find_if(finished.begin(), finished.end(), worse), std::move(translation));
+        if (finished.size() > static_cast<std::size_t>(beam.width)) finished.pop_back();
+    }
+
+    bool ended(std::size_t length) const {
+        if (static_cast<std::int64_t>(length) == beam.max_tokens) return true;
+        if (finished.size() < static_cast<std::size_t>(beam.width)) return false;
+        if (beam.width == 1 || beam.early_stopping == 1) return true;
+        const bool any_length = beam.early_stopping == 2 && beam.length_penalty > 0;
+        const std::size_t tokens = any_length ? static_cast<std::size_t>(beam.max_tokens) : length;
+        return score(hypotheses.front().sum, tokens) <= finished.back().score;
+    }
+
+    const Signature &signature;
+    const Beam &beam;
+    const std::int64_t start;
+    std::size_t candidates;
+    std::vector<Hypothesis> hypotheses;
+    std::vector<double> added;
+};
+
+}  // namespace
+
+std::vector<Translation> search(Decoder &decoder, const Beam &beam) {
+    const Ids &start = decoder.signature().source->start_tokens;
+    Search search(decoder.signature(), beam);
+    Logits logits = decoder.read(start.data(), 1, static_cast<std::int64_t>(start.size()));
+    while (search.advance(logits.values)) {
+        decoder.reorder(search.rows);
+        logits = decoder.read(search.newest.data(), static_cast<std::int64_t>(search.newest.size()), 1);
+    }
+    std::vector<Translation> found = std::move(search.finished);
+    found.resize(std::min(found.size(), static_cast<std::size_t>(beam.n_best)));
+    return found;
+}
+
+}  // namespace t2r

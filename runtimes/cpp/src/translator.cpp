@@ -1,0 +1,160 @@
+#include "translator.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "interface.hpp"
+
+namespace t2r {
+
+namespace {
+
+constexpr std::int64_t most_tokens = 256, most_whole = std::int64_t{1} << 31;
+constexpr double steepest = 10, largest_penalty = 100;
+constexpr std::int64_t longest_ngram = 64;
+
+using Ids = std::vector<std::int64_t>;
+
+const Source &source_of(const Decoder &decoder) {
+    if (!decoder.signature().source) fail(T2R_GRAPH, "a translator", "the graph of a decoder alone", "use t2r_generate");
+    return *decoder.signature().source;
+}
+
+void require_source(const Source &source, const Ids &tokens) {
+    if (tokens.empty()) fail(T2R_TOKEN, "a source of at least one token", "none", "encode it");
+    for (const std::int64_t token : tokens)
+        if (token < 0 || token >= source.vocab_size)
+            fail(T2R_TOKEN, "tokens of a source in 0 … " + number(source.vocab_size - 1), number(token), "use the source's tokenizer");
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    if (source.max_source && count > source.max_source)
+        fail(T2R_POSITION, "a source of at most " + number(source.max_source) + " tokens", number(count), "cut it into sentences");
+}
+
+void require(bool good, const char *expected, double received) {
+    if (!good) fail(T2R_SAMPLING, expected, std::to_string(received), "choose another value");
+}
+
+// The beam with its max_tokens filled in.
+Beam checked(Beam beam, const Signature &signature) {
+    const auto whole = [](std::int64_t value, std::int64_t least) { return value >= least && value < most_whole; };
+    const auto forced = static_cast<std::int64_t>(signature.source->start_tokens.size()) - 1;
+    require(whole(beam.width, 1) && beam.width <= signature.vocab_size, "a width of at least 1, at most the vocabulary", static_cast<double>(beam.width));
+    require(whole(beam.n_best, 1) && beam.n_best <= beam.width, "n_best of at least 1, at most the width", static_cast<double>(beam.n_best));
+    require(whole(beam.min_tokens, 0), "min_tokens of at least 0", static_cast<double>(beam.min_tokens));
+    require(whole(beam.max_tokens, 0) && (beam.max_tokens == 0 || beam.max_tokens > forced),
+            "max_tokens of at least 1, more than those that every translation begins with", static_cast<double>(beam.max_tokens));
+    require(beam.early_stopping >= 0 && beam.early_stopping <= 2, "early_stopping of 0, 1 or 2", beam.early_stopping);
+    require(std::abs(beam.length_penalty) <= steepest, "a length_penalty from -10 to 10", beam.length_penalty);
+    require(beam.repetition_penalty >= 1 / largest_penalty && beam.repetition_penalty <= largest_penalty,
+            "a repetition_penalty from 0.01 to 100 (1 is none)", beam.repetition_penalty);
+    require(beam.no_repeat_ngram >= 0 && beam.no_repeat_ngram <= longest_ngram, "no_repeat_ngram from 0 (no limit) to 64",
+            static_cast<double>(beam.no_repeat_ngram));
+    const std::int64_t most = signature.reach(), least = beam.max_tokens ? beam.max_tokens : forced + 1;
+    if (most && most < least)
+        fail(T2R_POSITION, "max_tokens of at most " + number(most) + ": this model's positions end there", number(least),
+             "ask for fewer, or export with --past-end clamp or wrap:N");
+    if (!beam.max_tokens) beam.max_tokens = most ? std::min(most_tokens, most) : most_tokens;
+    return beam;
+}
+
+template <class T> Ort::Value tensor(const Ort::MemoryInfo &memory, T *values, std::size_t count, const Shape &shape) {
+    return Ort::Value::CreateTensor<T>(memory, values, count, shape.data(), shape.size());
+}
+
+std::vector<Ort::Value> run(Ort::Session &session, const std::vector<const char *> &names, const std::vector<Ort::Value> &inputs,
+                            const std::vector<const char *> &outputs) {
+    try {
+        return session.Run(Ort::RunOptions{nullptr}, names.data(), inputs.data(), inputs.size(), outputs.data(), outputs.size());
+    } catch (const Ort::Exception &error) {
+        fail(T2R_GRAPH, "the graph beside the step graph to run", printable(error.what()), "export the model again");
+    }
+}
+
+std::vector<Translation> in_graph(Decoder &decoder, Ids source, const Beam &beam) {
+    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    std::int64_t whole[] = {beam.width, beam.max_tokens, beam.min_tokens, beam.early_stopping, beam.forced_end};
+    double penalty = beam.length_penalty;
+    decoder.signature().require_memory(beam.width, decoder.opened()->options.max_state_bytes, static_cast<std::int64_t>(source.size()));
+    std::vector<const char *> names = {"source_ids", "length_penalty"};
+    std::vector<Ort::Value> inputs;
+    inputs.push_back(tensor(memory, source.data(), source.size(), {1, static_cast<std::int64_t>(source.size())}));
+    inputs.push_back(tensor(memory, &penalty, 1, {}));
+    for (std::size_t i = 0; i < std::size(whole); i++) {
+        names.push_back(search_numbers[i]);
+        inputs.push_back(tensor(memory, &whole[i], 1, {}));
+    }
+    const std::vector<Ort::Value> found = run(*decoder.opened()->companion("beam"), names, inputs, {"tokens", "scores"});
+    const Shape shape = found[0].GetTensorTypeAndShapeInfo().GetShape();
+    const std::size_t count = found[1].GetTensorTypeAndShapeInfo().GetElementCount();
+    if (count == 0) fail(T2R_GRAPH, "finite logits", "others", "check the graph with t2r verify");
+    if (shape.size() != 2 || shape[0] != static_cast<std::int64_t>(count))
+        fail(T2R_GRAPH, "as many scores as translations from the beam graph", "another number", "export the model again");
+    std::vector<Translation> translations;
+    for (std::size_t row = 0; row < std::min(count, static_cast<std::size_t>(beam.n_best)); row++) {
+        const std::int64_t *tokens = found[0].GetTensorData<std::int64_t>() + static_cast<std::int64_t>(row) * shape[1];
+        const std::int64_t *const end = std::find_if(tokens, tokens + shape[1], [](std::int64_t token) { return token < 0; });
+        translations.push_back({{tokens, end}, found[1].GetTensorData<double>()[row]});
+    }
+    return translations;
+}
+
+}  // namespace
+
+void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
+    const Source &source = source_of(decoder);
+    const Signature &signature = decoder.signature();
+    if (!decoder.opened()->has("encoder"))
+        fail(T2R_GRAPH, "a translator's step graph, which names its encoder", "none", "export the model again");
+    if (sources.empty()) fail(T2R_TOKEN, "at least one source", "none", "give some");
+    std::size_t longest = 0;
+    for (const Ids &tokens : sources) {
+        require_source(source, tokens);
+        longest = std::max(longest, tokens.size());
+    }
+    const auto batch = static_cast<std::int64_t>(sources.size()), filled = static_cast<std::int64_t>(longest);
+    const std::int64_t length = source.source_length ? source.source_length : filled;
+    signature.require_batch(batch);
+    signature.require_memory(batch, decoder.opened()->options.max_state_bytes, length);
+    Ids ids(static_cast<std::size_t>(batch * length), 0), lengths;
+    for (std::size_t row = 0; row < sources.size(); row++) {
+        std::copy(sources[row].begin(), sources[row].end(), ids.begin() + static_cast<std::ptrdiff_t>(row) * length);
+        lengths.push_back(static_cast<std::int64_t>(sources[row].size()));
+    }
+    std::vector<const char *> outputs;
+    std::vector<std::size_t> numbers;  // of the states that come out
+    for (std::size_t i = 0; i < signature.states.size(); i++) {
+        const StateSpec &spec = signature.states[i];
+        const bool started = std::count(source.start_states.begin(), source.start_states.end(), spec.name) > 0;
+        if (!spec.constant && !started) continue;
+        outputs.push_back(spec.constant ? spec.name.c_str() : spec.present.c_str());
+        numbers.push_back(i);
+    }
+    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    std::vector<Ort::Value> inputs;
+    inputs.push_back(tensor(memory, ids.data(), ids.size(), {batch, length}));
+    inputs.push_back(tensor(memory, lengths.data(), lengths.size(), {batch}));
+    const std::vector<Ort::Value> found = run(*decoder.opened()->companion("encoder"), {"source_ids", "source_lengths"}, inputs, outputs);
+    auto fresh = std::make_unique<States>(decoder.opened(), batch);
+    for (std::size_t i = 0; i < numbers.size(); i++) {
+        const StateSpec &spec = signature.states[numbers[i]];
+        const auto form = found[i].GetTensorTypeAndShapeInfo();
+        if (form.GetShape() != spec.dims(batch, 0, length))  // its type was compared when it was opened
+            fail(T2R_GRAPH, "states of the sources' sizes from the encoder", spec.name, "export the model again");
+        std::byte *to = fresh->place(numbers[i], form.GetShape());
+        std::memcpy(to, found[i].GetTensorRawData(), fresh->state(numbers[i]).bytes);
+    }
+    decoder.adopt(std::move(fresh));
+}
+
+std::vector<Translation> translate(Decoder &decoder, const Ids &source, const Beam &wanted) {
+    require_source(source_of(decoder), source);
+    const Beam beam = checked(wanted, decoder.signature());
+    if (decoder.opened()->has("beam") && !beam.looks_back()) return in_graph(decoder, source, beam);
+    decoder.signature().require_batch(beam.width);
+    decoder.signature().require_memory(beam.width, decoder.opened()->options.max_state_bytes, static_cast<std::int64_t>(source.size()));
+    encode_sources(decoder, {source});
+    return search(decoder, beam);
+}
+
+}  // namespace t2r
