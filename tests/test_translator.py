@@ -195,8 +195,8 @@ def test_a_generation_graph_that_forgets_what_is_banned_is_found(tmp_path: Path)
     made, report, path = graph(tmp_path, generate=True)
     file = path.with_name(Decoder(path).signature.graphs["generate"])
     model = onnx.load(file, load_external_data=False)
-    (mask,) = (tensor for tensor in model.graph.initializer if tensor.name == "banned")
-    mask.CopyFrom(onnx.numpy_helper.from_array(np.zeros(mask.dims, np.float32), mask.name))
+    (mask,) = (tensor for tensor in model.graph.initializer if tensor.name == "free")
+    mask.CopyFrom(onnx.numpy_helper.from_array(np.ones(mask.dims, np.float32), mask.name))
     onnx.save(model, file)
     failed = {check.name for check in small.proof(made, path, 4).checks if not check.passed}
     assert "generation graph against steps, other tokens" in failed
