@@ -146,6 +146,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("g.onnx --beam 2 --n-best 3", "n_best of at most the width, 2; received 3"),
         ("g.onnx --length-penalty nan", "a length_penalty from -10.0 to 10.0; received nan"),
     ],
+    "pack": [("none.onnx web", "none.onnx, which does not exist"), ("g.onnx", "Missing argument")],
     "inspect": [("none.pt", "a checkpoint at none.pt")],
     "bench": [("none.onnx", "none.onnx, which does not exist"), ("g.onnx --provider toaster", "a provider of: cpu")],
     "build": [
