@@ -7,7 +7,7 @@ import { chromium } from "playwright-core";
 import { serve } from "../demo/serve.js";
 
 const EXECUTABLE = fileURLToPath(new URL("../../../.ci/chromium", import.meta.url));
-const OPENED = 120_000; // ms, at the most: several tests may share two cores
+const OPENED = 240_000; // ms, at the most: several tests may share two cores
 export const WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"];
 
 export function launch(more = []) {

@@ -1,5 +1,5 @@
 /**
- * node demo/build.js FOLDER: the page with all that it loads, for `t2r pack --page FOLDER`. Nothing is bundled: files are
+ * node demo/build.js FOLDER [translator]: the page with all that it loads, for `t2r pack --page FOLDER`; a translator has its own. Nothing is bundled: files are
  * copied, and names of packages in imports become places beside them, since a worker knows no others.
  */
 
@@ -13,13 +13,14 @@ const ORT = ["ort.wasm.bundle.min.mjs", "ort.webgpu.bundle.min.mjs"]; // the def
 const WASM = ["ort-wasm-simd-threaded.wasm", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.asyncify.wasm", "ort-wasm-simd-threaded.asyncify.mjs"];
 const IMPORTS = { "@huggingface/tokenizers": "../vendor/tokenizers.min.mjs" };
 
-const [folder] = process.argv.slice(2);
-if (!folder) {
-  console.error("usage: node demo/build.js FOLDER");
+const [folder, kind] = process.argv.slice(2);
+if (!folder || (kind !== undefined && kind !== "translator")) {
+  console.error("usage: node demo/build.js FOLDER [translator]");
   process.exit(2);
 }
 await rm(folder, { recursive: true, force: true });
 await cp(join(here, "page"), folder, { recursive: true });
+if (kind) await cp(join(here, kind), folder, { recursive: true });
 await mkdir(join(folder, "t2r"));
 await mkdir(join(folder, "vendor"));
 for (const name of await readdir(join(js, "src"))) {

@@ -1,4 +1,6 @@
-"""The storyteller's page as a folder for a web server: make_web.py FOLDER. Beside it, greedy.txt is what Python writes.
+"""The storyteller's page as a folder for a web server, and in it the translator's: make_web.py FOLDER.
+
+Beside it, greedy.txt and translated.txt are what Python writes.
 
 A softmax model of the same size is packed too, to run beside it. What a token costs does not depend on the weights, so
 its own are random: nobody has to train it, and nobody reads what it would say.
@@ -21,33 +23,50 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.pack import pack
-from t2r_runtime import Decoder, Sampling, Tokenizer
+from t2r_runtime import Beam, Decoder, Sampling, Tokenizer, Translator
 
 JS = Path(__file__).parents[1]
-MODEL = JS.parents[1] / "models" / "storyteller" / "model.pt"
+MODELS = JS.parents[1] / "models"
 PROMPT, TOKENS = "Once upon a time", 200
+SENTENCES = ("Wo ist der Bahnhof?", "Ich habe heute keine Zeit.", "Kannst du mir bitte helfen?")
+WIDTH = 4
 
 
 def main() -> None:
     web = Path(sys.argv[1])
     shutil.rmtree(web, ignore_errors=True)
     web.parent.mkdir(parents=True, exist_ok=True)
-    loaded = checkpoint.load(MODEL)
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        subprocess.run(["node", JS / "demo" / "build.js", folder / "page"], check=True)
-        export(loaded, folder / "story.onnx", ExportConfig(prefill=True))
-        torch.manual_seed(0)
-        layers = (SoftmaxConfig(),) * len(loaded.config.layers)
-        peer = Transformer(dataclasses.replace(loaded.config, layers=layers)).eval()
-        export(checkpoint.made(peer, None, {}), folder / "softmax.onnx", ExportConfig(prefill=True))
-        packed = pack(folder / "story.onnx", web, folder / "page", folder / "softmax.onnx")
+        storyteller(web, Path(place))
+        translator(web / "translate", Path(place))
+
+
+def storyteller(web: Path, work: Path) -> None:
+    subprocess.run(["node", JS / "demo" / "build.js", work / "page"], check=True)
+    loaded = checkpoint.load(MODELS / "storyteller" / "model.pt")
+    export(loaded, work / "story.onnx", ExportConfig(prefill=True))
+    torch.manual_seed(0)
+    layers = (SoftmaxConfig(),) * len(loaded.config.layers)
+    peer = Transformer(dataclasses.replace(loaded.config, layers=layers)).eval()
+    export(checkpoint.made(peer, None, {}), work / "softmax.onnx", ExportConfig(prefill=True))
+    packed = pack(work / "story.onnx", web, work / "page", work / "softmax.onnx")
     decoder = Decoder(web / packed.graph)
     tokenizer = Tokenizer.of(decoder.signature)
     ids = tokenizer.encode(PROMPT)
     text = tokenizer.stream(ids)
     pieces = [text.feed(token) for token in decoder.generate(ids, TOKENS, Sampling(temperature=0))]
     (web.parent / "greedy.txt").write_text("".join([PROMPT, *pieces, text.end()]), encoding="utf-8")
+
+
+def translator(web: Path, work: Path) -> None:
+    subprocess.run(["node", JS / "demo" / "build.js", work / "translator", "translator"], check=True)
+    export(checkpoint.load(MODELS / "translator-de-en" / "model.pt"), work / "de-en.onnx")
+    packed = pack(work / "de-en.onnx", web, work / "translator")
+    made = Translator(web / packed.graph)
+    sources, targets = Tokenizer.of_source(made.signature), Tokenizer.of(made.signature)
+    found = made.translate([sources.encode(line) for line in SENTENCES], Beam(width=WIDTH))
+    lines = [targets.decode(best.tokens) for (best,) in found]
+    (web.parents[1] / "translated.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 /** Keeps the files of the list for use without a net, each under its hash: what has changed is fetched anew, and no more. */
 
-const CACHE = "t2r-files";
 const LIST = "files.json";
 const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" }; // for threads
 const home = new URL("./", self.location.href);
+const CACHE = `t2r-files ${home.pathname}`; // another folder has its own
 
 self.addEventListener("install", (event) => event.waitUntil(self.skipWaiting()));
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));

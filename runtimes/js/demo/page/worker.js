@@ -1,28 +1,12 @@
 /** The model, away from the page: it answers one message after the other, and looks for a stop between two tokens. */
 
+import { answer, turn } from "./messages.js";
 import { Decoder, T2RError } from "./t2r/index.js";
-
-const WEBGPU = "./vendor/ort.webgpu.bundle.min.mjs", WASM = "./vendor/ort.wasm.bundle.min.mjs";
-const THREADS = 4; // at most: a small model gains nothing from more
+import { ways, withOrt } from "./ways.js";
 
 let decoder, peer, tokenizer, pending = null, fresh = true, stopping = false;
 
-const CALLS = { open, write, reset, save, load, openPeer };
-
-let last = Promise.resolve();
-self.onmessage = ({ data: { id, call, args } }) => {
-  if (call === "stop") {
-    stopping = true;
-    return;
-  }
-  last = last.then(async () => {
-    try {
-      self.postMessage({ id, value: await CALLS[call](...args) });
-    } catch (error) {
-      self.postMessage({ id, error: { kind: error instanceof T2RError ? error.kind : "other", message: String(error.message ?? error) } });
-    }
-  });
-};
+answer({ open, write, reset, save, load, openPeer }, () => (stopping = true));
 
 /** WebGPU where there is an adapter, then threads, then one thread; what was tried in vain is said too. */
 async function open(name, wanted) {
@@ -41,22 +25,8 @@ async function open(name, wanted) {
   throw new T2RError("provider", "a browser with WebGPU or WebAssembly", tried.join("; ") || "none", "take a newer browser");
 }
 
-async function ways() {
-  const found = [];
-  try {
-    if (await navigator.gpu?.requestAdapter()) found.push("webgpu");
-  } catch {
-    // a browser that has the interface and no driver
-  }
-  return [...found, ...(self.crossOriginIsolated ? ["threads"] : []), "wasm"];
-}
-
 async function opened(name, way) {
-  const ort = await import(way === "webgpu" ? WEBGPU : WASM);
-  ort.env.wasm.numThreads = way === "threads" ? Math.min(THREADS, navigator.hardwareConcurrency || 1) : 1;
-  ort.env.wasm.wasmPaths = new URL("./vendor/", import.meta.url).href;
-  ort.env.logLevel = "fatal";
-  return Decoder.open(new URL(`./${name}`, import.meta.url), { ort, provider: way === "webgpu" ? "webgpu" : "wasm" });
+  return Decoder.open(new URL(`./${name}`, import.meta.url), await withOrt(way));
 }
 
 async function openPeer(name, way) {
@@ -117,16 +87,4 @@ async function load(bytes) {
   await peer?.reset();
   fresh = decoder.position === 0 && pending === null;
   return cost();
-}
-
-/** Let other messages in; a timer would wait for 4 ms. */
-function turn() {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(null);
-  });
 }

@@ -1,0 +1,92 @@
+/** The translator's page, as a visitor meets it: $T2R_WEB/translate, beside translated.txt. */
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { done, launch, trouble, visit } from "./page.js";
+
+assert.ok(process.env.T2R_WEB, "T2R_WEB names a packed folder: run `make test-js`");
+const web = join(process.env.T2R_WEB, "translate");
+let browser;
+before(async () => (browser = await launch()));
+after(() => browser.close());
+
+async function visited(options, work) {
+  const place = await visit(browser, web, options);
+  try {
+    await work(place);
+  } finally {
+    await place.close();
+  }
+}
+
+async function translated(page, source) {
+  if (source !== undefined) await page.fill("#source", source);
+  await page.click("#write");
+  await done(page);
+  return page.locator("#target li > p").allTextContents();
+}
+
+test("the translations are Python's, others can be chosen, and nobody else is asked", async () => {
+  const expected = (await readFile(join(dirname(process.env.T2R_WEB), "translated.txt"), "utf8")).split("\n");
+  await visited({ query: "?way=wasm" }, async ({ page, visitor, strangers, errors, open }) => {
+    assert.deepEqual(await translated(page), expected);
+    await page.locator("#target summary").first().click();
+    const other = page.locator("#target li").first().locator("button").nth(1);
+    const text = (await other.textContent()).replace(/ \(-?[\d.]+\)$/, "");
+    await other.click();
+    assert.equal(await page.locator("#target li > p").first().textContent(), text);
+    assert.deepEqual([strangers, errors], [[], []]);
+    await page.reload();
+    await page.waitForFunction(() => document.getElementById("status").dataset.way);
+    await translated(page, "Danke.");
+    await visitor.setOffline(true);
+    await open();
+    assert.deepEqual(await translated(page), expected, "without a net");
+  });
+});
+
+test("one beam, no text, and a text that is too long", async () => {
+  await visited({ query: "?way=wasm" }, async ({ page }) => {
+    await page.selectOption("#width", "1");
+    assert.equal((await translated(page, "Wo ist der Bahnhof?")).length, 1);
+    assert.equal(await page.locator("#target details").count(), 0);
+    assert.deepEqual(await translated(page, "\n \n"), []);
+    assert.equal(await trouble(page), "");
+    await translated(page, "Bahnhof ".repeat(600));
+    assert.match(await trouble(page), /^(The text is as long as this model can take|)/);
+  });
+});
+
+test("stop ends a search", async () => {
+  await visited({ query: "?way=wasm" }, async ({ page }) => {
+    await page.selectOption("#width", "8");
+    await page.fill("#source", "Ich habe heute keine Zeit.\n".repeat(50));
+    await page.click("#write");
+    await page.locator("#target li").first().waitFor();
+    await page.click("#stop");
+    await done(page);
+    assert.ok((await page.locator("#target li").count()) < 50);
+  });
+});
+
+for (const viewport of [{ width: 360, height: 740 }, { width: 1280, height: 800 }]) {
+  for (const colorScheme of ["light", "dark"]) {
+    test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
+      await visited({ query: "?way=wasm", viewport, colorScheme }, async ({ page }) => {
+        await translated(page);
+        await page.locator("#target summary").first().click();
+        assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= viewport.width, "no scrolling sideways");
+        await page.evaluate(await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
+        const { violations } = await page.evaluate(() => globalThis.axe.run());
+        assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map((node) => node.html)]), []);
+        if (process.env.T2R_SHOTS) {
+          await page.screenshot({ path: join(process.env.T2R_SHOTS, `translator-${viewport.width}-${colorScheme}.png`), fullPage: true });
+        }
+      });
+    });
+  }
+}

@@ -1,0 +1,84 @@
+/** A page's side: a worker that is asked, the list of files, and what a person can do about an error. */
+
+export const WAYS = {
+  webgpu: "on the GPU (WebGPU)", threads: "on the CPU (WebAssembly, several threads)", wasm: "on the CPU (WebAssembly, one thread)",
+};
+const SENTENCES = {
+  file: "The model could not be fetched. Check the connection, and load the page again.",
+  graph: "The model's file is damaged or incomplete. Load the page again; if that does not help, tell whoever runs this page.",
+  metadata: "The model's file is damaged or of another kind. Tell whoever runs this page.",
+  version: "The model was made for another version of this page. Tell whoever runs this page.",
+  weights: "A file of the model's weights is missing. Tell whoever runs this page.",
+  provider: "This browser cannot run the model. A newer one can.",
+  snapshot: "This file is no state of this model, or it is damaged. Nothing has changed.",
+  position: "The text is as long as this model can take. Begin another, or a shorter one.",
+  sampling: "One of the numbers is out of its range. Correct it, and try again.",
+};
+
+/** What went wrong, for a person. */
+export function sentence(error) {
+  return SENTENCES[error.kind] ?? `Something went wrong: ${error.message}`;
+}
+
+/** A worker: `ask` it and wait, or `tell` it. */
+export class Asker {
+  #worker;
+  #waiting = new Map();
+  #count = 0;
+
+  /** @param {URL} address @param {(data: object) => void} onEvent what it says of its own accord */
+  constructor(address, onEvent = () => {}) {
+    this.#worker = new Worker(address, { type: "module" });
+    this.#worker.onmessage = ({ data }) => {
+      if (data.event) return onEvent(data);
+      const { resolve, reject } = this.#waiting.get(data.id);
+      this.#waiting.delete(data.id);
+      if (data.error) reject(Object.assign(new Error(data.error.message), data.error));
+      else resolve(data.value);
+    };
+    this.#worker.onerror = (event) => {
+      event.preventDefault();
+      const error = Object.assign(new Error(event.message ?? "the worker ended"), { kind: "provider" });
+      for (const { reject } of this.#waiting.values()) reject(error);
+      this.#waiting.clear();
+    };
+  }
+
+  ask(call, ...args) {
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(++this.#count, { resolve, reject });
+      this.#worker.postMessage({ id: this.#count, call, args });
+    });
+  }
+
+  tell(call) {
+    this.#worker.postMessage({ call });
+  }
+}
+
+/** files.json, and how large the model is. */
+export async function listed() {
+  const answer = await fetch("files.json", { cache: "no-store" }).catch((error) => {
+    throw Object.assign(error, { kind: "file" });
+  });
+  if (!answer.ok) throw Object.assign(new Error(`the answer ${answer.status}`), { kind: "file" });
+  const list = await answer.json();
+  const ofModel = list.files.filter(({ name }) => name === list.graph || name.startsWith(`${list.graph}.`));
+  return { ...list, modelBytes: ofModel.reduce((all, file) => all + file.size, 0) };
+}
+
+/** Files are kept for later by a service worker; its answers also carry the headers that threads need. */
+export async function keepFiles() {
+  if (!("serviceWorker" in navigator) || !window.isSecureContext) return;
+  const had = navigator.serviceWorker.controller;
+  await navigator.serviceWorker.register("sw.js");
+  await navigator.serviceWorker.ready;
+  if (!had && !window.crossOriginIsolated) {
+    await new Promise((resolve) => {
+      if (navigator.serviceWorker.controller) resolve();
+      else navigator.serviceWorker.addEventListener("controllerchange", resolve, { once: true });
+    });
+    location.reload();
+    await new Promise(() => {});
+  }
+}

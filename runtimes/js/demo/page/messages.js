@@ -1,0 +1,34 @@
+/** A worker's side of its messages: calls one after the other, and a stop that passes them by. */
+
+import { T2RError } from "./t2r/index.js";
+
+/** @param {Record<string, Function>} calls by name @param {() => void} stop */
+export function answer(calls, stop) {
+  let last = Promise.resolve();
+  self.onmessage = ({ data: { id, call, args } }) => {
+    if (call === "stop") {
+      stop();
+      return;
+    }
+    last = last.then(async () => {
+      try {
+        self.postMessage({ id, value: await calls[call](...args) });
+      } catch (error) {
+        const kind = error instanceof T2RError ? error.kind : "other";
+        self.postMessage({ id, error: { kind, message: String(error.message ?? error) } });
+      }
+    });
+  };
+}
+
+/** Let other messages in; a timer would wait for 4 ms. */
+export function turn() {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
