@@ -16,9 +16,10 @@ export function launch(more = []) {
 
 /**
  * A server and a page of it in a context of its own; all that it asks of another host, and what goes wrong in it, is noted.
- * @param answers path → a function of the response, or absent
+ * @param options `query` behind the address: without one the page itself finds the best way to run, which on a busy machine
+ *   may be slow; `answers`, path → a function of the response; and what a context of the browser takes
  */
-export async function visit(browser, folder, { query = "", answers = {}, ...context } = {}) {
+export async function visit(browser, folder, { query = "?way=wasm", answers = {}, ...context } = {}) {
   const server = await serve(folder, 0, (path, response) => {
     asked.push(path);
     if (!answers[path]) return false;
@@ -28,6 +29,7 @@ export async function visit(browser, folder, { query = "", answers = {}, ...cont
   const asked = [], strangers = [], errors = [];
   const address = `http://127.0.0.1:${server.address().port}/`;
   const visitor = await browser.newContext({ serviceWorkers: "allow", ...context });
+  visitor.setDefaultTimeout(OPENED);
   const page = await visitor.newPage();
   visitor.on("request", (request) => {
     if (!request.url().startsWith(address) && !/^(data|blob):/.test(request.url())) strangers.push(request.url());
@@ -41,7 +43,7 @@ export async function visit(browser, folder, { query = "", answers = {}, ...cont
   const open = async () => {
     await page.goto(`${address}${query}`);
     await page.waitForFunction(
-      () => document.getElementById("status")?.dataset.way || document.getElementById("trouble")?.textContent, null, { timeout: OPENED });
+      () => document.getElementById("status")?.dataset.way || document.getElementById("trouble")?.textContent);
   };
   await open();
   return { page, visitor, address, asked, strangers, errors, answers, server, open, close };
@@ -61,7 +63,7 @@ export async function written(page, prompt) {
 }
 
 export function done(page) {
-  return page.waitForFunction(() => !document.getElementById("write").disabled, null, { timeout: OPENED });
+  return page.waitForFunction(() => !document.getElementById("write").disabled);
 }
 
 export function trouble(page) {

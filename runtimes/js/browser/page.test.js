@@ -27,7 +27,7 @@ async function visited(options, work) {
 
 test("the greedy text is Python's, and nobody else is asked", async () => {
   const expected = await readFile(join(dirname(web), "greedy.txt"), "utf8");
-  await visited({}, async ({ page, strangers, errors }) => {
+  await visited({ query: "" }, async ({ page, strangers, errors }) => {
     await settings(page, { temperature: 0, tokens: 200 });
     assert.equal(await written(page, "Once upon a time"), expected);
     assert.match(await page.textContent("#numbers"), /^204 tokens read; all of them are remembered in 67\.6 kB/);
@@ -37,7 +37,7 @@ test("the greedy text is Python's, and nobody else is asked", async () => {
 });
 
 test("one thread where there are no more, with the same text", async () => {
-  await visited({ query: "?way=wasm" }, async ({ page }) => {
+  await visited({}, async ({ page }) => {
     await settings(page, { temperature: 0, tokens: 30 });
     assert.match(await written(page), /^Once upon a time, there was a little girl named Lily\. She loved/);
     assert.equal(await page.getAttribute("#status", "data-way"), "wasm");
@@ -98,7 +98,7 @@ test("a state goes through a file into another page", async () => {
 });
 
 test("it opens again without a net, and a changed file alone is fetched anew", async () => {
-  await visited({}, async ({ page, visitor, asked, answers, open }) => {
+  await visited({ query: "" }, async ({ page, visitor, asked, answers, open }) => {
     await page.reload(); // by now every file goes through the service worker
     await page.waitForFunction(() => document.getElementById("status").dataset.way);
     await settings(page, { temperature: 0, tokens: 12 });
@@ -190,7 +190,7 @@ const SIZES = [{ width: 360, height: 740 }, { width: 1280, height: 900 }];
 for (const viewport of SIZES) {
   for (const colorScheme of ["light", "dark"]) {
     test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
-      await visited({ query: "?way=wasm", viewport, colorScheme }, async ({ page }) => {
+      await visited({ viewport, colorScheme }, async ({ page }) => {
         await settings(page, { temperature: 0.6, seed: 3, tokens: 120 });
         await page.check("#peer");
         await done(page);

@@ -32,7 +32,7 @@ async function translated(page, source) {
 
 test("the translations are Python's, others can be chosen, and nobody else is asked", async () => {
   const expected = (await readFile(join(dirname(process.env.T2R_WEB), "translated.txt"), "utf8")).split("\n");
-  await visited({ query: "?way=wasm" }, async ({ page, visitor, strangers, errors, open }) => {
+  await visited({}, async ({ page, visitor, strangers, errors, open }) => {
     assert.deepEqual(await translated(page), expected);
     await page.locator("#target summary").first().click();
     const other = page.locator("#target li").first().locator("button").nth(1);
@@ -50,7 +50,7 @@ test("the translations are Python's, others can be chosen, and nobody else is as
 });
 
 test("one beam, no text, and a text that is too long", async () => {
-  await visited({ query: "?way=wasm" }, async ({ page }) => {
+  await visited({}, async ({ page }) => {
     await page.selectOption("#width", "1");
     assert.equal((await translated(page, "Wo ist der Bahnhof?")).length, 1);
     assert.equal(await page.locator("#target details").count(), 0);
@@ -62,7 +62,7 @@ test("one beam, no text, and a text that is too long", async () => {
 });
 
 test("stop ends a search", async () => {
-  await visited({ query: "?way=wasm" }, async ({ page }) => {
+  await visited({}, async ({ page }) => {
     await page.selectOption("#width", "8");
     await page.fill("#source", "Ich habe heute keine Zeit.\n".repeat(50));
     await page.click("#write");
@@ -76,7 +76,7 @@ test("stop ends a search", async () => {
 for (const viewport of [{ width: 360, height: 740 }, { width: 1280, height: 800 }]) {
   for (const colorScheme of ["light", "dark"]) {
     test(`nobody is shut out at ${viewport.width} pixels, ${colorScheme}`, async () => {
-      await visited({ query: "?way=wasm", viewport, colorScheme }, async ({ page }) => {
+      await visited({ viewport, colorScheme }, async ({ page }) => {
         await translated(page);
         await page.locator("#target summary").first().click();
         assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= viewport.width, "no scrolling sideways");
