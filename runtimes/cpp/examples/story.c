@@ -1,26 +1,28 @@
-/* story GRAPH: read one token and print the numbers of those that follow, the likeliest each. */
+/* story GRAPH PROMPT: the prompt, and what the model writes after it. */
 #include <stdio.h>
+#include <string.h>
 #include <t2r.h>
-
-static int failed(void) {
-    fprintf(stderr, "%s\n", t2r_error());
-    return 2;
-}
 
 int main(int count, char **arguments) {
     t2r_decoder *decoder;
-    t2r_info info;
-    const float *logits;
-    if (count != 2) return fprintf(stderr, "usage: story GRAPH\n"), 2;
-    if (t2r_open(arguments[1], NULL, &decoder) || t2r_get_info(decoder, &info, sizeof info)) return failed();
-    int64_t token = info.bos_token < 0 ? 0 : info.bos_token;
-    for (int written = 0; written < 20; written++) {
-        if (t2r_step(decoder, &token, 1, &logits)) return failed();
-        token = 0;
-        for (int64_t next = 1; next < info.vocab_size; next++)
-            if (logits[next] > logits[token]) token = next;
-        printf("%lld ", (long long)token);
+    t2r_tokenizer *tokenizer;
+    t2r_sampling sampling = t2r_sampling_defaults();
+    const int64_t *tokens;
+    const char *text;
+    size_t length;
+
+    if (count != 3) return fprintf(stderr, "usage: story GRAPH PROMPT\n"), 2;
+    sampling.temperature = 0; /* the likeliest token each time */
+    if (t2r_open(arguments[1], NULL, &decoder) != T2R_OK ||
+        t2r_open_tokenizer(decoder, &tokenizer) != T2R_OK ||
+        t2r_encode(tokenizer, arguments[2], strlen(arguments[2]), 1, &tokens, &length) != T2R_OK ||
+        t2r_generate(decoder, tokens, length, 200, &sampling, NULL, NULL, &tokens, &length) != T2R_OK ||
+        t2r_decode(tokenizer, tokens, length, &text, NULL) != T2R_OK) {
+        fprintf(stderr, "%s\n", t2r_error()); /* one line: what was expected, what was received, what to do */
+        return 2;
     }
-    printf("\n");
-    return t2r_close(decoder) ? failed() : 0;
+    printf("%s%s\n", arguments[2], text);
+    t2r_close_tokenizer(tokenizer);
+    t2r_close(decoder);
+    return 0;
 }
