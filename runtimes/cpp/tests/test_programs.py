@@ -16,10 +16,10 @@ from made_tokenizers import fallback, storyteller, unigram
 
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
-RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "5000"))  # of each fuzzer; a release has 1,000,000
+RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "50000"))  # of each fuzzer; a release has 1,000,000
 
 
-@pytest.mark.parametrize("name", ["tiny", "window", "packed", "gated", "ends"])
+@pytest.mark.parametrize("name", ["tiny", "window", "packed", "gated"])
 def test_a_step_allocates_nothing(release: Path, run: Run, name: str) -> None:
     assert run(release / "allocations", GOLDEN / f"{name}.onnx", 2, 200).stdout == "0\n"
 
@@ -75,7 +75,7 @@ def small(source: str) -> str:
 def test_damaged_text(checked: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "tokenizer").write_text(storyteller())
     (tmp_path / "text").write_text("Once upon a time, 12 été 日本 <s> 😀\n  it's", "utf-8")
-    fuzz(checked, run, "text", [tmp_path / "tokenizer", tmp_path / "text", GOLDEN / "README.md"])
+    fuzz(checked, run, "text", [tmp_path / "tokenizer", tmp_path / "text"])
 
 
 def test_whatever_the_library_reads_under_sanitizers(checked: Path) -> None:
