@@ -43,7 +43,7 @@ def headers() -> list[str]:
 
 
 def build(name: str, *options: str, source: Path = HERE) -> Path:
-    """The folder of a finished build."""
+    """The folder of a finished build; `name` is one in $T2R_CPP_BUILD, or a whole path."""
     folder = BUILDS / name
     configure = ["cmake", "-S", str(source), "-B", str(folder), *onnxruntime_options(), *options]
     for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2"]):

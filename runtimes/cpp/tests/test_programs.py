@@ -122,7 +122,7 @@ def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
     source.mkdir()
     for language, name in (("cmake", "CMakeLists.txt"), ("c", "story.c"), ("cpp", "stream.cpp")):
         (source / name).write_text(program("docs/embedding.md", language), "utf-8")
-    programs = build("installed", f"-DCMAKE_PREFIX_PATH={prefix}", source=source)
+    programs = build(str(tmp_path / "built"), f"-DCMAKE_PREFIX_PATH={prefix}", source=source)
     graph, prompt = GOLDEN / "bytes.onnx", "abc"
     decoder = Decoder(graph)
     tokenizer = Tokenizer.of(decoder.signature)
