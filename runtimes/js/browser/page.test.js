@@ -64,13 +64,11 @@ test("stop ends within a token, and Write goes on from there", async () => {
     await settings(page, { temperature: 1, tokens: 100000, seed: 4 });
     await page.click("#write");
     await page.waitForFunction(() => /^([5-9]|\d\d+) tokens read/.test(document.getElementById("numbers").textContent));
-    const between = await page.evaluate(() => {
-      document.getElementById("stop").click();
-      return Number.parseInt(document.getElementById("numbers").textContent, 10);
-    });
+    await page.click("#stop");
     await done(page);
+    assert.ok(Number(await page.getAttribute("#stop", "data-late")) <= 1, "tokens that were read after the stop arrived");
     const read = Number.parseInt(await page.textContent("#numbers"), 10);
-    assert.ok(read - between <= 2, `${between} tokens when it was pressed, ${read} at the end`);
+    assert.ok(read < 100000);
     await settings(page, { tokens: 3 });
     await written(page);
     assert.equal(Number.parseInt(await page.textContent("#numbers"), 10), read + 3);

@@ -91,6 +91,7 @@ async function write() {
   const done = await worker.ask("write", text, rules(), Number($("tokens").value), $("peer").checked);
   say(done.text);
   showCost(done);
+  $("stop").dataset.late = done.late; // tokens that were read after it arrived
   if (done.ended) $("numbers").textContent += " The story has ended; Write begins another, Reset forgets it.";
 }
 

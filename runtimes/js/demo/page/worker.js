@@ -4,9 +4,9 @@ import { answer, turn } from "./messages.js";
 import { Decoder, T2RError } from "./t2r/index.js";
 import { ways, withOrt } from "./ways.js";
 
-let decoder, peer, tokenizer, pending = null, fresh = true, stopping = false;
+let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; // the position at which a stop arrived
 
-answer({ open, write, reset, save, load, openPeer }, () => (stopping = true));
+answer({ open, write, reset, save, load, openPeer }, () => (stoppedAt ??= decoder.position));
 
 /** WebGPU where there is an adapter, then threads, then one thread; what was tried in vain is said too. */
 async function open(name, wanted) {
@@ -46,7 +46,7 @@ async function reset() {
 
 /** Read a text and write on; a message for every token. */
 async function write(text, options, most, withPeer) {
-  stopping = false;
+  stoppedAt = null;
   const prompt = pending === null ? [] : [pending];
   if (text) prompt.push(...tokenizer.encode(text, { specialTokens: fresh }));
   if (!prompt.length) prompt.push(...tokenizer.encode(""));
@@ -61,10 +61,11 @@ async function write(text, options, most, withPeer) {
     waiting = [token];
     count++;
     await turn(); // so that a stop arrives
-    if (stopping) break;
+    if (stoppedAt !== null) break;
     before = performance.now();
   }
-  return { text: stream.end(), count, ended: !stopping && decoder.signature.eos_tokens.includes(pending), ...cost() };
+  const late = stoppedAt === null ? 0 : decoder.position - stoppedAt;
+  return { text: stream.end(), count, late, ended: decoder.signature.eos_tokens.includes(pending), ...cost() };
 }
 
 /** What the same tokens cost the other model. */
