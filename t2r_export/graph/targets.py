@@ -134,9 +134,10 @@ class FusedOps(AttentionOps):
         self._sequences: Value | None = None
 
     def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
-        B, heads, T, d = x.shape
-        if self.many or T != 1 or cos.shape[0] != B:
+        B = x.shape[0]
+        if self.many or cos.shape[0] != B or x.shape[2] != 1:  # many tokens, or a buffer's keys at their places
             return super().rotate(x, cos, sin)
+        _, heads, _, d = x.shape
         assert isinstance(heads, int) and isinstance(d, int) and isinstance(cos.shape[-1], int)
         # the node looks its angles up by position: here row b of the table is that of sequence b
         table = [self.settled(part.viewed((B, part.shape[-1]))) for part in (cos, sin)]

@@ -308,7 +308,7 @@ def test_no_prompts_of_any_length_on_npu() -> None:
         ExportConfig(target="npu", prefill=True)
     assert str(caught.value) == (
         "expected one token at a time with target npu: every dimension is a number there; received a prefill "
-        "graph, for prompts of any length; leave out --prefill, or choose another --target"
+        "graph, for any number of tokens; leave out --prefill, or choose another --target"
     )
 
 
