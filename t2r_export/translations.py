@@ -12,7 +12,7 @@ from pathlib import Path
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.paths import GRAPHS, existing_graph, existing_model
-from t2r_export.training.greedy import translate
+from t2r_export.training.greedy import LONGEST, translate
 from t2r_export.training.pair_batches import Tokenizers
 from t2r_export.training.pairs import MAX_LINE, MAX_PAIRS, read_pairs, write_pairs
 from t2r_export.training.trainer import choose_device
@@ -49,9 +49,12 @@ def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progre
     """Texts by an exported graph. Raises UserError: no translator, no tokenizer, or a source that it does not take."""
     translator = Translator(existing_graph(graph))
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
-    found: list[str] = []
-    for (best,) in translator.translate(map(source.encode, sources), Beam(beam)):
-        found.append(target.decode(best.tokens))
+    known, found = translator.signature.source, list[str]()
+    assert known is not None
+    forced = len(known.start_tokens) - 1  # part of a translation, and of no text
+    longest = LONGEST + forced if translator.signature.reach is None else None  # as many as fit, where positions end
+    for (best,) in translator.translate(map(source.encode, sources), Beam(beam, max_tokens=longest)):
+        found.append(target.decode(best.tokens[forced:]))
         on_progress(len(found))
     return found
 
