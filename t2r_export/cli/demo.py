@@ -13,7 +13,7 @@ from t2r_export.cli.reports import export_text, parity_text, state_bytes
 from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import UserError
 
-MODEL = Path("models/storyteller/model.pt")
+MODEL = Path("models/stories3M/model.pt")
 STEPS = 500
 TOKENS = 240
 STORY = "Once upon a time"
