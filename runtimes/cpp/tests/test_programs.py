@@ -81,11 +81,16 @@ def test_damaged_text(checked: Path, run: Run, tmp_path: Path) -> None:
 def test_whatever_the_library_reads_under_sanitizers(checked: Path) -> None:
     """The tests of the C API once more, in a Python that the sanitizers are loaded into first."""
     compiler = os.environ.get("CXX", "c++")
-    runtime = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    loaded = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")  # whose exceptions the former must find
+    ]
     environment = {
         **os.environ,
         **SANITIZERS,
-        "LD_PRELOAD": runtime.stdout.strip(),
+        "LD_PRELOAD": " ".join(loaded),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
         "T2R_LIBRARY": str(checked / "libt2r.so"),
     }

@@ -40,12 +40,12 @@ def test_same_bytes_and_same_states(library: Library, tmp_path: Path, name: str,
     np.testing.assert_array_equal(other.step([1] * batch), ours.step([1] * batch))
 
 
-@pytest.fixture
-def snapshot(library: Library, tmp_path: Path) -> bytes:
-    decoder = Decoder(library, GOLDEN / "tiny.onnx")
+@pytest.fixture(scope="module")
+def snapshot(library: Library, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    decoder, path = Decoder(library, GOLDEN / "tiny.onnx"), tmp_path_factory.mktemp("good") / "state"
     decoder.prefill([[1, 2, 3]])
-    decoder.save(tmp_path / "good")
-    return (tmp_path / "good").read_bytes()
+    decoder.save(path)
+    return path.read_bytes()
 
 
 def rewritten(content: bytes, change: Callable[[dict[str, bytes]], None], method: int = zipfile.ZIP_STORED) -> bytes:
