@@ -6,7 +6,7 @@ PACKAGING := setup.cfg setup.py constraints.txt
 RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate test test-cpp test-js web bench clean
+.PHONY: demo demo-translate test test-cpp test-bindings test-js web bench bench-embedding clean
 
 # Export the model in models/ and show what came out.
 demo: $(VENV)/.installed
@@ -24,6 +24,10 @@ test: $(VENV)/.tox
 test-cpp: $(VENV)/.tox
 	$(BIN)/tox run -e cpp
 
+# Rust, Go and Java over the C++ runtime, with toolchains of this machine or of Debian. `make test` comes first, as above.
+test-bindings: $(VENV)/.tox
+	$(BIN)/tox run -e bindings
+
 # The JavaScript runtime in Node, and the page in a headless Chromium. `make test` comes first, whose packages it uses.
 test-js: $(VENV)/.tox
 	$(BIN)/tox run -e js
@@ -39,6 +43,22 @@ web: $(VENV)/.installed
 bench: $(VENV)/.peers
 	$(BIN)/python benchmarks/run.py --out build/bench --page docs/performance.md
 
+# The same graph in every language's runtime, on a machine that does nothing else: 8 minutes. Then the tables of the docs.
+# It needs cmake, a C++ compiler, Node and npm; Rust has a row where there is cargo. Java, Go, ONNX Runtime's headers and
+# Chromium come out of Debian's packages.
+bench-embedding: export T2R_ONNXRUNTIME_ROOT = $(CURDIR)/build/debian/onnxruntime/usr
+bench-embedding: export T2R_CHROMIUM = $(CURDIR)/build/debian/chromium
+bench-embedding: export T2R_GO = $(CURDIR)/build/debian/go
+bench-embedding: export T2R_JAVA = $(CURDIR)/build/debian/java
+bench-embedding: $(VENV)/.genai
+	$(BIN)/python .ci/debian.py --alone trixie build/debian/onnxruntime libonnxruntime-dev
+	$(BIN)/python .ci/debian.py bookworm $(T2R_CHROMIUM) chromium
+	$(BIN)/python .ci/debian.py --alone --unless go trixie $(T2R_GO) golang-1.24-go golang-1.24-src
+	$(BIN)/python .ci/debian.py --alone trixie $(T2R_JAVA) openjdk-25-jdk-headless openjdk-25-jre-headless \
+		libc6 libstdc++6 libgcc-s1 zlib1g
+	cd $(JS) && ONNXRUNTIME_NODE_INSTALL=skip npm install --no-package-lock --no-audit --no-fund --loglevel error
+	$(BIN)/python benchmarks/embedding.py --page docs/embedding.md $(ARGUMENTS)
+
 clean:
 	rm -rf $(VENV) .tox build $(JS)/node_modules runtimes/python/build *.egg-info runtimes/python/*.egg-info
 
@@ -53,6 +73,10 @@ $(VENV)/.installed: $(VENV)/.created $(PACKAGING) $(RUNTIME_PACKAGING) $(SOURCES
 
 $(VENV)/.peers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt ./runtimes/python '.[peers,plot]'
+	touch $@
+
+$(VENV)/.genai: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt onnxruntime-genai
 	touch $@
 
 $(VENV)/.tox: $(VENV)/.created constraints.txt

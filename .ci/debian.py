@@ -1,7 +1,8 @@
 """Unpack packages of a Debian release into a folder, whatever release runs here: debian.py RELEASE FOLDER PACKAGE...
 
 Needs apt-get, dpkg and the archive's keys, and no root: apt works on state of its own that lies in the folder. With
---alone the packages come without what they depend on. A folder that is complete is left as it is.
+--alone the packages come without what they depend on, with --unless PROGRAM only where that is not on the path. A
+folder that is complete is left as it is.
 """
 
 import argparse
@@ -41,15 +42,25 @@ def configure(folder: Path, release: str) -> dict[str, str]:
     return {**os.environ, "APT_CONFIG": str(folder / "apt.conf")}
 
 
+def turn_links(folder: Path) -> None:
+    """Make links to what a package has in the root lead to where that lies in the folder."""
+    for link in [path for path in folder.rglob("*") if path.is_symlink() and path.readlink().is_absolute()]:
+        target = folder / link.readlink().relative_to("/")
+        if target.exists():
+            link.unlink()
+            link.symlink_to(os.path.relpath(target, link.parent))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--unless")
     parser.add_argument("release")
     parser.add_argument("folder", type=Path)
     parser.add_argument("packages", nargs="+")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
-    if folder.exists():
+    if folder.exists() or (arguments.unless and shutil.which(arguments.unless)):
         return
     making = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(making, ignore_errors=True)
@@ -63,6 +74,7 @@ def main() -> None:
     for package in sorted((apt / "archives").glob("*.deb")):
         subprocess.run(["dpkg", "-x", package, making], check=True)
     shutil.rmtree(apt)
+    turn_links(making)
     making.rename(folder)
 
 

@@ -13,6 +13,11 @@
 namespace t2r {
 
 template <class T, class Handle> class Handles {
+    struct Entry {
+        std::unique_ptr<T> object;
+        std::atomic_flag busy = ATOMIC_FLAG_INIT;
+    };
+
 public:
     explicit Handles(const char *name) : name(name) {}
 
@@ -49,7 +54,7 @@ public:
         T *operator->() const { return entry->object.get(); }
 
     private:
-        std::shared_ptr<typename Handles::Entry> entry;
+        std::shared_ptr<Entry> entry;
     };
 
     void close(Handle *handle) {
@@ -61,11 +66,6 @@ public:
     }
 
 private:
-    friend class Use;
-    struct Entry {
-        std::unique_ptr<T> object;
-        std::atomic_flag busy = ATOMIC_FLAG_INIT;
-    };
     struct Slot {
         std::shared_ptr<Entry> entry;
         std::uintptr_t turn = 0;

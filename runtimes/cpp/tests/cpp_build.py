@@ -43,11 +43,11 @@ def headers() -> list[str]:
     return [f"-I{Path(root) / 'include' / part}" for part in ("", "onnxruntime")] if root else []
 
 
-def build(name: str, *options: str, source: Path = HERE) -> Path:
+def build(name: str, *options: str, source: Path = HERE, target: str = "all") -> Path:
     """The folder of a finished build; `name` is one in $T2R_CPP_BUILD, or a whole path."""
     folder = BUILDS / name
     configure = ["cmake", "-S", str(source), "-B", str(folder), *onnxruntime_options(), *options]
-    for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2"]):
+    for command in (configure, ["cmake", "--build", str(folder), "--target", target, "--parallel", "2"]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=550)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return folder

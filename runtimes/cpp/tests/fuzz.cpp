@@ -1,12 +1,15 @@
-// fuzz TARGET RUNS SEED FILE...: read damaged copies of files, as strangers make them. Nothing may crash, hang, or ask for
-// much memory; that an error has a kind and a line is checked too. With clang, LLVMFuzzerTestOneInput is libFuzzer's.
+// T2R_FUZZ=TARGET fuzz OPTION... FOLDER...: libFuzzer, which reads files as strangers make them out of those in the folders.
+// Nothing may crash, hang, or take more memory than four times the file and 256 MiB; that an error has a kind and a line is
+// checked too. T2R_FUZZ_MEMORY is another number of bytes than those.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <random>
+#include <limits>
+#include <sanitizer/allocator_interface.h>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -24,6 +27,8 @@
 namespace {
 
 using namespace t2r;
+
+std::size_t memory_bytes = std::size_t{256} << 20;  // beside four times the file
 
 const std::string &scratch() {
     // memory where there is some: a disk is a hundred times slower
@@ -81,69 +86,48 @@ void run(const std::string &bytes) {
     }
 }
 
+// ---- Memory: what lives at once because of a file. A sanitizer tells of every allocation, and of the end of each.
+std::atomic<std::size_t> living{0}, most{std::numeric_limits<std::size_t>::max()};
+
+void taken(const volatile void *, std::size_t size) {
+    if ((living += size) <= most) return;
+    most = std::numeric_limits<std::size_t>::max();  // what follows takes memory too
+    std::fprintf(stderr, "more memory than four times the file and %zu bytes\n", memory_bytes);
+    std::abort();
+}
+
+void given_back(const volatile void *memory) {
+    if (memory) living -= __sanitizer_get_allocated_size(memory);
+}
+
 std::string read(const char *path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A few changes at random: bytes, lengths, pieces that are dropped, repeated, or come out of another file.
-void mutate(std::string &bytes, const std::vector<std::string> &seeds, std::mt19937_64 &random) {
-    static const std::string words[] = {"[", "{", "\"", "null", "-1", "1e999", "\\ud83d", "\xff\xff\xff\xff", std::string(4, '\0'), "\x80\x80\x80\x80\x10", "PK\1\2", "\xED\xA0\x80"};
-    const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % std::max<std::size_t>(limit, 1)); };
-    for (std::size_t change = below(4) + 1; change > 0; change--) {
-        const std::size_t at = below(bytes.size()), length = std::min(bytes.size() - at, below(below(2) ? 8 : 400));
-        switch (below(7)) {
-        case 0: if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ 1 << below(8)); break;
-        case 1: if (!bytes.empty()) bytes[at] = static_cast<char>(random()); break;
-        case 2: bytes.erase(at, length); break;
-        case 3: bytes.insert(at, bytes.substr(below(bytes.size()), length)); break;
-        case 4: bytes.insert(at, words[below(std::size(words))]); break;
-        case 5: bytes.resize(at); break;
-        default: {
-            const std::string &other = seeds[below(seeds.size())];
-            const std::size_t from = below(other.size());
-            bytes.replace(at, length, other.substr(from, below(200)));
-        }
-        }
-    }
-}
-
-bool choose(const std::string &name) {
-    const std::pair<const char *, void (*)(const std::string &)> targets[] = {
-        {"metadata", metadata}, {"tokenizer", tokenizer}, {"text", text}, {"snapshot", snapshot}};
-    for (const auto &[known, function] : targets)
-        if (name == known) target = function;
-    return target != nullptr;
-}
-
 }  // namespace
 
-#ifdef T2R_LIBFUZZER  // -DT2R_LIBFUZZER='"metadata"' -fsanitize=fuzzer, and for "text" T2R_FUZZ_TOKENIZER, a file
+extern "C" int LLVMFuzzerInitialize(int *, char ***) {
+    const std::pair<const char *, void (*)(const std::string &)> targets[] = {
+        {"metadata", metadata}, {"tokenizer", tokenizer}, {"text", text}, {"snapshot", snapshot}};
+    const char *name = std::getenv("T2R_FUZZ"), *file = std::getenv("T2R_FUZZ_TOKENIZER");
+    for (const auto &[known, function] : targets)
+        if (name && std::string_view(name) == known) target = function;
+    if (const char *bytes = std::getenv("T2R_FUZZ_MEMORY")) memory_bytes = std::strtoull(bytes, nullptr, 10);
+    if (target == text && file) good_tokenizer = new Tokenizer(read(file), 0);
+    if (!target || (target == text && !good_tokenizer)) {
+        std::fputs("T2R_FUZZ is metadata, tokenizer, text or snapshot; T2R_FUZZ_TOKENIZER is a file, for text\n", stderr);
+        std::exit(2);
+    }
+    std::atexit([] { std::remove(scratch().c_str()); });
+    __sanitizer_install_malloc_and_free_hooks(taken, given_back);
+    return 0;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
-    static const bool ready = choose(T2R_LIBFUZZER);
-    if (!good_tokenizer && std::getenv("T2R_FUZZ_TOKENIZER")) good_tokenizer = new Tokenizer(read(std::getenv("T2R_FUZZ_TOKENIZER")), 0);
-    if (ready) run({reinterpret_cast<const char *>(data), size});
+    const std::string bytes(reinterpret_cast<const char *>(data), size);
+    most = living + 4 * size + memory_bytes;
+    run(bytes);
+    most = std::numeric_limits<std::size_t>::max();
     return 0;
 }
-#else
-int main(int count, char **arguments) {
-    if (count < 5 || !choose(arguments[1])) return std::puts("fuzz metadata|tokenizer|text|snapshot RUNS SEED FILE..."), 2;
-    std::vector<std::string> seeds;
-    for (int i = 4; i < count; i++) seeds.push_back(read(arguments[i]));
-    if (target == text) {  // the first file is the tokenizer
-        good_tokenizer = new Tokenizer(seeds.front(), 0);
-        seeds.erase(seeds.begin());
-    }
-    std::mt19937_64 random(std::strtoull(arguments[3], nullptr, 10));
-    for (const std::string &seed : seeds) run(seed);
-    for (long left = std::atol(arguments[2]); left > 0; left--) {
-        std::string bytes = seeds[random() % seeds.size()];
-        mutate(bytes, seeds, random);
-        run(bytes);
-    }
-    std::remove(scratch().c_str());
-    delete good_tokenizer;
-    std::puts("good");
-    return 0;
-}
-#endif

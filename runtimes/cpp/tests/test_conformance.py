@@ -8,9 +8,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import onnx
 import pytest
 from cpp_build import GOLDEN, HERE, Run, headers
+from golden_faults import cross_states, exchange_merges, write_late_sampler
 
 
 @pytest.fixture
@@ -30,35 +30,19 @@ def test_golden_files(checked: Path, run: Run) -> None:
 
 
 def test_two_states_crossed(checked: Path, run: Run, copy: Path) -> None:
-    """A graph that gives one layer's sums to another."""
-    model = onnx.load(copy / "tiny.onnx")
-    names = {"present_S.0": "present_S.1", "present_S.1": "present_S.0"}
-    for output in model.graph.output:
-        output.name = names.get(output.name, output.name)
-    for node in model.graph.node:
-        node.output[:] = [names.get(name, name) for name in node.output]
-        node.input[:] = [names.get(name, name) for name in node.input]
-    onnx.save(model, copy / "tiny.onnx")
+    cross_states(copy)
     assert "tiny" in failures(run, checked / "t2r_conformance", copy)
 
 
 @pytest.mark.parametrize("name", ["bytes", "pieces"])
 def test_two_merges_exchanged(checked: Path, run: Run, copy: Path, name: str) -> None:
-    model = onnx.load(copy / f"{name}.onnx")
-    (entry,) = [entry for entry in model.metadata_props if entry.key == "t2r.tokenizer"]
-    tokenizer = json.loads(json.loads(entry.value))
-    merges = tokenizer["model"]["merges"]
-    merges[0], merges[-1] = merges[-1], merges[0]
-    entry.value = json.dumps(json.dumps(tokenizer))
-    onnx.save(model, copy / f"{name}.onnx")
+    exchange_merges(copy, name)
     assert f"text-{name}" in failures(run, checked / "t2r_conformance", copy)
 
 
 def test_a_sampler_off_by_one_draw(release: Path, run: Run, tmp_path: Path) -> None:
     """The program, linked with a sampler of whose noise each draw takes the next but one."""
-    source = (HERE / "src" / "sampler.cpp").read_text()
-    assert source.count("(draws - 1)") == 1
-    (tmp_path / "sampler.cpp").write_text(source.replace("(draws - 1)", "draws"))
+    write_late_sampler(tmp_path / "sampler.cpp")
     objects = list((release / "CMakeFiles" / "t2r_conformance.dir").rglob("*.o"))
     libraries = [str(release / "libt2r.a"), f"-L{release / 'onnxruntime'}", "-lonnxruntime", "-lpthread"]
     flags = [

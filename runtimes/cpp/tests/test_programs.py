@@ -1,22 +1,16 @@
-"""Programs of C and C++: counted allocations, threads that race, damaged files, and the examples, installed."""
+"""Programs of C and C++: counted allocations, threads that race, timed programs, and the examples, installed."""
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
-import struct
 import subprocess
 from pathlib import Path
 
 import pytest
-from cpp_build import GOLDEN, HERE, SANITIZERS, Run, build
-from made_tokenizers import fallback, storyteller, unigram
+from cpp_build import GOLDEN, HERE, SANITIZERS, Run, build, headers
 
 from t2r_runtime import Decoder, Sampling, Tokenizer
-
-RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "50000"))  # of each fuzzer; a release has 1,000,000
 
 
 @pytest.mark.parametrize("name", ["tiny", "window", "packed", "gated"])
@@ -38,44 +32,34 @@ def test_two_threads_share_a_session(raced: Path, run: Run, name: str) -> None:
     assert run(raced / "threads", GOLDEN / f"{name}.onnx").stdout == "good\n"
 
 
-def fuzz(checked: Path, run: Run, target: str, seeds: list[Path], runs: int = RUNS) -> None:
-    assert run(checked / "fuzz", target, runs, 1, *seeds, timeout=580).stdout == "good\n"
+@pytest.mark.parametrize("name", ["step", "floor"])
+def test_a_timed_program_writes_what_python_does(release: Path, run: Run, tmp_path: Path, name: str) -> None:
+    """Those of benchmarks/embedding, which get no speed otherwise."""
+    program, graph = timed(release, run, tmp_path, name), GOLDEN / "tiny.onnx"
+    said = run(program, graph, 1, 3, text="check 12\ntime 2\ncheck 5\n").stdout.splitlines()
+    written = [str(token) for token in Decoder(graph).generate([3], 12, Sampling(temperature=0, stop_tokens=()))]
+    assert [said[0], said[1].split(), said[3].split()] == ["ready", written, written[:5]]
+    assert len(said[2].split()) == 2 and all(float(time) > 0 for time in said[2].split())
 
 
-def test_damaged_metadata(checked: Path, run: Run) -> None:
-    fuzz(checked, run, "metadata", sorted([*GOLDEN.glob("*.onnx"), *GOLDEN.glob("bad/*.onnx")]))
+def test_a_timed_program_encodes_what_python_does(release: Path, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Once upon a time\n12 été 日本\n", "utf-8")
+    graph = GOLDEN / "bytes.onnx"
+    said = run(timed(release, run, tmp_path, "encode"), graph, tmp_path / "text", text="check 20\n").stdout.splitlines()
+    tokenizer = Tokenizer.of(Decoder(graph).signature)
+    lines = ["Once upon a time", "12 été 日本"]
+    tokens = [token for line in lines for token in tokenizer.encode(line, special_tokens=False)]
+    assert said[1].split() == [str(token) for token in tokens[:20]]
 
 
-def test_damaged_snapshots(checked: Path, run: Run) -> None:
-    fuzz(checked, run, "snapshot", sorted([*GOLDEN.glob("*.state"), *GOLDEN.glob("bad/*.state")]))
-
-
-def test_damaged_tokenizers(checked: Path, run: Run, tmp_path: Path) -> None:
-    """Small ones: a change of a large vocabulary seldom matters."""
-    (tmp_path / "bytes").write_text(small(fallback()))
-    (tmp_path / "unigram").write_text(small(unigram(byte_fallback=False)))
-    fuzz(checked, run, "tokenizer", [tmp_path / "bytes", tmp_path / "unigram"])
-
-
-CHARSMAP = base64.b64encode(struct.pack("<5I", 16, 0x400, 0x161, 0x80000000, 0x400) + b"b\0c\0").decode()
-
-
-def small(source: str) -> str:
-    """A tokenizer with less of a vocabulary."""
-    made = json.loads(source)
-    if made["model"]["type"] == "Unigram":
-        made["model"]["vocab"] = made["model"]["vocab"][:60]
-        made["added_tokens"] = [token for token in made["added_tokens"] if token["id"] < 60]
-        made["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}
-        return json.dumps(made)
-    made["model"]["merges"] = made["model"]["merges"][:20]
-    return json.dumps(made)
-
-
-def test_damaged_text(checked: Path, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer").write_text(storyteller())
-    (tmp_path / "text").write_text("Once upon a time, 12 été 日本 <s> 😀\n  it's", "utf-8")
-    fuzz(checked, run, "text", [tmp_path / "tokenizer", tmp_path / "text"])
+def timed(release: Path, run: Run, tmp_path: Path, name: str) -> Path:
+    """A program of benchmarks/embedding, compiled beside the library."""
+    source, program = HERE.parents[1] / "benchmarks" / "embedding" / f"{name}.cpp", tmp_path / name
+    libraries = [release / "libt2r.so", release / "onnxruntime" / "libonnxruntime.so"]
+    found = [f"-Wl,-rpath,{library.parent}" for library in libraries]
+    compiler = [os.environ.get("CXX", "c++"), "-std=c++17", "-Wall", "-Wextra"]
+    run(*compiler, f"-I{HERE / 'include'}", *headers(), source, *libraries, *found, "-o", program)
+    return program
 
 
 def test_whatever_the_library_reads_under_sanitizers(checked: Path) -> None:

@@ -1,0 +1,60 @@
+"""The pages' programs: each is an example, and a project made of what the page shows runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from bindings_build import Place, Programs, jdk
+from cpp_build import GOLDEN, ROOT, Run
+
+PAGE = (ROOT / "docs" / "embedding.md").read_text("utf-8")
+
+
+def fenced(language: str) -> str:
+    """The first block of a language on the page."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert found, f"nothing in {language}"
+    return found[1]
+
+
+def rust(place: Place, folder: Path) -> Programs:
+    assert fenced("rust") == (place.source / "examples" / "story.rs").read_text("utf-8")
+    (folder / "src").mkdir()
+    (folder / "src" / "main.rs").write_text(fenced("rust"), "utf-8")
+    (folder / "Cargo.toml").write_text(fenced("toml").replace("runtimes/rust", str(place.source)))
+    place.run("cargo", "build", "--jobs", 2, "--release", folder=folder)
+    return {"mine": [place.build / "release" / "story"]}
+
+
+def go(place: Place, folder: Path) -> Programs:
+    assert fenced("go") == (place.source / "cmd" / "story" / "main.go").read_text("utf-8")
+    (folder / "main.go").write_text(fenced("go"), "utf-8")
+    for line in re.findall(r"^    go mod (.*)$", PAGE, re.MULTILINE):
+        place.run("go", "mod", *line.replace("runtimes/go", str(place.source)).split(), folder=folder)
+    place.run("go", "build", "-p", 2, folder=folder)
+    return {"mine": [folder / "story"]}
+
+
+def java(place: Place, folder: Path) -> Programs:
+    """Run from its source, as the page says."""
+    assert fenced("java") == (place.source / "programs" / "Story.java").read_text("utf-8")
+    (folder / "Story.java").write_text(fenced("java"), "utf-8")
+    found = re.search(r"^    java (.*) -cp build/java/t2r.jar Story.java ", PAGE, re.MULTILINE)
+    assert found
+    return {"mine": [*jdk(), "java", found[1], "-cp", place.build / "t2r.jar", folder / "Story.java"]}
+
+
+PROJECTS = {"rust": rust, "go": go, "java": java}
+
+
+@pytest.fixture
+def mine(place: Place, programs: Programs, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, command in PROJECTS[language](place, tmp_path).items():
+        monkeypatch.setitem(programs, name, command)
+
+
+def test_a_program_of_ones_own(mine: None, run: Run) -> None:
+    graph, prompt = GOLDEN / "bytes.onnx", "abc"
+    assert run("mine", graph, prompt).stdout == run("story", graph, prompt).stdout

@@ -1,0 +1,39 @@
+"""Faults in a copy of the golden files, and in the sampler, that every conformance program must see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+from cpp_build import HERE
+
+
+def cross_states(folder: Path) -> None:
+    """Make tiny.onnx one that gives one layer's sums to another."""
+    model = onnx.load(folder / "tiny.onnx")
+    names = {"present_S.0": "present_S.1", "present_S.1": "present_S.0"}
+    for output in model.graph.output:
+        output.name = names.get(output.name, output.name)
+    for node in model.graph.node:
+        node.output[:] = [names.get(name, name) for name in node.output]
+        node.input[:] = [names.get(name, name) for name in node.input]
+    onnx.save(model, folder / "tiny.onnx")
+
+
+def exchange_merges(folder: Path, name: str) -> None:
+    """Exchange the first and the last merge of a graph's tokenizer."""
+    model = onnx.load(folder / f"{name}.onnx")
+    (entry,) = [entry for entry in model.metadata_props if entry.key == "t2r.tokenizer"]
+    tokenizer = json.loads(json.loads(entry.value))
+    merges = tokenizer["model"]["merges"]
+    merges[0], merges[-1] = merges[-1], merges[0]
+    entry.value = json.dumps(json.dumps(tokenizer))
+    onnx.save(model, folder / f"{name}.onnx")
+
+
+def write_late_sampler(path: Path) -> None:
+    """Write a sampler.cpp of whose noise each draw takes the next but one."""
+    source = (HERE / "src" / "sampler.cpp").read_text()
+    assert source.count("(draws - 1)") == 1
+    path.write_text(source.replace("(draws - 1)", "draws"))

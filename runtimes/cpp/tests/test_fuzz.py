@@ -1,0 +1,101 @@
+"""Files of strangers: libFuzzer, with AddressSanitizer, UndefinedBehaviorSanitizer and a bound on memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from cpp_build import GOLDEN, ROOT, SANITIZERS, STRICT, build
+from made_tokenizers import fallback, storyteller, unigram
+
+RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "50000"))  # of each fuzzer; a release has 1,000,000
+LONGEST = 1 << 16  # bytes of a file that is made
+SLOWEST = 20  # seconds for one
+
+
+@pytest.fixture(scope="session")
+def fuzzer() -> Path:
+    """The program, by clang."""
+    unpacked = Path(os.environ.get("T2R_CLANG", "/nowhere")) / "usr/bin/clang++-14"
+    if not (shutil.which("clang++") or unpacked.exists()):
+        (pytest.fail if STRICT else pytest.skip)("no clang++ on the PATH, nor unpacked where $T2R_CLANG says")
+    compiler = f"-DCMAKE_CXX_COMPILER={ROOT / '.ci' / 'clang++'}"
+    options = ["-DT2R_SANITIZE=fuzzer", compiler, "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
+    return build("fuzzer", *options, target="fuzz") / "fuzz"
+
+
+def ran(
+    fuzzer: Path, place: Path, target: str, seeds: Iterable[Path], *options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A run over copies of the seeds in `place`, which gets what it finds of use."""
+    corpus = place / "corpus"
+    corpus.mkdir()
+    for number, seed in enumerate(seeds):
+        shutil.copyfile(seed, corpus / f"{number}-{seed.name}")
+    limits = [f"-max_len={LONGEST}", f"-timeout={SLOWEST}", "-rss_limit_mb=0", f"-artifact_prefix={place}/"]
+    return subprocess.run(
+        [fuzzer, f"-runs={RUNS}", "-seed=1", *limits, *options, corpus],
+        capture_output=True,
+        text=True,
+        timeout=3600 if RUNS > 50000 else 580,
+        env={**os.environ, **SANITIZERS, "T2R_FUZZ": target, **environment},
+    )
+
+
+def fuzz(fuzzer: Path, place: Path, target: str, seeds: Iterable[Path], **environment: str) -> None:
+    done = ran(fuzzer, place, target, seeds, **environment)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert re.search(rf"^Done {RUNS} runs", done.stderr, re.MULTILINE), done.stderr[-1000:]
+
+
+def test_damaged_metadata(fuzzer: Path, tmp_path: Path) -> None:
+    fuzz(fuzzer, tmp_path, "metadata", sorted([*GOLDEN.glob("*.onnx"), *GOLDEN.glob("bad/*.onnx")]))
+
+
+def test_damaged_snapshots(fuzzer: Path, tmp_path: Path) -> None:
+    fuzz(fuzzer, tmp_path, "snapshot", sorted([*GOLDEN.glob("*.state"), *GOLDEN.glob("bad/*.state")]))
+
+
+def test_damaged_tokenizers(fuzzer: Path, tmp_path: Path) -> None:
+    """Small ones: a change of a large vocabulary seldom matters."""
+    seeds = [tmp_path / "bytes", tmp_path / "unigram"]
+    for seed, source in zip(seeds, (fallback(), unigram(byte_fallback=False)), strict=True):
+        seed.write_text(small(source), "utf-8")
+    fuzz(fuzzer, tmp_path, "tokenizer", seeds)
+
+
+CHARSMAP = base64.b64encode(struct.pack("<5I", 16, 0x400, 0x161, 0x80000000, 0x400) + b"b\0c\0").decode()
+
+
+def small(source: str) -> str:
+    """A tokenizer with less of a vocabulary."""
+    made = json.loads(source)
+    if made["model"]["type"] == "Unigram":
+        made["model"]["vocab"] = made["model"]["vocab"][:60]
+        made["added_tokens"] = [token for token in made["added_tokens"] if token["id"] < 60]
+        made["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}
+        return json.dumps(made)
+    made["model"]["merges"] = made["model"]["merges"][:20]
+    return json.dumps(made)
+
+
+def test_damaged_text(fuzzer: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").write_text(storyteller(), "utf-8")
+    (tmp_path / "text").write_text("Once upon a time, 12 été 日本 <s> 😀\n  it's", "utf-8")
+    fuzz(fuzzer, tmp_path, "text", [tmp_path / "text"], T2R_FUZZ_TOKENIZER=str(tmp_path / "tokenizer"))
+
+
+def test_memory_past_the_bound_is_seen(fuzzer: Path, tmp_path: Path) -> None:
+    """The bound as small as a tokenizer takes: it is what lives at once that counts."""
+    (tmp_path / "bytes").write_text(small(fallback()), "utf-8")
+    done = ran(fuzzer, tmp_path, "tokenizer", [tmp_path / "bytes"], T2R_FUZZ_MEMORY="1000")
+    assert done.returncode != 0
+    assert "more memory than four times the file and 1000 bytes" in done.stderr

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"t2r"
+)
+
+// kinds of cases: runtimes/CONTRACT.md, "Conformance".
+var kinds = map[string]func(golden, string){
+	"trace": trace, "sampling": sampling, "batch": batch, "snapshot": snapshot,
+	"tokenizer": tokenizer, "stream": stream, "translator": translator, "bad": bad,
+}
+
+type tolerance struct {
+	Logits float64 `json:"logits_absolute"`
+	State  float64 `json:"state_relative_to_its_largest"`
+}
+
+// golden is a case; each kind has some of this.
+type golden struct {
+	Graph      string
+	Tolerance  tolerance
+	IDs        array
+	Logits     array
+	Start      map[string]array
+	End        json.RawMessage
+	Cuts       []int
+	Top        *struct{ Logits, Tokens array }
+	Greedy     *struct{ Prompt, Tokens []int64 }
+	Texts      []json.RawMessage
+	Operations []struct {
+		Reset   int
+		Reorder []int64
+		Step    []int64
+		Logits  array
+	}
+	Snapshot string
+	Position int64
+	Token    *int64
+	States   map[string]array
+	Sources  [][]int64
+	Searches []search
+	Files    []file
+}
+
+type file struct {
+	File, Call, Kind, Graph string
+	Tokens                  [][]int64
+}
+
+func (g golden) open(folder string) *t2r.Decoder {
+	return got(t2r.Open(filepath.Join(folder, g.Graph)))
+}
+
+func trace(g golden, folder string) {
+	decoder := g.open(folder)
+	defer decoder.Close()
+	ones := make([]int, g.IDs.Shape[1])
+	for i := range ones {
+		ones[i] = 1
+	}
+	pieces(decoder, g, ones)
+	if g.Cuts != nil {
+		pieces(decoder, g, g.Cuts)
+	}
+	if g.Top != nil {
+		top(decoder, g)
+	}
+	if g.Greedy != nil {
+		options := t2r.Greedy()
+		options.StopTokens = []int64{}
+		ok(decoder.Reset(1))
+		same(got(decoder.Generate(g.Greedy.Prompt, int64(len(g.Greedy.Tokens)), options, nil)), g.Greedy.Tokens, "greedy tokens")
+	}
+}
+
+// pieces reads from the start of a trace, so many tokens at once: the logits after each, and the states after the last.
+func pieces(decoder *t2r.Decoder, g golden, lengths []int) {
+	set(decoder, g.Start)
+	read := 0
+	for _, length := range lengths {
+		var found []float32
+		if length == 1 {
+			found = step(decoder, g.IDs, read)
+		} else {
+			found = got(decoder.Prefill(g.IDs.tokens(read, read+length)...))
+		}
+		read += length
+		near(found, g.Logits.column(read-1), g.Tolerance.Logits, fmt.Sprintf("logits after %d tokens", read))
+	}
+	same(int64(read), g.IDs.Shape[1], "tokens read")
+	compare(decoder, g.end(), g.Tolerance)
+}
+
+// end is states here, and a text in a stream's case.
+func (g golden) end() (states map[string]array) {
+	ok(json.Unmarshal(g.End, &states))
+	return states
+}
+
+func top(decoder *t2r.Decoder, g golden) {
+	set(decoder, g.Start)
+	for t := 0; t < int(g.IDs.Shape[1]); t++ {
+		logits, tokens, err := decoder.TopK(g.IDs.tokens(t, t+1)...)
+		ok(err)
+		near(logits, g.Top.Logits.column(t), g.Tolerance.Logits, "largest logits")
+		same(tokens, whole(g.Top.Tokens.column(t)), "largest tokens")
+	}
+}
+
+func sampling(g golden, folder string) {
+	decoder := g.open(folder)
+	defer decoder.Close()
+	for _, raw := range g.Texts {
+		text := struct {
+			Prompt, Tokens []int64
+			MaxTokens      int64 `json:"max_tokens"`
+			Options        options
+		}{Options: options(t2r.DefaultSampling())}
+		decode(raw, &text)
+		for _, callback := range []func(int64) bool{nil, func(int64) bool { return true }} {
+			ok(decoder.Reset(1))
+			found := got(decoder.Generate(text.Prompt, text.MaxTokens, t2r.Sampling(text.Options), callback))
+			same(found, text.Tokens, fmt.Sprintf("tokens of %v with a callback %v", text.Prompt, callback != nil))
+		}
+	}
+}
+
+// options are t2r.Sampling, by the names that golden files have for it.
+type options struct {
+	Temperature       float64
+	TopK              int64   `json:"top_k"`
+	TopP              float64 `json:"top_p"`
+	MinP              float64 `json:"min_p"`
+	RepetitionPenalty float64 `json:"repetition_penalty"`
+	NoRepeatNgram     int64   `json:"no_repeat_ngram"`
+	Seed              int64
+	StopTokens        []int64 `json:"stop_tokens"`
+}
+
+// decode refuses what this program does not know.
+func decode(raw json.RawMessage, into any) {
+	reader := json.NewDecoder(strings.NewReader(string(raw)))
+	reader.DisallowUnknownFields()
+	ok(reader.Decode(into))
+}
+
+func batch(g golden, folder string) {
+	decoder := g.open(folder)
+	defer decoder.Close()
+	for _, operation := range g.Operations {
+		switch {
+		case operation.Reset > 0:
+			ok(decoder.Reset(operation.Reset))
+		case operation.Reorder != nil:
+			ok(decoder.Reorder(operation.Reorder...))
+		default:
+			near(got(decoder.Step(operation.Step...)), operation.Logits.Data, g.Tolerance.Logits, "logits")
+		}
+	}
+	compare(decoder, g.end(), g.Tolerance)
+}
+
+func snapshot(g golden, folder string) {
+	decoder := g.open(folder)
+	defer decoder.Close()
+	path, wanted := filepath.Join(folder, g.Snapshot), int64(-1)
+	if g.Token != nil {
+		wanted = *g.Token
+	}
+	token := got(decoder.Load(path))
+	same(token, wanted, "the token")
+	same(got(decoder.Info()).Position, g.Position, "the position")
+	for _, state := range got(decoder.States()) {
+		golden := g.States[state.Name]
+		rounded := make([]float32, len(golden.Data))
+		for i, number := range golden.Data {
+			rounded[i] = float32(number)
+		}
+		same(numbers(state), rounded, state.Name)
+	}
+	again := filepath.Join(got(os.MkdirTemp("", "t2r")), "again")
+	defer os.RemoveAll(filepath.Dir(again))
+	ok(decoder.Save(again, token))
+	require(string(got(os.ReadFile(again))) == string(got(os.ReadFile(path))), "other bytes when it is saved again")
+	for t := 0; t < int(g.IDs.Shape[1]); t++ {
+		near(step(decoder, g.IDs, t), g.Logits.column(t), g.Tolerance.Logits, "logits")
+	}
+}
+
+func tokenizer(g golden, folder string) {
+	decoder := g.open(folder)
+	defer decoder.Close()
+	made := got(decoder.Tokenizer())
+	defer made.Close()
+	for _, raw := range g.Texts {
+		var text, decoded string
+		var tokens []int64
+		decode(raw, &[]any{&text, &tokens, &decoded})
+		same(got(made.Encode(text)), tokens, fmt.Sprintf("tokens of %q", text))
+		same(got(made.Decode(tokens)), decoded, fmt.Sprintf("text of %v", tokens))
+	}
+}
+
+func stream(g golden, folder string) {
+	decoder := g.open(folder)
+	defer decoder.Close()
+	made := got(decoder.Tokenizer())
+	defer made.Close()
+	for _, raw := range g.Texts {
+		var text struct {
+			Prompt, Tokens []int64
+			Pieces         []string
+			End            string
+		}
+		decode(raw, &text)
+		stream := got(made.Stream(text.Prompt))
+		pieces := make([]string, len(text.Tokens))
+		for i, token := range text.Tokens {
+			pieces[i] = got(stream.Feed(token))
+		}
+		same(pieces, text.Pieces, "pieces")
+		same(got(stream.End()), text.End, "the end")
+		ok(stream.Close())
+	}
+}
+
+type search struct {
+	Source       []int64
+	Beam         json.RawMessage
+	Translations []t2r.Translation
+}
+
+// translator goes by steps, and by the beam graph where there is one.
+func translator(g golden, folder string) {
+	for _, companions := range []bool{false, true} {
+		options := t2r.DefaultOptions()
+		options.Companions = companions
+		decoder := got(t2r.OpenWith(filepath.Join(folder, g.Graph), options))
+		ok(decoder.EncodeSources(g.Sources...))
+		compare(decoder, g.States, g.Tolerance)
+		for _, search := range g.Searches {
+			found := got(decoder.Translate(search.Source, beam(search.Beam)))
+			same(len(found), len(search.Translations), "translations found")
+			for i, wanted := range search.Translations {
+				same(found[i].Tokens, wanted.Tokens, "a translation")
+				require(math.Abs(found[i].Score-wanted.Score) <= 1e-4, "another score, %v for %v", found[i].Score, wanted.Score)
+			}
+		}
+		ok(decoder.Close())
+	}
+}
+
+// beam is t2r.Beam of the names that golden files have for its options.
+func beam(raw json.RawMessage) t2r.Beam {
+	made := struct {
+		Width             int64
+		MaxTokens         int64   `json:"max_tokens"`
+		MinTokens         int64   `json:"min_tokens"`
+		EarlyStopping     any     `json:"early_stopping"`
+		ForcedEnd         bool    `json:"forced_end"`
+		NBest             int64   `json:"n_best"`
+		LengthPenalty     float64 `json:"length_penalty"`
+		RepetitionPenalty float64 `json:"repetition_penalty"`
+		NoRepeatNgram     int64   `json:"no_repeat_ngram"`
+	}{}
+	defaults := t2r.DefaultBeam()
+	made.Width, made.ForcedEnd, made.NBest = defaults.Width, defaults.ForcedEnd, defaults.NBest
+	made.LengthPenalty, made.RepetitionPenalty = defaults.LengthPenalty, defaults.RepetitionPenalty
+	decode(raw, &made)
+	early := map[any]t2r.EarlyStopping{true: t2r.Finished, "never": t2r.Never}[made.EarlyStopping]
+	return t2r.Beam{
+		Width: made.Width, MaxTokens: made.MaxTokens, MinTokens: made.MinTokens, EarlyStopping: early,
+		ForcedEnd: made.ForcedEnd, NBest: made.NBest, LengthPenalty: made.LengthPenalty,
+		RepetitionPenalty: made.RepetitionPenalty, NoRepeatNgram: made.NoRepeatNgram,
+	}
+}
+
+func bad(g golden, folder string) {
+	for _, one := range g.Files {
+		var found *t2r.Error
+		err := attempt(one, folder)
+		require(err != nil, "%s is taken", one.File)
+		require(errors.As(err, &found), "%s: %v", one.File, err)
+		same(found.Kind.String(), one.Kind, fmt.Sprintf("%s (%v)", one.File, err))
+		require(strings.HasPrefix(found.Message, "expected ") && !strings.Contains(found.Message, "\n"), "no message of one line")
+	}
+}
+
+// attempt does what must show what is wrong with a file.
+func attempt(one file, folder string) error {
+	path := filepath.Join(folder, one.File)
+	if one.Call == "snapshot" {
+		path = filepath.Join(folder, one.Graph)
+	}
+	decoder, err := t2r.Open(path)
+	if err != nil || one.Call == "open" {
+		return err
+	}
+	defer decoder.Close()
+	switch one.Call {
+	case "tokenizer":
+		_, err = decoder.Tokenizer()
+	case "snapshot":
+		_, err = decoder.Load(filepath.Join(folder, one.File))
+	case "generate":
+		_, err = decoder.Generate([]int64{1}, 3, t2r.DefaultSampling(), nil)
+	case "read":
+		for i := 0; i < len(one.Tokens) && err == nil; i++ {
+			_, err = decoder.Step(one.Tokens[i]...)
+		}
+	default:
+		err = fmt.Errorf("a call that is not known, %s", one.Call)
+	}
+	return err
+}

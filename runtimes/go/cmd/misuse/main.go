@@ -1,0 +1,82 @@
+// misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"t2r"
+)
+
+var misuses = map[string]func(folder string) error{
+	"no-file":       func(folder string) error { return opened(folder + "/nowhere.onnx") },
+	"zero-byte":     func(folder string) error { return opened(folder + "/tiny\x00.onnx") },
+	"prefill-graph": func(folder string) error { return opened(folder + "/bad/role.onnx") },
+	"token":         func(folder string) error { return second(open(folder, "tiny").Step(17)) },
+	"batch":         func(folder string) error { return second(open(folder, "tiny").Step(1, 2)) },
+	"rows": func(folder string) error {
+		return second(open(folder, "tiny").Prefill([]int64{1, 2}, []int64{1}))
+	},
+	"position": func(folder string) (err error) {
+		decoder := open(folder, "ends")
+		for step := 0; step <= 40 && err == nil; step++ {
+			_, err = decoder.Step(1, 2)
+		}
+		return err
+	},
+	"other-model": func(folder string) error {
+		return second(open(folder, "tiny").Load(folder + "/packed.state"))
+	},
+	"no-utf8": func(folder string) error {
+		return second(must(open(folder, "bytes").Tokenizer()).Encode("\xff"))
+	},
+	"closed": func(folder string) error {
+		decoder := open(folder, "tiny")
+		decoder.Close()
+		return second(decoder.Step(1))
+	},
+	"closed-tokenizer": func(folder string) error {
+		tokenizer := must(open(folder, "bytes").Tokenizer())
+		tokenizer.Close()
+		return second(tokenizer.Encode("a"))
+	},
+	"two-threads": func(folder string) error {
+		decoder, inside, done := open(folder, "tiny"), make(chan bool), make(chan bool)
+		go decoder.Generate([]int64{1}, 2, t2r.Greedy(), func(int64) bool { inside <- true; return <-done })
+		<-inside
+		return second(decoder.Step(1))
+	},
+	"from-a-callback": func(folder string) (err error) {
+		decoder := open(folder, "tiny")
+		decoder.Generate([]int64{1}, 2, t2r.Greedy(), func(int64) bool { _, err = decoder.Step(1); return false })
+		return err
+	},
+	"callback": func(folder string) error {
+		decoder := open(folder, "tiny")
+		func() {
+			defer func() { fmt.Println(recover()) }()
+			decoder.Generate([]int64{1}, 5, t2r.Greedy(), func(int64) bool { panic("mine") })
+		}()
+		return second(decoder.Step(1)) // it is not in use for ever
+	},
+}
+
+func main() {
+	if err := misuses[os.Args[2]](os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+}
+
+func open(folder, name string) *t2r.Decoder { return must(t2r.Open(folder + "/" + name + ".onnx")) }
+
+func opened(path string) error { return second(t2r.Open(path)) }
+
+func second[T any](_ T, err error) error { return err }
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}

@@ -1,0 +1,165 @@
+// Package t2r runs the graphs of t2r-export: tokens in, logits out, states kept between them.
+//
+// It is a layer over libt2r (runtimes/cpp). Every failure is an *[Error]: a kind, and one line. What a call returns is the
+// caller's own. A handle is of one goroutine at a time: a second one in it is told so, and so is who uses one that was
+// closed. What is not closed keeps its memory until the program ends.
+package t2r
+
+// #cgo LDFLAGS: -lt2r
+// #include <t2r.h>
+import "C"
+
+// Decoder is an opened step graph and the states of the texts that it reads.
+type Decoder struct {
+	use
+	handle          *C.t2r_decoder
+	vocabSize, topK int
+}
+
+// Options say how a graph is opened.
+type Options struct {
+	Threads       int32 // inside an operator; 0: one a core
+	Companions    bool  // whether the prefill, generation and beam graphs that lie beside are used
+	MaxStateBytes int64 // what a graph may ask for, at batch 1
+}
+
+// DefaultOptions are the library's.
+func DefaultOptions() Options {
+	made := C.t2r_defaults()
+	return Options{int32(made.threads), made.companions != 0, int64(made.max_state_bytes)}
+}
+
+// Open opens a step graph, at the start of a text.
+func Open(path string) (*Decoder, error) { return OpenWith(path, DefaultOptions()) }
+
+// OpenWith is Open with options.
+func OpenWith(path string, options Options) (*Decoder, error) {
+	given := C.t2r_defaults()
+	given.threads = C.int32_t(options.Threads)
+	given.companions = number(options.Companions)
+	given.max_state_bytes = C.int64_t(options.MaxStateBytes)
+	var handle *C.t2r_decoder
+	err := onPath(path, func(name *C.char) error {
+		return try(func() C.t2r_kind { return C.t2r_open(name, &given, &handle) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return opened(handle)
+}
+
+// Fork is another decoder of the same opened graph, at the start of a text, for another goroutine: the weights are shared.
+func (d *Decoder) Fork() (*Decoder, error) {
+	var handle *C.t2r_decoder
+	if err := d.do(func() C.t2r_kind { return C.t2r_fork(d.handle, &handle) }, nil); err != nil {
+		return nil, err
+	}
+	return opened(handle)
+}
+
+func opened(handle *C.t2r_decoder) (*Decoder, error) {
+	decoder := &Decoder{use: use{name: "decoder"}, handle: handle}
+	info, err := decoder.Info()
+	decoder.vocabSize, decoder.topK = int(info.VocabSize), info.TopK
+	return decoder, err
+}
+
+// Close gives the memory back. A decoder that is closed is an error in all calls from then on.
+func (d *Decoder) Close() error {
+	return d.do(func() C.t2r_kind { return C.t2r_close(d.handle) }, nil)
+}
+
+// Info is what a graph says of itself, and where its decoder stands.
+type Info struct {
+	VocabSize    int64
+	Batch        int   // sequences side by side, now
+	FixedBatch   int   // the only number of them that the graph takes; 0: any
+	Position     int64 // tokens read by the furthest sequence
+	MaxPositions int64 // after which a step is refused; 0: there is no end
+	BOSToken     int64 // -1: none
+	EOSTokens    []int64
+	TopK         int // how many Decoder.TopK gives; 0: the graph has no such outputs
+	States       int
+	Checkpoint   string // its SHA-256
+	Prefills     bool   // whether a prefill graph lies beside
+	Generates    bool   // whether a generation graph does
+}
+
+// Info tells where the decoder stands.
+func (d *Decoder) Info() (info Info, err error) {
+	var found C.t2r_info
+	err = d.do(func() C.t2r_kind { return C.t2r_get_info(d.handle, &found, C.sizeof_t2r_info) }, func() {
+		info = Info{
+			VocabSize:    int64(found.vocab_size),
+			Batch:        int(found.batch),
+			FixedBatch:   int(found.fixed_batch),
+			Position:     int64(found.position),
+			MaxPositions: int64(found.max_positions),
+			BOSToken:     int64(found.bos_token),
+			EOSTokens:    copied[int64](found.eos_tokens, int(found.eos_count)),
+			TopK:         int(found.top_k),
+			States:       int(found.states),
+			Checkpoint:   C.GoString(found.checkpoint),
+			Prefills:     found.prefills != 0,
+			Generates:    found.generates != 0,
+		}
+	})
+	return info, err
+}
+
+// Reset goes back to the start of a text, of so many sequences; 0 leaves their number as it is.
+func (d *Decoder) Reset(batch int) error {
+	return d.do(func() C.t2r_kind { return C.t2r_reset(d.handle, C.size_t(batch)) }, nil)
+}
+
+// Step reads one token of each sequence. The logits of what comes next, (batch, VocabSize), row by row.
+func (d *Decoder) Step(tokens ...int64) (logits []float32, err error) {
+	var found *C.float
+	err = d.do(func() C.t2r_kind {
+		return C.t2r_step(d.handle, numbers(tokens), C.size_t(len(tokens)), &found)
+	}, func() { logits = copied[float32](found, len(tokens)*d.vocabSize) })
+	return logits, err
+}
+
+// Prefill reads many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits
+// of what comes next, (batch, VocabSize).
+func (d *Decoder) Prefill(rows ...[]int64) (logits []float32, err error) {
+	tokens, length, err := flat(rows)
+	if err != nil {
+		return nil, err
+	}
+	var found *C.float
+	err = d.do(func() C.t2r_kind {
+		return C.t2r_prefill(d.handle, numbers(tokens), C.size_t(len(rows)), C.size_t(length), &found)
+	}, func() { logits = copied[float32](found, len(rows)*d.vocabSize) })
+	return logits, err
+}
+
+// TopK is Prefill, of whose logits only the largest come out, (batch, TopK), and their tokens.
+func (d *Decoder) TopK(rows ...[]int64) (logits []float32, chosen []int64, err error) {
+	tokens, length, err := flat(rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	var largest *C.float
+	var found *C.int64_t
+	err = d.do(func() C.t2r_kind {
+		return C.t2r_top_k(d.handle, numbers(tokens), C.size_t(len(rows)), C.size_t(length), &largest, &found)
+	}, func() {
+		logits = copied[float32](largest, len(rows)*d.topK)
+		chosen = copied[int64](found, len(rows)*d.topK)
+	})
+	return logits, chosen, err
+}
+
+// Reorder goes on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number.
+func (d *Decoder) Reorder(rows ...int64) error {
+	return d.do(func() C.t2r_kind { return C.t2r_reorder(d.handle, numbers(rows), C.size_t(len(rows))) }, nil)
+}
+
+func number(flag bool) C.int32_t {
+	if flag {
+		return 1
+	}
+	return 0
+}

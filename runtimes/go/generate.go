@@ -1,0 +1,99 @@
+package t2r
+
+// #include <t2r.h>
+// int t2rCallback(int64_t token, void *user);
+import "C"
+
+import (
+	"runtime"
+	"runtime/cgo"
+	"unsafe"
+)
+
+// Sampling says how tokens are chosen.
+type Sampling struct {
+	Temperature       float64 // 0: the largest logit, of equals the lowest token
+	TopK              int64   // 0: all
+	TopP              float64 // 1: all
+	MinP              float64 // 0: all
+	RepetitionPenalty float64 // 1: none
+	NoRepeatNgram     int64   // 0: no limit
+	Seed              int64   // the same seed gives the same text; -1: a new one for each
+	StopTokens        []int64 // the text ends with the first of them; nil: the graph's own
+}
+
+// DefaultSampling is the library's.
+func DefaultSampling() Sampling {
+	made := C.t2r_sampling_defaults()
+	return Sampling{
+		float64(made.temperature), int64(made.top_k), float64(made.top_p), float64(made.min_p),
+		float64(made.repetition_penalty), int64(made.no_repeat_ngram), int64(made.seed), nil,
+	}
+}
+
+// Greedy is the likeliest token each time.
+func Greedy() Sampling {
+	made := DefaultSampling()
+	made.Temperature = 0
+	return made
+}
+
+// given is the options for C. The stop tokens stay where they are until the pinner lets go of them.
+func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
+	made := C.t2r_sampling_defaults()
+	made.temperature = C.double(s.Temperature)
+	made.top_k = C.int64_t(s.TopK)
+	made.top_p = C.double(s.TopP)
+	made.min_p = C.double(s.MinP)
+	made.repetition_penalty = C.double(s.RepetitionPenalty)
+	made.no_repeat_ngram = C.int64_t(s.NoRepeatNgram)
+	made.seed = C.int64_t(s.Seed)
+	if s.StopTokens != nil {
+		made.stop_tokens, made.stop_count = numbers(s.StopTokens), C.size_t(len(s.StopTokens))
+		pinner.Pin(made.stop_tokens)
+	}
+	return made
+}
+
+// Generate reads a prompt, and writes up to maxTokens tokens. The last has been chosen and not read: the next call begins
+// with it. Each is handed to callback as it is chosen, and false ends the text there; it may be nil, and then a generation
+// graph does all in one run, where there is one.
+func (d *Decoder) Generate(prompt []int64, maxTokens int64, sampling Sampling, callback func(token int64) bool) (written []int64, err error) {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	given := sampling.given(&pinner)
+	var called C.t2r_callback
+	progress := &progress{callback: callback}
+	user := cgo.NewHandle(progress)
+	defer user.Delete()
+	if callback != nil {
+		called = C.t2r_callback(C.t2rCallback)
+	}
+	var tokens *C.int64_t
+	var count C.size_t
+	err = d.do(func() C.t2r_kind {
+		return C.t2r_generate(d.handle, numbers(prompt), C.size_t(len(prompt)), C.int64_t(maxTokens), &given, called,
+			unsafe.Pointer(&user), &tokens, &count)
+	}, func() { written = copied[int64](tokens, int(count)) })
+	if progress.panicked != nil {
+		panic(progress.panicked)
+	}
+	return written, err
+}
+
+// progress is a callback on its way through C, through which no panic may go.
+type progress struct {
+	callback func(int64) bool
+	panicked any
+}
+
+//export t2rCallback
+func t2rCallback(token C.int64_t, user unsafe.Pointer) (goOn C.int) {
+	progress := (*(*cgo.Handle)(user)).Value().(*progress)
+	defer func() {
+		if progress.panicked = recover(); progress.panicked != nil {
+			goOn = 0
+		}
+	}()
+	return C.int(number(progress.callback(int64(token))))
+}

@@ -1,0 +1,3 @@
+module t2r
+
+go 1.22

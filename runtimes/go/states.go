@@ -1,0 +1,81 @@
+package t2r
+
+// #include <stdlib.h>
+// #include <t2r.h>
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Tensor is a state: its bytes, row by row, in this machine's order.
+type Tensor struct {
+	Name  string
+	Dtype string // float32, float16, int32 or int64
+	Shape []int64
+	Data  []byte
+}
+
+// States are copies of all states.
+func (d *Decoder) States() ([]Tensor, error) {
+	info, err := d.Info()
+	states := make([]Tensor, info.States)
+	for i := 0; i < len(states) && err == nil; i++ {
+		states[i], err = d.state(i)
+	}
+	return states, err
+}
+
+func (d *Decoder) state(index int) (state Tensor, err error) {
+	var found C.t2r_tensor
+	err = d.do(func() C.t2r_kind { return C.t2r_state(d.handle, C.size_t(index), &found) }, func() {
+		state = Tensor{
+			C.GoString(found.name), C.GoString(found.dtype), copied[int64](found.shape, int(found.rank)),
+			copied[byte]((*C.char)(found.data), int(found.bytes)),
+		}
+	})
+	return state, err
+}
+
+// SetStates goes on from these states, all of them; the batch becomes theirs. position: tokens that were read, where no
+// state says it.
+func (d *Decoder) SetStates(states []Tensor, position int64) error {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	given := make([]C.t2r_tensor, len(states))
+	for i, state := range states {
+		given[i].name, given[i].dtype = C.CString(state.Name), C.CString(state.Dtype)
+		defer C.free(unsafe.Pointer(given[i].name))
+		defer C.free(unsafe.Pointer(given[i].dtype))
+		given[i].rank, given[i].bytes = C.size_t(len(state.Shape)), C.size_t(len(state.Data))
+		if len(state.Shape) > 0 {
+			given[i].shape = numbers(state.Shape)
+			pinner.Pin(given[i].shape)
+		}
+		if len(state.Data) > 0 {
+			given[i].data = unsafe.Pointer(unsafe.SliceData(state.Data))
+			pinner.Pin(given[i].data)
+		}
+	}
+	first := unsafe.SliceData(given)
+	return d.do(func() C.t2r_kind {
+		return C.t2r_set_states(d.handle, first, C.size_t(len(given)), C.int64_t(position))
+	}, nil)
+}
+
+// Save writes the states to a file, and a token that was chosen and has not been read, or -1.
+func (d *Decoder) Save(path string, token int64) error {
+	return onPath(path, func(name *C.char) error {
+		return d.do(func() C.t2r_kind { return C.t2r_save(d.handle, name, C.int64_t(token)) }, nil)
+	})
+}
+
+// Load goes on from such a file, of any language's runtime. The token that was saved, or -1.
+func (d *Decoder) Load(path string) (int64, error) {
+	token := C.int64_t(-1)
+	err := onPath(path, func(name *C.char) error {
+		return d.do(func() C.t2r_kind { return C.t2r_load(d.handle, name, &token) }, nil)
+	})
+	return int64(token), err
+}

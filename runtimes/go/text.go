@@ -1,0 +1,103 @@
+package t2r
+
+// #include <t2r.h>
+import "C"
+
+import "unsafe"
+
+// Tokenizer makes tokens of text, and text of tokens. It outlives the decoder that it is of.
+type Tokenizer struct {
+	use
+	handle *C.t2r_tokenizer
+}
+
+// Tokenizer is the one in the graph's metadata.
+func (d *Decoder) Tokenizer() (*Tokenizer, error) {
+	made := &Tokenizer{use: use{name: "tokenizer"}}
+	return made, d.do(func() C.t2r_kind { return C.t2r_open_tokenizer(d.handle, &made.handle) }, nil)
+}
+
+// SourceTokenizer is that of a translator's sources; the graph's own where they have none.
+func (d *Decoder) SourceTokenizer() (*Tokenizer, error) {
+	made := &Tokenizer{use: use{name: "tokenizer"}}
+	return made, d.do(func() C.t2r_kind { return C.t2r_open_source_tokenizer(d.handle, &made.handle) }, nil)
+}
+
+// NewTokenizer is one of the text of a tokenizer.json. bosToken: what an empty text becomes, or -1.
+func NewTokenizer(json string, bosToken int64) (*Tokenizer, error) {
+	made := &Tokenizer{use: use{name: "tokenizer"}}
+	return made, try(func() C.t2r_kind {
+		return C.t2r_make_tokenizer(bytes(json), C.size_t(len(json)), C.int64_t(bosToken), &made.handle)
+	})
+}
+
+// Close gives the memory back.
+func (t *Tokenizer) Close() error {
+	return t.do(func() C.t2r_kind { return C.t2r_close_tokenizer(t.handle) }, nil)
+}
+
+// Encode is the tokens of a text, with those around it that the tokenizer itself puts there.
+func (t *Tokenizer) Encode(text string) ([]int64, error) { return t.encode(text, 1) }
+
+// EncodePlain is Encode without special tokens around the text.
+func (t *Tokenizer) EncodePlain(text string) ([]int64, error) { return t.encode(text, 0) }
+
+func (t *Tokenizer) encode(text string, special C.int) (tokens []int64, err error) {
+	var found *C.int64_t
+	var count C.size_t
+	err = t.do(func() C.t2r_kind {
+		return C.t2r_encode(t.handle, bytes(text), C.size_t(len(text)), special, &found, &count)
+	}, func() { tokens = copied[int64](found, int(count)) })
+	return tokens, err
+}
+
+// Decode is the text of tokens, without special ones.
+func (t *Tokenizer) Decode(tokens []int64) (string, error) {
+	return t.text(func(found **C.char, size *C.size_t) C.t2r_kind {
+		return C.t2r_decode(t.handle, numbers(tokens), C.size_t(len(tokens)), found, size)
+	})
+}
+
+// Stream is text as tokens come, never with half a character in it. It outlives its tokenizer.
+type Stream struct {
+	use
+	handle *C.t2r_stream
+}
+
+// Stream is the text of the tokens that follow a prompt, which is not handed out again.
+func (t *Tokenizer) Stream(prompt []int64) (*Stream, error) {
+	made := &Stream{use: use{name: "stream"}}
+	return made, t.do(func() C.t2r_kind {
+		return C.t2r_open_stream(t.handle, numbers(prompt), C.size_t(len(prompt)), &made.handle)
+	}, nil)
+}
+
+// Feed is what this token completes; perhaps nothing.
+func (s *Stream) Feed(token int64) (string, error) {
+	return s.text(func(found **C.char, size *C.size_t) C.t2r_kind {
+		return C.t2r_feed(s.handle, C.int64_t(token), found, size)
+	})
+}
+
+// End is what was still waiting for the rest of a character.
+func (s *Stream) End() (string, error) {
+	return s.text(func(found **C.char, size *C.size_t) C.t2r_kind { return C.t2r_end_stream(s.handle, found, size) })
+}
+
+// Close gives the memory back.
+func (s *Stream) Close() error {
+	return s.do(func() C.t2r_kind { return C.t2r_close_stream(s.handle) }, nil)
+}
+
+// text makes a call that hands out a text.
+func (u *use) text(call func(**C.char, *C.size_t) C.t2r_kind) (text string, err error) {
+	var found *C.char
+	var size C.size_t
+	err = u.do(func() C.t2r_kind { return call(&found, &size) }, func() {
+		text = string(unsafe.Slice((*byte)(unsafe.Pointer(found)), int(size)))
+	})
+	return text, err
+}
+
+// bytes are a text's, for C.
+func bytes(text string) *C.char { return (*C.char)(unsafe.Pointer(unsafe.StringData(text))) }

@@ -1,0 +1,96 @@
+package t2r
+
+// #include <t2r.h>
+import "C"
+
+// EarlyStopping says when a search ends before its MaxTokens.
+type EarlyStopping int32
+
+const (
+	Unlikely EarlyStopping = iota // when Width hypotheses are finished, and none that goes on looks better
+	Finished                      // when Width hypotheses are finished
+	Never                         // not before none can become better
+)
+
+// Beam says how translations are searched for.
+type Beam struct {
+	Width             int64 // 1 is greedy
+	MaxTokens         int64 // 0: 256, or fewer where positions end before
+	MinTokens         int64
+	EarlyStopping     EarlyStopping
+	ForcedEnd         bool // whether the last of MaxTokens is an end
+	NBest             int64
+	LengthPenalty     float64
+	RepetitionPenalty float64 // 1: none
+	NoRepeatNgram     int64   // 0: no limit
+}
+
+// DefaultBeam is the library's.
+func DefaultBeam() Beam {
+	made := C.t2r_beam_defaults()
+	return Beam{
+		int64(made.width), int64(made.max_tokens), int64(made.min_tokens), EarlyStopping(made.early_stopping),
+		made.forced_end != 0, int64(made.n_best), float64(made.length_penalty), float64(made.repetition_penalty),
+		int64(made.no_repeat_ngram),
+	}
+}
+
+func (b Beam) given() C.t2r_beam {
+	made := C.t2r_beam_defaults()
+	made.width = C.int64_t(b.Width)
+	made.max_tokens = C.int64_t(b.MaxTokens)
+	made.min_tokens = C.int64_t(b.MinTokens)
+	made.early_stopping = C.int32_t(b.EarlyStopping)
+	made.forced_end = number(b.ForcedEnd)
+	made.n_best = C.int64_t(b.NBest)
+	made.length_penalty = C.double(b.LengthPenalty)
+	made.repetition_penalty = C.double(b.RepetitionPenalty)
+	made.no_repeat_ngram = C.int64_t(b.NoRepeatNgram)
+	return made
+}
+
+// Translation is one that a search found.
+type Translation struct {
+	Tokens []int64
+	Score  float64
+}
+
+// EncodeSources reads sources, and stands before the start tokens of their translations: the batch becomes their number.
+func (d *Decoder) EncodeSources(sources ...[]int64) error {
+	longest, lengths := 0, make([]int64, len(sources))
+	for row, source := range sources {
+		lengths[row] = int64(len(source))
+		longest = max(longest, len(source))
+	}
+	tokens := make([]int64, len(sources)*longest)
+	for row, source := range sources {
+		copy(tokens[row*longest:], source)
+	}
+	return d.do(func() C.t2r_kind {
+		return C.t2r_encode_sources(d.handle, numbers(tokens), numbers(lengths), C.size_t(len(sources)), C.size_t(longest))
+	}, nil)
+}
+
+// Translate searches for a source's translations, best first: in one run of a beam graph where there is one and no penalty.
+func (d *Decoder) Translate(source []int64, beam Beam) ([]Translation, error) {
+	given := beam.given()
+	var found C.size_t
+	err := d.do(func() C.t2r_kind {
+		return C.t2r_translate(d.handle, numbers(source), C.size_t(len(source)), &given, &found)
+	}, nil)
+	translations := make([]Translation, int(found))
+	for i := 0; i < len(translations) && err == nil; i++ {
+		translations[i], err = d.translation(i)
+	}
+	return translations, err
+}
+
+func (d *Decoder) translation(index int) (one Translation, err error) {
+	var tokens *C.int64_t
+	var count C.size_t
+	var score C.double
+	err = d.do(func() C.t2r_kind {
+		return C.t2r_translation(d.handle, C.size_t(index), &tokens, &count, &score)
+	}, func() { one = Translation{copied[int64](tokens, int(count)), float64(score)} })
+	return one, err
+}

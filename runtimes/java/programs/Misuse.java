@@ -1,0 +1,99 @@
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import t2r.Decoder;
+import t2r.Sampling;
+import t2r.T2rException;
+
+/** Misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. */
+public class Misuse {
+    private static Path folder;
+
+    private interface Act {
+        void run() throws Exception;
+    }
+
+    private static final Map<String, Act> MISUSES = Map.ofEntries(
+            Map.entry("no-file", () -> open("nowhere")),
+            Map.entry("prefill-graph", () -> open("bad/role")),
+            Map.entry("token", () -> open("tiny").step(17)),
+            Map.entry("batch", () -> open("tiny").step(1, 2)),
+            Map.entry("rows", () -> open("tiny").prefill(new long[] {1, 2}, new long[] {1})),
+            Map.entry("position", Misuse::position),
+            Map.entry("other-model", () -> open("tiny").load(folder.resolve("packed.state"))),
+            Map.entry("no-utf8", () -> open("bytes").tokenizer().encode("\ud800")),
+            Map.entry("closed", Misuse::closed),
+            Map.entry("closed-tokenizer", Misuse::closedTokenizer),
+            Map.entry("two-threads", Misuse::twoThreads),
+            Map.entry("from-a-callback", Misuse::fromACallback),
+            Map.entry("callback", Misuse::callback));
+
+    public static void main(String[] arguments) throws Exception {
+        folder = Path.of(arguments[0]);
+        try {
+            MISUSES.get(arguments[1]).run();
+        } catch (T2rException error) {
+            System.err.println(error.getMessage());
+            System.exit(2);
+        }
+    }
+
+    private static Decoder open(String name) {
+        return Decoder.open(folder.resolve(name + ".onnx"));
+    }
+
+    private static void position() {
+        var decoder = open("ends");
+        for (int step = 0; step <= 40; step++) {
+            decoder.step(1, 2);
+        }
+    }
+
+    private static void closed() {
+        var decoder = open("tiny");
+        decoder.close();
+        decoder.step(1);
+    }
+
+    private static void closedTokenizer() {
+        var tokenizer = open("bytes").tokenizer();
+        tokenizer.close();
+        tokenizer.encode("a");
+    }
+
+    private static void twoThreads() throws InterruptedException {
+        var decoder = open("tiny");
+        var inside = new CountDownLatch(1);
+        var forever = new CountDownLatch(1);
+        Thread other = new Thread(() -> decoder.generate(new long[] {1}, 2, Sampling.greedy(), token -> {
+            inside.countDown();
+            try {
+                forever.await();
+            } catch (InterruptedException error) {
+                return false;
+            }
+            return true;
+        }));
+        other.setDaemon(true);
+        other.start();
+        inside.await();
+        decoder.step(1);
+    }
+
+    private static void fromACallback() {
+        var decoder = open("tiny");
+        decoder.generate(new long[] {1}, 2, Sampling.greedy(), token -> decoder.step(1).length > 0);
+    }
+
+    private static void callback() {
+        var decoder = open("tiny");
+        try {
+            decoder.generate(new long[] {1}, 5, Sampling.greedy(), token -> {
+                throw new IllegalStateException("mine");
+            });
+        } catch (IllegalStateException error) {
+            System.out.println(error.getMessage());
+        }
+        decoder.step(1); // it is not in use for ever
+    }
+}

@@ -1,0 +1,275 @@
+package t2r;
+
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
+import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static t2r.Native.INFO;
+import static t2r.Native.TENSOR;
+import static t2r.Native.at;
+import static t2r.Native.check;
+import static t2r.Native.numbers;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.LongPredicate;
+import java.util.stream.LongStream;
+import java.util.stream.Stream;
+
+/** An opened step graph and the states of the texts that it reads. What a call returns is a copy. */
+public final class Decoder extends Handle {
+    private final long vocabSize;
+    private final long topK;
+
+    private Decoder(MemorySegment handle) {
+        super(handle, "decoder", Native.CLOSE);
+        Info info = info();
+        vocabSize = info.vocabSize();
+        topK = info.topK();
+    }
+
+    /** Opens a step graph, at the start of a text. */
+    public static Decoder open(Path path) {
+        return open(path, new Options());
+    }
+
+    public static Decoder open(Path path, Options options) {
+        return new Decoder(make(arena -> {
+            MemorySegment opened = arena.allocate(ADDRESS);
+            check((int) Native.OPEN.invokeExact(arena.allocateFrom(path.toString()), options.given(arena), opened));
+            return opened.get(ADDRESS, 0);
+        }));
+    }
+
+    /** Another decoder of the same opened graph, at the start of a text, for another thread: the weights are shared. */
+    public Decoder fork() {
+        return new Decoder(use(arena -> {
+            MemorySegment opened = arena.allocate(ADDRESS);
+            check((int) Native.FORK.invokeExact(handle, opened));
+            return opened.get(ADDRESS, 0);
+        }));
+    }
+
+    public Info info() {
+        return use(arena -> {
+            MemorySegment found = arena.allocate(INFO);
+            check((int) Native.GET_INFO.invokeExact(handle, found, INFO.byteSize()));
+            return new Info(
+                    found.get(JAVA_LONG, at(INFO, "vocab_size")),
+                    found.get(JAVA_LONG, at(INFO, "batch")),
+                    found.get(JAVA_LONG, at(INFO, "fixed_batch")),
+                    found.get(JAVA_LONG, at(INFO, "position")),
+                    found.get(JAVA_LONG, at(INFO, "max_positions")),
+                    found.get(JAVA_LONG, at(INFO, "bos_token")),
+                    numbers(found.get(ADDRESS, at(INFO, "eos_tokens")), found.get(JAVA_LONG, at(INFO, "eos_count"))),
+                    found.get(JAVA_LONG, at(INFO, "top_k")),
+                    found.get(JAVA_LONG, at(INFO, "states")),
+                    Native.text(found.get(ADDRESS, at(INFO, "checkpoint"))),
+                    found.get(JAVA_INT, at(INFO, "prefills")) != 0,
+                    found.get(JAVA_INT, at(INFO, "generates")) != 0);
+        });
+    }
+
+    /** Back to the start of a text, of so many sequences; 0 leaves their number as it is. */
+    public void reset(long batch) {
+        use(arena -> {
+            check((int) Native.RESET.invokeExact(handle, batch));
+            return null;
+        });
+    }
+
+    /** Reads one token of each sequence. The logits of what comes next, (batch, vocabSize), row by row. */
+    public float[] step(long... tokens) {
+        return use(arena -> {
+            MemorySegment logits = arena.allocate(ADDRESS);
+            check((int) Native.STEP.invokeExact(handle, numbers(arena, tokens), (long) tokens.length, logits));
+            return Native.floats(logits.get(ADDRESS, 0), tokens.length * vocabSize);
+        });
+    }
+
+    /**
+     * Reads many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits of what
+     * comes next, (batch, vocabSize).
+     */
+    public float[] prefill(long[]... rows) {
+        return use(arena -> {
+            MemorySegment tokens = flat(arena, rows), logits = arena.allocate(ADDRESS);
+            check((int) Native.PREFILL.invokeExact(handle, tokens, (long) rows.length, length(rows), logits));
+            return Native.floats(logits.get(ADDRESS, 0), rows.length * vocabSize);
+        });
+    }
+
+    /** {@link #prefill}, of whose logits only the largest come out. */
+    public Top topK(long[]... rows) {
+        return use(arena -> {
+            MemorySegment tokens = flat(arena, rows), logits = arena.allocate(ADDRESS), chosen = arena.allocate(ADDRESS);
+            check((int) Native.TOP_K.invokeExact(handle, tokens, (long) rows.length, length(rows), logits, chosen));
+            long count = rows.length * topK;
+            return new Top(Native.floats(logits.get(ADDRESS, 0), count), numbers(chosen.get(ADDRESS, 0), count));
+        });
+    }
+
+    /** Goes on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number. */
+    public void reorder(long... rows) {
+        use(arena -> {
+            check((int) Native.REORDER.invokeExact(handle, numbers(arena, rows), (long) rows.length));
+            return null;
+        });
+    }
+
+    /**
+     * Reads a prompt, and writes up to maxTokens tokens: in one run of the generation graph where there is one. The last has
+     * been chosen and not read: the next call begins with it.
+     */
+    public long[] generate(long[] prompt, long maxTokens, Sampling sampling) {
+        return use(arena -> write(arena, prompt, maxTokens, sampling, MemorySegment.NULL));
+    }
+
+    /** The same, and each token is handed to callback as it is chosen; false ends the text there. */
+    public long[] generate(long[] prompt, long maxTokens, Sampling sampling, LongPredicate callback) {
+        Progress progress = new Progress(callback);
+        long[] written = use(arena -> write(arena, prompt, maxTokens, sampling, progress.stub(arena)));
+        progress.rethrow();
+        return written;
+    }
+
+    private long[] write(Arena arena, long[] prompt, long maxTokens, Sampling sampling, MemorySegment callback)
+            throws Throwable {
+        MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG);
+        check((int) Native.GENERATE.invokeExact(
+                handle, numbers(arena, prompt), (long) prompt.length, maxTokens, sampling.given(arena), callback,
+                MemorySegment.NULL, tokens, count));
+        return numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
+    }
+
+    /** Copies of all states. */
+    public List<Tensor> states() {
+        List<Tensor> states = new ArrayList<>();
+        for (long index = 0, count = info().states(); index < count; index++) {
+            states.add(state(index));
+        }
+        return states;
+    }
+
+    private Tensor state(long index) {
+        return use(arena -> {
+            MemorySegment found = arena.allocate(TENSOR);
+            check((int) Native.STATE.invokeExact(handle, index, found));
+            return new Tensor(
+                    Native.text(found.get(ADDRESS, at(TENSOR, "name"))),
+                    Native.text(found.get(ADDRESS, at(TENSOR, "dtype"))),
+                    numbers(found.get(ADDRESS, at(TENSOR, "shape")), found.get(JAVA_LONG, at(TENSOR, "rank"))),
+                    Native.bytes(found.get(ADDRESS, at(TENSOR, "data")), found.get(JAVA_LONG, at(TENSOR, "bytes"))));
+        });
+    }
+
+    /**
+     * Goes on from these states, all of them; the batch becomes theirs.
+     *
+     * @param position tokens that were read, where no state says it
+     */
+    public void setStates(List<Tensor> states, long position) {
+        use(arena -> {
+            MemorySegment all = arena.allocate(TENSOR, Math.max(states.size(), 1));
+            for (int index = 0; index < states.size(); index++) {
+                Tensor state = states.get(index);
+                MemorySegment given = all.asSlice(index * TENSOR.byteSize(), TENSOR);
+                MemorySegment data = arena.allocate(Math.max(state.data().length, 1), Long.BYTES);
+                MemorySegment.copy(state.data(), 0, data, JAVA_BYTE, 0, state.data().length);
+                given.set(ADDRESS, at(TENSOR, "name"), arena.allocateFrom(state.name()));
+                given.set(ADDRESS, at(TENSOR, "dtype"), arena.allocateFrom(state.dtype()));
+                given.set(JAVA_LONG, at(TENSOR, "rank"), state.shape().length);
+                given.set(ADDRESS, at(TENSOR, "shape"), numbers(arena, state.shape()));
+                given.set(ADDRESS, at(TENSOR, "data"), data);
+                given.set(JAVA_LONG, at(TENSOR, "bytes"), state.data().length);
+            }
+            check((int) Native.SET_STATES.invokeExact(handle, all, (long) states.size(), position));
+            return null;
+        });
+    }
+
+    /** Writes the states to a file, and a token that was chosen and has not been read, or -1. */
+    public void save(Path path, long token) {
+        use(arena -> {
+            check((int) Native.SAVE.invokeExact(handle, arena.allocateFrom(path.toString()), token));
+            return null;
+        });
+    }
+
+    /** Goes on from such a file, of any language's runtime. The token that was saved, or -1. */
+    public long load(Path path) {
+        return use(arena -> {
+            MemorySegment token = arena.allocateFrom(JAVA_LONG, -1);
+            check((int) Native.LOAD.invokeExact(handle, arena.allocateFrom(path.toString()), token));
+            return token.get(JAVA_LONG, 0);
+        });
+    }
+
+    /** Reads a translator's sources, and stands before the start tokens of their translations: the batch becomes their number. */
+    public void encodeSources(long[]... sources) {
+        use(arena -> {
+            long[] lengths = Stream.of(sources).mapToLong(source -> source.length).toArray();
+            long longest = LongStream.of(lengths).max().orElse(0);
+            MemorySegment tokens = arena.allocate(JAVA_LONG, Math.max(sources.length * longest, 1));
+            for (int row = 0; row < sources.length; row++) {
+                MemorySegment.copy(sources[row], 0, tokens, JAVA_LONG, row * longest * Long.BYTES, sources[row].length);
+            }
+            check((int) Native.ENCODE_SOURCES.invokeExact(
+                    handle, tokens, numbers(arena, lengths), (long) sources.length, longest));
+            return null;
+        });
+    }
+
+    /** Searches for a source's translations, best first: in one run of a beam graph where there is one and no penalty. */
+    public List<Translation> translate(long[] source, Beam beam) {
+        return use(arena -> {
+            MemorySegment found = arena.allocate(JAVA_LONG);
+            check((int) Native.TRANSLATE.invokeExact(
+                    handle, numbers(arena, source), (long) source.length, beam.given(arena), found));
+            List<Translation> translations = new ArrayList<>();
+            MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG), score = arena.allocate(JAVA_DOUBLE);
+            for (long index = 0; index < found.get(JAVA_LONG, 0); index++) {
+                check((int) Native.TRANSLATION.invokeExact(handle, index, tokens, count, score));
+                translations.add(new Translation(
+                        numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0)), score.get(JAVA_DOUBLE, 0)));
+            }
+            return translations;
+        });
+    }
+
+    /** The tokenizer in the graph's metadata. */
+    public Tokenizer tokenizer() {
+        return new Tokenizer(use(arena -> {
+            MemorySegment opened = arena.allocate(ADDRESS);
+            check((int) Native.OPEN_TOKENIZER.invokeExact(handle, opened));
+            return opened.get(ADDRESS, 0);
+        }));
+    }
+
+    /** That of a translator's sources; the graph's own where they have none. */
+    public Tokenizer sourceTokenizer() {
+        return new Tokenizer(use(arena -> {
+            MemorySegment opened = arena.allocate(ADDRESS);
+            check((int) Native.OPEN_SOURCE_TOKENIZER.invokeExact(handle, opened));
+            return opened.get(ADDRESS, 0);
+        }));
+    }
+
+    private static long length(long[][] rows) {
+        return rows.length == 0 ? 0 : rows[0].length;
+    }
+
+    private static MemorySegment flat(Arena arena, long[][] rows) {
+        for (long[] row : rows) {
+            if (row.length != length(rows)) {
+                throw new T2rException(Kind.BATCH, "expected rows of one length; received " + length(rows) + " and "
+                        + row.length + " tokens; read them one by one");
+            }
+        }
+        return numbers(arena, Stream.of(rows).flatMapToLong(LongStream::of).toArray());
+    }
+}

@@ -1,0 +1,39 @@
+package t2r;
+
+import java.util.Locale;
+
+/** What can go wrong: the same kinds, by the same names, in every language's runtime. */
+public enum Kind {
+    /** No such file, or one that cannot be read or written. */
+    FILE,
+    /** Not a graph that ONNX Runtime opens, or one of another role; a handle that is closed or in use. */
+    GRAPH,
+    /** Another contract version, or a newer opset than ONNX Runtime reads. */
+    VERSION,
+    /** Metadata that is missing, malformed or too large; states that are. */
+    METADATA,
+    /** Other inputs or outputs than the metadata says. */
+    INTERFACE,
+    /** Weights beside the graph that are missing, too short, or outside of its folder. */
+    WEIGHTS,
+    /** None, one of parts that are not known, or text that is no UTF-8. */
+    TOKENIZER,
+    /** A token that the model has not. */
+    TOKEN,
+    /** More tokens than the model has positions. */
+    POSITION,
+    /** Another number of sequences. */
+    BATCH,
+    /** Anything wrong with a snapshot, or with states that are given. */
+    SNAPSHOT,
+    /** An option out of range. */
+    SAMPLING,
+    /** ONNX Runtime, its threads, or memory. */
+    PROVIDER;
+
+    /** The kind's name, as in "token". */
+    @Override
+    public String toString() {
+        return name().toLowerCase(Locale.ROOT);
+    }
+}

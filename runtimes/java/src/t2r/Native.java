@@ -1,0 +1,160 @@
+package t2r;
+
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SegmentAllocator;
+import java.lang.foreign.StructLayout;
+import java.lang.foreign.SymbolLookup;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.nio.charset.StandardCharsets;
+
+/** t2r.h, to the letter: what is safe stands in the public classes. */
+@SuppressWarnings("restricted")
+final class Native {
+    private Native() {}
+
+    static final StructLayout OPTIONS = MemoryLayout.structLayout(
+            JAVA_LONG.withName("size"), JAVA_INT.withName("threads"), JAVA_INT.withName("companions"),
+            JAVA_LONG.withName("max_state_bytes"));
+    static final StructLayout INFO = MemoryLayout.structLayout(
+            JAVA_LONG.withName("vocab_size"), JAVA_LONG.withName("batch"), JAVA_LONG.withName("fixed_batch"),
+            JAVA_LONG.withName("position"), JAVA_LONG.withName("max_positions"), JAVA_LONG.withName("bos_token"),
+            JAVA_LONG.withName("top_k"), JAVA_LONG.withName("states"), JAVA_LONG.withName("eos_count"),
+            ADDRESS.withName("eos_tokens"), ADDRESS.withName("checkpoint"), JAVA_INT.withName("prefills"),
+            JAVA_INT.withName("generates"));
+    static final StructLayout SAMPLING = MemoryLayout.structLayout(
+            JAVA_LONG.withName("size"), JAVA_DOUBLE.withName("temperature"), JAVA_LONG.withName("top_k"),
+            JAVA_DOUBLE.withName("top_p"), JAVA_DOUBLE.withName("min_p"), JAVA_DOUBLE.withName("repetition_penalty"),
+            JAVA_LONG.withName("no_repeat_ngram"), JAVA_LONG.withName("seed"), ADDRESS.withName("stop_tokens"),
+            JAVA_LONG.withName("stop_count"));
+    static final StructLayout TENSOR = MemoryLayout.structLayout(
+            ADDRESS.withName("name"), ADDRESS.withName("dtype"), JAVA_LONG.withName("rank"), ADDRESS.withName("shape"),
+            ADDRESS.withName("data"), JAVA_LONG.withName("bytes"));
+    static final StructLayout BEAM = MemoryLayout.structLayout(
+            JAVA_LONG.withName("size"), JAVA_LONG.withName("width"), JAVA_LONG.withName("max_tokens"),
+            JAVA_LONG.withName("min_tokens"), JAVA_INT.withName("early_stopping"), JAVA_INT.withName("forced_end"),
+            JAVA_LONG.withName("n_best"), JAVA_DOUBLE.withName("length_penalty"),
+            JAVA_DOUBLE.withName("repetition_penalty"), JAVA_LONG.withName("no_repeat_ngram"));
+
+    private static final Linker LINKER = Linker.nativeLinker();
+    private static final SymbolLookup LIBRARY = library();
+
+    static final MethodHandle ERROR = link("t2r_error", FunctionDescriptor.of(ADDRESS));
+    static final MethodHandle OPTIONS_DEFAULTS = link("t2r_defaults", FunctionDescriptor.of(OPTIONS));
+    static final MethodHandle SAMPLING_DEFAULTS = link("t2r_sampling_defaults", FunctionDescriptor.of(SAMPLING));
+    static final MethodHandle BEAM_DEFAULTS = link("t2r_beam_defaults", FunctionDescriptor.of(BEAM));
+
+    static final MethodHandle OPEN = function("t2r_open", ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle FORK = function("t2r_fork", ADDRESS, ADDRESS);
+    static final MethodHandle CLOSE = function("t2r_close", ADDRESS);
+    static final MethodHandle GET_INFO = function("t2r_get_info", ADDRESS, ADDRESS, JAVA_LONG);
+    static final MethodHandle RESET = function("t2r_reset", ADDRESS, JAVA_LONG);
+    static final MethodHandle STEP = function("t2r_step", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle PREFILL = function("t2r_prefill", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
+    static final MethodHandle TOP_K = function("t2r_top_k", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle REORDER = function("t2r_reorder", ADDRESS, ADDRESS, JAVA_LONG);
+    static final MethodHandle GENERATE = function(
+            "t2r_generate", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS, ADDRESS, ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle STATE = function("t2r_state", ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle SET_STATES = function("t2r_set_states", ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG);
+    static final MethodHandle SAVE = function("t2r_save", ADDRESS, ADDRESS, JAVA_LONG);
+    static final MethodHandle LOAD = function("t2r_load", ADDRESS, ADDRESS, ADDRESS);
+
+    static final MethodHandle ENCODE_SOURCES =
+            function("t2r_encode_sources", ADDRESS, ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG);
+    static final MethodHandle TRANSLATE = function("t2r_translate", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle TRANSLATION = function("t2r_translation", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS, ADDRESS);
+
+    static final MethodHandle OPEN_TOKENIZER = function("t2r_open_tokenizer", ADDRESS, ADDRESS);
+    static final MethodHandle OPEN_SOURCE_TOKENIZER = function("t2r_open_source_tokenizer", ADDRESS, ADDRESS);
+    static final MethodHandle MAKE_TOKENIZER = function("t2r_make_tokenizer", ADDRESS, JAVA_LONG, JAVA_LONG, ADDRESS);
+    static final MethodHandle CLOSE_TOKENIZER = function("t2r_close_tokenizer", ADDRESS);
+    static final MethodHandle ENCODE =
+            function("t2r_encode", ADDRESS, ADDRESS, JAVA_LONG, JAVA_INT, ADDRESS, ADDRESS);
+    static final MethodHandle DECODE = function("t2r_decode", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle OPEN_STREAM = function("t2r_open_stream", ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+    static final MethodHandle FEED = function("t2r_feed", ADDRESS, JAVA_LONG, ADDRESS, ADDRESS);
+    static final MethodHandle END_STREAM = function("t2r_end_stream", ADDRESS, ADDRESS, ADDRESS);
+    static final MethodHandle CLOSE_STREAM = function("t2r_close_stream", ADDRESS);
+
+    private static SymbolLookup library() {
+        String name = System.getProperty("t2r.library", System.mapLibraryName("t2r"));
+        try {
+            return SymbolLookup.libraryLookup(name, Arena.global());
+        } catch (IllegalArgumentException error) {
+            throw new UnsatisfiedLinkError("expected " + name + " where the system looks for libraries; "
+                    + "received none; set LD_LIBRARY_PATH, or -Dt2r.library=FILE");
+        }
+    }
+
+    private static MethodHandle link(String name, FunctionDescriptor descriptor) {
+        return LINKER.downcallHandle(LIBRARY.find(name).orElseThrow(), descriptor);
+    }
+
+    /** One that returns a kind. */
+    private static MethodHandle function(String name, ValueLayout... arguments) {
+        return link(name, FunctionDescriptor.of(JAVA_INT, arguments));
+    }
+
+    /** A C function that calls one of Java's with a token and a pointer. */
+    static MemorySegment callback(MethodHandle target, Arena arena) {
+        return LINKER.upcallStub(target, FunctionDescriptor.of(JAVA_INT, JAVA_LONG, ADDRESS), arena);
+    }
+
+    /** What a function of defaults returns. */
+    static MemorySegment defaults(MethodHandle function, Arena arena) {
+        try {
+            return (MemorySegment) function.invokeExact((SegmentAllocator) arena);
+        } catch (Throwable error) {
+            throw new AssertionError(error);
+        }
+    }
+
+    static long at(StructLayout layout, String name) {
+        return layout.byteOffset(MemoryLayout.PathElement.groupElement(name));
+    }
+
+    /** Throws what a kind other than 0 says. The line is this thread's, so it is taken at once. */
+    static void check(int kind) throws Throwable {
+        if (kind == 0) {
+            return;
+        }
+        Kind[] kinds = Kind.values();
+        String line = text((MemorySegment) ERROR.invokeExact());
+        throw new T2rException(kind <= kinds.length ? kinds[kind - 1] : Kind.GRAPH, line);
+    }
+
+    static MemorySegment numbers(Arena arena, long[] tokens) {
+        return tokens.length == 0 ? arena.allocate(JAVA_LONG) : arena.allocateFrom(JAVA_LONG, tokens);
+    }
+
+    /** A copy of the numbers to which a pointer leads. */
+    static long[] numbers(MemorySegment pointer, long count) {
+        return pointer.reinterpret(count * Long.BYTES).toArray(JAVA_LONG);
+    }
+
+    static float[] floats(MemorySegment pointer, long count) {
+        return pointer.reinterpret(count * Float.BYTES).toArray(ValueLayout.JAVA_FLOAT);
+    }
+
+    static byte[] bytes(MemorySegment pointer, long count) {
+        return pointer.reinterpret(count).toArray(ValueLayout.JAVA_BYTE);
+    }
+
+    static String text(MemorySegment pointer) {
+        return pointer.reinterpret(Long.MAX_VALUE).getString(0);
+    }
+
+    static String text(MemorySegment pointer, long size) {
+        return new String(bytes(pointer, size), StandardCharsets.UTF_8);
+    }
+}

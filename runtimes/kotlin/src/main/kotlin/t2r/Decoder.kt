@@ -1,0 +1,95 @@
+package t2r
+
+/** How a graph is opened. threads: inside an operator; 0: one a core. maxStateBytes: 0: the library's own bound. */
+data class Options(val threads: Int = 0, val companions: Boolean = true, val maxStateBytes: Long = 0)
+
+/** How tokens are chosen. stopTokens: null: the graph's own. seed: -1: a new one for each text. */
+class Sampling(
+    val temperature: Double = 1.0,
+    val topK: Long = 0,
+    val topP: Double = 1.0,
+    val minP: Double = 0.0,
+    val repetitionPenalty: Double = 1.0,
+    val noRepeatNgram: Long = 0,
+    val seed: Long = -1,
+    val stopTokens: LongArray? = null,
+) {
+    companion object {
+        /** The likeliest token each time. */
+        val GREEDY = Sampling(temperature = 0.0)
+    }
+}
+
+/** fixedBatch and maxPositions: 0: any. bosToken: -1: none. */
+class Info(
+    val vocabSize: Long, val batch: Long, val fixedBatch: Long, val position: Long, val maxPositions: Long, val bosToken: Long,
+    val topK: Long, val eosTokens: LongArray,
+)
+
+/** An opened step graph and the states of the texts that it reads. What a call returns is a copy. */
+class Decoder private constructor(private val handle: Long) : Handle("decoder") {
+    /** Opens a step graph, at the start of a text. */
+    constructor(path: String, options: Options = Options()) :
+        this(Native.open(forC(path), options.threads, options.companions, options.maxStateBytes))
+
+    /** Another decoder of the same opened graph, at the start of a text, for another thread: the weights are shared. */
+    fun fork() = Decoder(use { Native.fork(handle) })
+
+    override fun close() = use { Native.close(handle) }
+
+    fun info(): Info {
+        val found = use { Native.info(handle) }
+        return Info(found[0], found[1], found[2], found[3], found[4], found[5], found[6], found.copyOfRange(7, found.size))
+    }
+
+    private val vocabSize = info().vocabSize
+
+    /** Back to the start of a text, of so many sequences; 0 leaves their number as it is. */
+    fun reset(batch: Long = 0) = use { Native.reset(handle, batch) }
+
+    /** Reads one token of each sequence. The logits of what comes next, (batch, vocabSize), row by row. */
+    fun step(vararg tokens: Long): FloatArray = use { Native.prefill(handle, tokens, tokens.size.toLong(), 1, vocabSize) }
+
+    /** Reads many tokens of each sequence, as many of each. The logits of what comes next, (batch, vocabSize). */
+    fun prefill(vararg rows: LongArray): FloatArray {
+        val length = rows.firstOrNull()?.size ?: 0
+        rows.find { it.size != length }?.let {
+            throw T2rException(
+                Kind.BATCH, "expected rows of one length; received $length and ${it.size} tokens; read them one by one",
+            )
+        }
+        val tokens = rows.flatMap { it.asIterable() }.toLongArray()
+        return use { Native.prefill(handle, tokens, rows.size.toLong(), length.toLong(), vocabSize) }
+    }
+
+    /** Goes on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number. */
+    fun reorder(vararg rows: Long) = use { Native.reorder(handle, rows) }
+
+    /**
+     * Reads a prompt, and writes up to maxTokens tokens. The last has been chosen and not read: the next call begins with it.
+     * Each is handed to callback as it is chosen; false ends the text there, and so does what it throws, which comes out of
+     * this. Without a callback a generation graph does all in one run, where there is one.
+     */
+    fun generate(prompt: LongArray, maxTokens: Long, sampling: Sampling = Sampling(), callback: ((Long) -> Boolean)? = null): LongArray {
+        val reals = doubleArrayOf(sampling.temperature, sampling.topP, sampling.minP, sampling.repetitionPenalty)
+        val wholes = longArrayOf(sampling.topK, sampling.noRepeatNgram, sampling.seed)
+        val next = callback?.let { Callback(it) }
+        return use { Native.generate(handle, prompt, maxTokens, reals, wholes, sampling.stopTokens, next) }
+    }
+
+    /** Writes the states to a file, and a token that was chosen and has not been read, or -1. */
+    fun save(path: String, token: Long = -1) = use { Native.save(handle, forC(path), token) }
+
+    /** Goes on from such a file, of any language's runtime. The token that was saved, or -1. */
+    fun load(path: String): Long = use { Native.load(handle, forC(path)) }
+
+    /** The tokenizer in the graph's metadata. */
+    fun tokenizer() = Tokenizer(use { Native.openTokenizer(handle) })
+}
+
+private fun forC(path: String): ByteArray {
+    if ('\u0000' in path) {
+        throw T2rException(Kind.FILE, "expected a path; received one with a zero byte in it; name a file")
+    }
+    return path.encodeToByteArray() + 0
+}

@@ -1,0 +1,37 @@
+package t2r
+
+import java.util.concurrent.atomic.AtomicBoolean
+
+/** What can go wrong: the same kinds, by the same names, in every language's runtime. */
+enum class Kind {
+    FILE, GRAPH, VERSION, METADATA, INTERFACE, WEIGHTS, TOKENIZER, TOKEN, POSITION, BATCH, SNAPSHOT, SAMPLING, PROVIDER;
+
+    override fun toString() = name.lowercase()
+}
+
+/** What every failure is: a kind, and one line that says what was expected, what was received, what to do. */
+class T2rException internal constructor(val kind: Kind, line: String) : RuntimeException("$kind: $line") {
+    /** Called by t2r_jni.c. */
+    @Suppress("unused")
+    internal constructor(kind: Int, line: ByteArray) : this(Kind.entries.getOrElse(kind - 1) { Kind.GRAPH }, String(line))
+}
+
+/** It is of one thread at a time: another in it at once is an error there, and so is what is done with one that was closed. */
+abstract class Handle internal constructor(private val name: String) : AutoCloseable {
+    private val busy = AtomicBoolean()
+
+    internal fun <T> use(call: () -> T): T {
+        if (!busy.compareAndSet(false, true)) {
+            throw T2rException(
+                Kind.GRAPH,
+                "expected one call at a time in a $name; received another, from a second thread or a callback; " +
+                    "give each thread one of its own",
+            )
+        }
+        try {
+            return call()
+        } finally {
+            busy.set(false)
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. A closed
+//! decoder and one in two threads are not among them: they do not compile (src/lib.rs).
+use std::env::args;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use t2r::{Decoder, Sampling};
+
+fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
+    let open = |file: &str| Decoder::open(format!("{folder}/{file}"));
+    match name {
+        "no-file" => drop(open("nowhere.onnx")?),
+        "prefill-graph" => drop(open("bad/role.onnx")?),
+        "token" => drop(open("tiny.onnx")?.step(&[17])?),
+        "batch" => drop(open("tiny.onnx")?.step(&[1, 2])?),
+        "rows" => drop(open("tiny.onnx")?.prefill(&[&[1, 2][..], &[1]])?),
+        "position" => {
+            let mut decoder = open("ends.onnx")?;
+            (0..41).try_for_each(|_| decoder.step(&[1, 2]).map(drop))?;
+        }
+        "other-model" => drop(open("tiny.onnx")?.load(format!("{folder}/packed.state"))?),
+        "no-utf8" => drop(open("bytes.onnx")?.tokenizer()?.encode(b"\xFF")?),
+        "zero-byte" => drop(open("tiny\0.onnx")?),
+        "callback" => {
+            let mut decoder = open("tiny.onnx")?;
+            let broken = |_| panic!("mine");
+            let panic = catch_unwind(AssertUnwindSafe(|| decoder.generate_with(&[1], 5, &Sampling::default(), broken)));
+            println!("{}", panic.unwrap_err().downcast_ref::<&str>().unwrap());
+            decoder.step(&[1])?; // it is not in use for ever
+        }
+        _ => eprintln!("no such misuse"),
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let given: Vec<String> = args().skip(1).collect();
+    match misuse(&given[0], &given[1]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The decoder: reading, writing and states.
+
+use std::any::Any;
+use std::ffi::{c_int, c_void, CString};
+use std::mem::size_of;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::path::Path;
+use std::{ptr, slice};
+
+use crate::error::{check, text, Error, Kind, Result};
+use crate::options::{Options, Sampling};
+use crate::sys;
+
+/// An opened step graph and the states of the texts that it reads.
+#[derive(Debug)]
+pub struct Decoder {
+    pub(crate) handle: *mut sys::t2r_decoder,
+    vocab_size: usize,
+    top_k: usize,
+}
+
+// A handle is of one thread at a time, which `&mut self` sees to, and of no thread in particular.
+unsafe impl Send for Decoder {}
+
+/// What a graph says of itself, and where its decoder stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    pub vocab_size: i64,
+    /// Sequences side by side, now.
+    pub batch: usize,
+    /// The only number of them that the graph takes; None: any.
+    pub fixed_batch: Option<usize>,
+    /// Tokens read by the furthest sequence.
+    pub position: i64,
+    /// After which a step is refused; None: there is no end.
+    pub max_positions: Option<i64>,
+    pub bos_token: Option<i64>,
+    pub eos_tokens: Vec<i64>,
+    /// How many [`Decoder::top_k`] gives; None: the graph has no such outputs.
+    pub top_k: Option<usize>,
+    /// How many states there are.
+    pub states: usize,
+    /// The checkpoint's SHA-256.
+    pub checkpoint: String,
+    /// Whether a prefill graph lies beside.
+    pub prefills: bool,
+    /// Whether a generation graph does.
+    pub generates: bool,
+}
+
+/// A state: its bytes, row by row, in this machine's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    pub name: String,
+    /// float32, float16, int32 or int64.
+    pub dtype: String,
+    pub shape: Vec<i64>,
+    pub data: Vec<u8>,
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        unsafe { sys::t2r_close(self.handle) };
+    }
+}
+
+impl Decoder {
+    /// Open a step graph, at the start of a text.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path, &Options::default())
+    }
+
+    pub fn open_with(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::t2r_open(name(path.as_ref())?.as_ptr(), &options.raw(), &mut handle) })?;
+        Self::of(handle)
+    }
+
+    /// Another decoder of the same opened graph, at the start of a text, for another thread: the weights are shared.
+    pub fn fork(&mut self) -> Result<Self> {
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::t2r_fork(self.handle, &mut handle) })?;
+        Self::of(handle)
+    }
+
+    fn of(handle: *mut sys::t2r_decoder) -> Result<Self> {
+        let mut decoder = Self { handle, vocab_size: 0, top_k: 0 };
+        let info = decoder.info()?;
+        decoder.vocab_size = info.vocab_size as usize;
+        decoder.top_k = info.top_k.unwrap_or(0);
+        Ok(decoder)
+    }
+
+    pub fn info(&mut self) -> Result<Info> {
+        let mut found = unsafe { std::mem::zeroed::<sys::t2r_info>() };
+        check(unsafe { sys::t2r_get_info(self.handle, &mut found, size_of::<sys::t2r_info>()) })?;
+        Ok(Info {
+            vocab_size: found.vocab_size,
+            batch: found.batch as usize,
+            fixed_batch: (found.fixed_batch > 0).then_some(found.fixed_batch as usize),
+            position: found.position,
+            max_positions: (found.max_positions > 0).then_some(found.max_positions),
+            bos_token: (found.bos_token >= 0).then_some(found.bos_token),
+            eos_tokens: unsafe { list(found.eos_tokens, found.eos_count) }.to_vec(),
+            top_k: (found.top_k > 0).then_some(found.top_k as usize),
+            states: found.states,
+            checkpoint: text(found.checkpoint),
+            prefills: found.prefills != 0,
+            generates: found.generates != 0,
+        })
+    }
+
+    /// Back to the start of a text, of so many sequences; 0 leaves their number as it is.
+    pub fn reset(&mut self, batch: usize) -> Result<()> {
+        check(unsafe { sys::t2r_reset(self.handle, batch) })
+    }
+
+    /// Read one token of each sequence. The logits of what comes next, (batch, vocab_size).
+    pub fn step(&mut self, tokens: &[i64]) -> Result<&[f32]> {
+        let mut logits = ptr::null();
+        check(unsafe { sys::t2r_step(self.handle, tokens.as_ptr(), tokens.len(), &mut logits) })?;
+        Ok(unsafe { list(logits, tokens.len() * self.vocab_size) })
+    }
+
+    /// Read many tokens of each sequence, as many of each; many in one run where there is a prefill graph. The logits of
+    /// what comes next, (batch, vocab_size).
+    pub fn prefill<R: AsRef<[i64]>>(&mut self, rows: &[R]) -> Result<&[f32]> {
+        let (tokens, length) = flat(rows)?;
+        let mut logits = ptr::null();
+        check(unsafe { sys::t2r_prefill(self.handle, tokens.as_ptr(), rows.len(), length, &mut logits) })?;
+        Ok(unsafe { list(logits, rows.len() * self.vocab_size) })
+    }
+
+    /// [`Decoder::prefill`], of whose logits only the largest come out, (batch, top_k), and their tokens.
+    pub fn top_k<R: AsRef<[i64]>>(&mut self, rows: &[R]) -> Result<(&[f32], &[i64])> {
+        let (tokens, length) = flat(rows)?;
+        let (mut logits, mut chosen) = (ptr::null(), ptr::null());
+        check(unsafe { sys::t2r_top_k(self.handle, tokens.as_ptr(), rows.len(), length, &mut logits, &mut chosen) })?;
+        let size = rows.len() * self.top_k;
+        Ok(unsafe { (list(logits, size), list(chosen, size)) })
+    }
+
+    /// Go on with these sequences in this order: drop, repeat or exchange them. The batch becomes their number.
+    pub fn reorder(&mut self, rows: &[i64]) -> Result<()> {
+        check(unsafe { sys::t2r_reorder(self.handle, rows.as_ptr(), rows.len()) })
+    }
+
+    /// Read a prompt, and write up to `max_tokens` tokens: in one run of the generation graph where there is one. The
+    /// last has been chosen and not read: the next call begins with it.
+    pub fn generate(&mut self, prompt: &[i64], max_tokens: i64, sampling: &Sampling) -> Result<Vec<i64>> {
+        self.write(prompt, max_tokens, sampling, None, ptr::null_mut())
+    }
+
+    /// [`Decoder::generate`], and each token is handed to `callback` as it is chosen; false ends the text there.
+    pub fn generate_with<F: FnMut(i64) -> bool>(
+        &mut self,
+        prompt: &[i64],
+        max_tokens: i64,
+        sampling: &Sampling,
+        callback: F,
+    ) -> Result<Vec<i64>> {
+        let mut call = Call { callback, panic: None };
+        let user = ptr::addr_of_mut!(call).cast();
+        let written = self.write(prompt, max_tokens, sampling, Some(called::<F>), user);
+        match call.panic {
+            Some(panic) => resume_unwind(panic),
+            None => written,
+        }
+    }
+
+    fn write(
+        &mut self,
+        prompt: &[i64],
+        max_tokens: i64,
+        sampling: &Sampling,
+        callback: sys::t2r_callback,
+        user: *mut c_void,
+    ) -> Result<Vec<i64>> {
+        let (mut tokens, mut count) = (ptr::null(), 0);
+        check(unsafe {
+            sys::t2r_generate(
+                self.handle,
+                prompt.as_ptr(),
+                prompt.len(),
+                max_tokens,
+                &sampling.raw(),
+                callback,
+                user,
+                &mut tokens,
+                &mut count,
+            )
+        })?;
+        Ok(unsafe { list(tokens, count) }.to_vec())
+    }
+
+    /// All states, copied.
+    pub fn states(&mut self) -> Result<Vec<Tensor>> {
+        (0..self.info()?.states).map(|index| self.state(index)).collect()
+    }
+
+    fn state(&mut self, index: usize) -> Result<Tensor> {
+        let mut found = unsafe { std::mem::zeroed::<sys::t2r_tensor>() };
+        check(unsafe { sys::t2r_state(self.handle, index, &mut found) })?;
+        Ok(Tensor {
+            name: text(found.name),
+            dtype: text(found.dtype),
+            shape: unsafe { list(found.shape, found.rank) }.to_vec(),
+            data: unsafe { list(found.data.cast::<u8>(), found.bytes) }.to_vec(),
+        })
+    }
+
+    /// Go on from these states, all of them; the batch becomes theirs. `position`: tokens that were read, where no state
+    /// says it.
+    pub fn set_states(&mut self, states: &[Tensor], position: i64) -> Result<()> {
+        let words: Vec<[CString; 2]> =
+            states.iter().map(|state| Ok([word(&state.name)?, word(&state.dtype)?])).collect::<Result<_>>()?;
+        let given: Vec<sys::t2r_tensor> = states
+            .iter()
+            .zip(&words)
+            .map(|(state, [name, dtype])| sys::t2r_tensor {
+                name: name.as_ptr(),
+                dtype: dtype.as_ptr(),
+                rank: state.shape.len(),
+                shape: state.shape.as_ptr(),
+                data: state.data.as_ptr().cast(),
+                bytes: state.data.len(),
+            })
+            .collect();
+        check(unsafe { sys::t2r_set_states(self.handle, given.as_ptr(), given.len(), position) })
+    }
+
+    /// Write the states to a file, and a token that was chosen and has not been read.
+    pub fn save(&mut self, path: impl AsRef<Path>, token: Option<i64>) -> Result<()> {
+        check(unsafe { sys::t2r_save(self.handle, name(path.as_ref())?.as_ptr(), token.unwrap_or(-1)) })
+    }
+
+    /// Go on from such a file, of any language's runtime. The token that was saved.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Option<i64>> {
+        let mut token = -1;
+        check(unsafe { sys::t2r_load(self.handle, name(path.as_ref())?.as_ptr(), &mut token) })?;
+        Ok((token >= 0).then_some(token))
+    }
+}
+
+/// A callback on its way through C, through which no panic may go.
+struct Call<F> {
+    callback: F,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+extern "C" fn called<F: FnMut(i64) -> bool>(token: i64, user: *mut c_void) -> c_int {
+    let call = unsafe { &mut *user.cast::<Call<F>>() };
+    match catch_unwind(AssertUnwindSafe(|| (call.callback)(token))) {
+        Ok(go_on) => go_on.into(),
+        Err(panic) => {
+            call.panic = Some(panic);
+            0
+        }
+    }
+}
+
+/// What the library hands out; where it is nothing, the pointer may be NULL.
+pub(crate) unsafe fn list<'a, T>(pointer: *const T, count: usize) -> &'a [T] {
+    if count == 0 {
+        return &[];
+    }
+    slice::from_raw_parts(pointer, count)
+}
+
+/// Rows of one length, one behind the other, and the length.
+fn flat<R: AsRef<[i64]>>(rows: &[R]) -> Result<(Vec<i64>, usize)> {
+    let length = rows.first().map_or(0, |row| row.as_ref().len());
+    match rows.iter().map(|row| row.as_ref().len()).find(|other| *other != length) {
+        None => Ok((rows.iter().flat_map(|row| row.as_ref()).copied().collect(), length)),
+        Some(other) => Err(Error::new(
+            Kind::Batch,
+            &format!("expected rows of one length; received {length} and {other} tokens; read them one by one"),
+        )),
+    }
+}
+
+fn name(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_encoded_bytes())
+        .map_err(|_| Error::new(Kind::File, "expected a path; received one with a zero byte in it; name a file"))
+}
+
+fn word(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| {
+        Error::new(Kind::Snapshot, "expected a state's name and dtype; received a zero byte in it; see Decoder::states")
+    })
+}

@@ -1,0 +1,98 @@
+//! What can go wrong: a kind, and one line.
+
+use std::ffi::{c_char, CStr};
+use std::fmt;
+
+use crate::sys;
+
+/// The same kinds, by the same names, in every language's runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// No such file, or one that cannot be read or written.
+    File = 1,
+    /// Not a graph that ONNX Runtime opens, or one of another role.
+    Graph,
+    /// Another contract version, or a newer opset than ONNX Runtime reads.
+    Version,
+    /// Metadata that is missing, malformed or too large; states that are.
+    Metadata,
+    /// Other inputs or outputs than the metadata says.
+    Interface,
+    /// Weights beside the graph that are missing, too short, or outside of its folder.
+    Weights,
+    /// None, one of parts that are not known, or text that is no UTF-8.
+    Tokenizer,
+    /// A token that the model has not.
+    Token,
+    /// More tokens than the model has positions.
+    Position,
+    /// Another number of sequences.
+    Batch,
+    /// Anything wrong with a snapshot, or with states that are given.
+    Snapshot,
+    /// An option out of range.
+    Sampling,
+    /// ONNX Runtime, its threads, or memory.
+    Provider,
+}
+
+const KINDS: [Kind; 13] = [
+    Kind::File,
+    Kind::Graph,
+    Kind::Version,
+    Kind::Metadata,
+    Kind::Interface,
+    Kind::Weights,
+    Kind::Tokenizer,
+    Kind::Token,
+    Kind::Position,
+    Kind::Batch,
+    Kind::Snapshot,
+    Kind::Sampling,
+    Kind::Provider,
+];
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str(&text(unsafe { sys::t2r_kind_name(*self as sys::t2r_kind) }))
+    }
+}
+
+/// What went wrong. It is displayed as `kind: message`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub kind: Kind,
+    /// One line: what was expected, what was received, what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(out, "{}: {}", self.kind, self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: &str) -> Self {
+        Self { kind, message: message.to_string() }
+    }
+}
+
+/// What a call returned, as a Result. The line is this thread's, so it is taken at once.
+pub(crate) fn check(kind: sys::t2r_kind) -> Result<()> {
+    if kind == sys::T2R_OK {
+        return Ok(());
+    }
+    let known = KINDS.get(kind as usize - 1).copied().unwrap_or(Kind::Graph);
+    Err(Error { kind: known, message: text(unsafe { sys::t2r_error() }) })
+}
+
+/// The text that a pointer of the library's leads to.
+pub(crate) fn text(pointer: *const c_char) -> String {
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

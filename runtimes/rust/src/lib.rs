@@ -1,0 +1,50 @@
+//! Run the graphs of t2r-export: tokens in, logits out, states kept between them.
+//!
+//! A safe layer over libt2r (runtimes/cpp), whose header is [`sys`]. Every failure is an [`Error`]: a kind, and one line.
+//!
+//! A [`Decoder`] is of one thread at a time, and what it hands out is good until its next call: here the compiler holds
+//! both. It may be moved to another thread; [`Decoder::fork`] is one more of the same opened graph.
+//!
+//! ```no_run
+//! let mut decoder = t2r::Decoder::open("story.onnx")?;
+//! decoder.step(&[1])?;
+//! std::thread::spawn(move || decoder.step(&[2]).map(<[f32]>::len)).join().unwrap()?;
+//! # Ok::<(), t2r::Error>(())
+//! ```
+//!
+//! Two threads in one decoder, logits after the next call and a decoder after its end are refused by the compiler:
+//!
+//! ```compile_fail,E0499
+//! let mut decoder = t2r::Decoder::open("story.onnx")?;
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| decoder.step(&[1]).map(<[f32]>::len));
+//!     scope.spawn(|| decoder.step(&[2]).map(<[f32]>::len));
+//! });
+//! # Ok::<(), t2r::Error>(())
+//! ```
+//! ```compile_fail,E0499
+//! let mut decoder = t2r::Decoder::open("story.onnx")?;
+//! let logits = decoder.step(&[1])?;
+//! decoder.step(&[2])?;
+//! println!("{}", logits[0]);
+//! # Ok::<(), t2r::Error>(())
+//! ```
+//! ```compile_fail,E0382
+//! let mut decoder = t2r::Decoder::open("story.onnx")?;
+//! drop(decoder);
+//! decoder.step(&[1])?;
+//! # Ok::<(), t2r::Error>(())
+//! ```
+
+mod decoder;
+mod error;
+mod options;
+pub mod sys;
+mod text;
+mod translator;
+
+pub use decoder::{Decoder, Info, Tensor};
+pub use error::{Error, Kind, Result};
+pub use options::{Beam, EarlyStopping, Options, Sampling};
+pub use text::{Stream, Tokenizer};
+pub use translator::Translation;

@@ -1,0 +1,188 @@
+//! t2r.h, to the letter: what is safe stands in the rest of the crate.
+#![allow(non_camel_case_types)]
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+pub type t2r_kind = c_uint;
+pub const T2R_OK: t2r_kind = 0;
+
+pub enum t2r_decoder {}
+pub enum t2r_tokenizer {}
+pub enum t2r_stream {}
+
+#[repr(C)]
+pub struct t2r_options {
+    pub size: usize,
+    pub threads: i32,
+    pub companions: i32,
+    pub max_state_bytes: i64,
+}
+
+#[repr(C)]
+pub struct t2r_info {
+    pub vocab_size: i64,
+    pub batch: i64,
+    pub fixed_batch: i64,
+    pub position: i64,
+    pub max_positions: i64,
+    pub bos_token: i64,
+    pub top_k: i64,
+    pub states: usize,
+    pub eos_count: usize,
+    pub eos_tokens: *const i64,
+    pub checkpoint: *const c_char,
+    pub prefills: i32,
+    pub generates: i32,
+}
+
+#[repr(C)]
+pub struct t2r_sampling {
+    pub size: usize,
+    pub temperature: f64,
+    pub top_k: i64,
+    pub top_p: f64,
+    pub min_p: f64,
+    pub repetition_penalty: f64,
+    pub no_repeat_ngram: i64,
+    pub seed: i64,
+    pub stop_tokens: *const i64,
+    pub stop_count: usize,
+}
+
+#[repr(C)]
+pub struct t2r_tensor {
+    pub name: *const c_char,
+    pub dtype: *const c_char,
+    pub rank: usize,
+    pub shape: *const i64,
+    pub data: *const c_void,
+    pub bytes: usize,
+}
+
+#[repr(C)]
+pub struct t2r_beam {
+    pub size: usize,
+    pub width: i64,
+    pub max_tokens: i64,
+    pub min_tokens: i64,
+    pub early_stopping: i32,
+    pub forced_end: i32,
+    pub n_best: i64,
+    pub length_penalty: f64,
+    pub repetition_penalty: f64,
+    pub no_repeat_ngram: i64,
+}
+
+pub type t2r_callback = Option<extern "C" fn(token: i64, user: *mut c_void) -> c_int>;
+
+#[link(name = "t2r")]
+extern "C" {
+    pub fn t2r_kind_name(kind: t2r_kind) -> *const c_char;
+    pub fn t2r_error() -> *const c_char;
+
+    pub fn t2r_defaults() -> t2r_options;
+    pub fn t2r_open(path: *const c_char, options: *const t2r_options, decoder: *mut *mut t2r_decoder) -> t2r_kind;
+    pub fn t2r_fork(decoder: *mut t2r_decoder, other: *mut *mut t2r_decoder) -> t2r_kind;
+    pub fn t2r_close(decoder: *mut t2r_decoder) -> t2r_kind;
+    pub fn t2r_get_info(decoder: *mut t2r_decoder, info: *mut t2r_info, size: usize) -> t2r_kind;
+
+    pub fn t2r_reset(decoder: *mut t2r_decoder, batch: usize) -> t2r_kind;
+    pub fn t2r_step(decoder: *mut t2r_decoder, tokens: *const i64, count: usize, logits: *mut *const f32) -> t2r_kind;
+    pub fn t2r_prefill(
+        decoder: *mut t2r_decoder,
+        tokens: *const i64,
+        batch: usize,
+        length: usize,
+        logits: *mut *const f32,
+    ) -> t2r_kind;
+    pub fn t2r_top_k(
+        decoder: *mut t2r_decoder,
+        tokens: *const i64,
+        batch: usize,
+        length: usize,
+        logits: *mut *const f32,
+        chosen: *mut *const i64,
+    ) -> t2r_kind;
+    pub fn t2r_reorder(decoder: *mut t2r_decoder, rows: *const i64, count: usize) -> t2r_kind;
+
+    pub fn t2r_sampling_defaults() -> t2r_sampling;
+    pub fn t2r_generate(
+        decoder: *mut t2r_decoder,
+        prompt: *const i64,
+        length: usize,
+        max_tokens: i64,
+        sampling: *const t2r_sampling,
+        callback: t2r_callback,
+        user: *mut c_void,
+        tokens: *mut *const i64,
+        count: *mut usize,
+    ) -> t2r_kind;
+
+    pub fn t2r_state(decoder: *mut t2r_decoder, index: usize, state: *mut t2r_tensor) -> t2r_kind;
+    pub fn t2r_set_states(
+        decoder: *mut t2r_decoder,
+        states: *const t2r_tensor,
+        count: usize,
+        position: i64,
+    ) -> t2r_kind;
+    pub fn t2r_save(decoder: *mut t2r_decoder, path: *const c_char, token: i64) -> t2r_kind;
+    pub fn t2r_load(decoder: *mut t2r_decoder, path: *const c_char, token: *mut i64) -> t2r_kind;
+
+    pub fn t2r_encode_sources(
+        decoder: *mut t2r_decoder,
+        tokens: *const i64,
+        lengths: *const i64,
+        count: usize,
+        longest: usize,
+    ) -> t2r_kind;
+    pub fn t2r_beam_defaults() -> t2r_beam;
+    pub fn t2r_translate(
+        decoder: *mut t2r_decoder,
+        source: *const i64,
+        length: usize,
+        beam: *const t2r_beam,
+        found: *mut usize,
+    ) -> t2r_kind;
+    pub fn t2r_translation(
+        decoder: *mut t2r_decoder,
+        index: usize,
+        tokens: *mut *const i64,
+        count: *mut usize,
+        score: *mut f64,
+    ) -> t2r_kind;
+
+    pub fn t2r_open_tokenizer(decoder: *mut t2r_decoder, tokenizer: *mut *mut t2r_tokenizer) -> t2r_kind;
+    pub fn t2r_open_source_tokenizer(decoder: *mut t2r_decoder, tokenizer: *mut *mut t2r_tokenizer) -> t2r_kind;
+    pub fn t2r_make_tokenizer(
+        json: *const c_char,
+        size: usize,
+        bos_token: i64,
+        tokenizer: *mut *mut t2r_tokenizer,
+    ) -> t2r_kind;
+    pub fn t2r_close_tokenizer(tokenizer: *mut t2r_tokenizer) -> t2r_kind;
+    pub fn t2r_encode(
+        tokenizer: *mut t2r_tokenizer,
+        text: *const c_char,
+        size: usize,
+        special: c_int,
+        tokens: *mut *const i64,
+        count: *mut usize,
+    ) -> t2r_kind;
+    pub fn t2r_decode(
+        tokenizer: *mut t2r_tokenizer,
+        tokens: *const i64,
+        count: usize,
+        text: *mut *const c_char,
+        size: *mut usize,
+    ) -> t2r_kind;
+
+    pub fn t2r_open_stream(
+        tokenizer: *mut t2r_tokenizer,
+        prompt: *const i64,
+        count: usize,
+        stream: *mut *mut t2r_stream,
+    ) -> t2r_kind;
+    pub fn t2r_feed(stream: *mut t2r_stream, token: i64, text: *mut *const c_char, size: *mut usize) -> t2r_kind;
+    pub fn t2r_end_stream(stream: *mut t2r_stream, text: *mut *const c_char, size: *mut usize) -> t2r_kind;
+    pub fn t2r_close_stream(stream: *mut t2r_stream) -> t2r_kind;
+}

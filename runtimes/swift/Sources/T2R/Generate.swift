@@ -1,0 +1,45 @@
+import CT2R
+
+/// A callback on its way through C, through which no error may go.
+private final class Progress {
+    let callback: (Int64) throws -> Bool
+    var thrown: Error?
+
+    init(_ callback: @escaping (Int64) throws -> Bool) { self.callback = callback }
+}
+
+extension Decoder {
+    /// Read a prompt, and write up to maxTokens tokens. The last has been chosen and not read: the next call begins with it.
+    /// Each is handed to callback as it is chosen; false ends the text there, and so does an error, which comes out of this.
+    /// Without a callback a generation graph does all in one run, where there is one.
+    public func generate(
+        _ prompt: [Int64], maxTokens: Int64, sampling: Sampling = Sampling(), callback: ((Int64) throws -> Bool)? = nil
+    ) throws -> [Int64] {
+        let progress = callback.map(Progress.init)
+        let user = progress.map { Unmanaged.passUnretained($0).toOpaque() }
+        let written = try withExtendedLifetime(progress) {
+            try turn.use {
+                try ((sampling.stopTokens ?? []) + [0]).withUnsafeBufferPointer { stops in
+                    var given = sampling.given(stops.baseAddress!)
+                    var tokens: UnsafePointer<Int64>?
+                    var count = 0
+                    let called: t2r_callback? = progress == nil ? nil : next
+                    try check(t2r_generate(handle, prompt, prompt.count, maxTokens, &given, called, user, &tokens, &count))
+                    return copied(tokens, count)
+                }
+            }
+        }
+        if let thrown = progress?.thrown { throw thrown }
+        return written
+    }
+}
+
+private func next(token: Int64, user: UnsafeMutableRawPointer?) -> Int32 {
+    let progress = Unmanaged<Progress>.fromOpaque(user!).takeUnretainedValue()
+    do {
+        return try progress.callback(token) ? 1 : 0
+    } catch {
+        progress.thrown = error
+        return 0
+    }
+}
