@@ -1,10 +1,12 @@
 """What drafts are worth: a run of several tokens beside a step, texts with and without drafts, and whether they agree.
 
     python benchmarks/drafts.py GRAPH.onnx [--prompts FILE] [--draft lookup|SMALL.onnx] [--tokens 200] [--threads 2]
+    python benchmarks/drafts.py t2r:w4:target=fused:top_k=1
 
-GRAPH has a draft-check graph (t2r-export --draft-check). Everything that is compared is timed in turns in one process:
-runs of 1 to 31 tokens; then texts by steps and with drafts. The texts: what the model writes behind random tokens, with
-guesses that are all right, as in a copy, and that are all wrong; and where there are prompts (a line each), what it
+GRAPH has a draft-check graph (t2r-export --draft-check), or is a form of SmolLM-135M's shape as benchmarks/plan.toml
+has them, random weights. Everything that is compared is timed in turns in one process: runs of 1 to 31 tokens; then
+texts by steps and with drafts. The texts: what the model writes behind random tokens, with guesses that are all right,
+as in a copy, and that are all wrong; and where there are prompts (a line each, as in benchmarks/prompts.txt), what it
 writes behind those, greedy and sampled, with `--draft`.
 
 A text differs where two scores are nearer than the rounding of the two ways to compute them: how many texts do, and how
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from comparison.engines import make, parse
 from t2r_export.cli.output import table
 from t2r_runtime import Decoder, Sampling, Tokenizer
 from t2r_runtime.generate import Request
@@ -29,6 +33,7 @@ from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE
 from t2r_runtime.stepper import TokenIds
 
 RUNS = (1, 2, 4, 8, 16, 31)
+TURNS = 6
 GREEDY = Sampling(0, stop_tokens=())
 SAMPLED = Sampling(0.7, top_p=0.95, seed=1, stop_tokens=())
 
@@ -74,37 +79,54 @@ def texts(
     decoder: Decoder, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling, draft: Callable[[Any], Any]
 ) -> tuple[float, int, list[float]]:
     """The median of how many times sooner a text is there, how many differ, and how near the scores were where they
-    do."""
-    ratios, differing, gaps = [], 0, []
+    do. Each text is written `TURNS` times both ways, which take turns at being the first."""
+    ratios, gaps = [], []
     for prompt in prompts:
-        seconds: list[float] = []
-        written: list[list[int]] = []
-        for drafted in (False, True):
-            guess = draft([*prompt, *written[0]]) if drafted else None
-            decoder.reset(batch=1)
-            begun = time.perf_counter()
-            written.append(list(decoder.stream(prompt, tokens, sampling, guess)))
-            seconds.append(time.perf_counter() - begun)
-        ratios.append(seconds[0] / seconds[1])
-        if written[0] != written[1]:
-            differing += 1
-            same = next(n for n, (a, b) in enumerate(zip(*written, strict=False)) if a != b)
+        plain, _ = written(decoder, prompt, tokens, sampling, None)  # what the guesses know of; no turn
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for drafted in [False, True, True, False] * (TURNS // 2):
+            text, took = written(decoder, prompt, tokens, sampling, draft([*prompt, *plain]) if drafted else None)
+            seconds[drafted].append(took)
+            if drafted:
+                guessed = text
+        ratios.append(float(np.median(seconds[False]) / np.median(seconds[True])))
+        if plain != guessed:
+            same = next(n for n, (a, b) in enumerate(zip(plain, guessed, strict=False)) if a != b)
             decoder.reset()
-            logits = decoder.prefill([*prompt, *written[0][:same]])[0]
-            gaps.append(float(abs(logits[written[0][same]] - logits[written[1][same]])))
-    return float(np.median(ratios)), differing, gaps
+            logits = decoder.prefill([*prompt, *plain[:same]])[0]
+            gaps.append(float(abs(logits[plain[same]] - logits[guessed[same]])))
+    return float(np.median(ratios)), len(gaps), gaps
+
+
+def written(
+    decoder: Decoder, prompt: Sequence[int], tokens: int, sampling: Sampling, draft: Any
+) -> tuple[list[int], float]:
+    """A text, and its seconds."""
+    decoder.reset(batch=1)
+    begun = time.perf_counter()
+    text = list(decoder.stream(prompt, tokens, sampling, draft))
+    return text, time.perf_counter() - begun
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("graph", type=Path)
+    parser.add_argument("graph")
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--draft", default="lookup")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=40)
     given = parser.parse_args()
-    decoder = Decoder(given.graph, threads=given.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(given.graph)
+        if given.graph.startswith("t2r:"):
+            path = make(parse(f"{given.graph}:draft_check=1"), "smollm-135m", Path(folder)).path
+        decoder = Decoder(path, threads=given.threads)
+        measure(decoder, given)
+
+
+def measure(decoder: Decoder, given: argparse.Namespace) -> None:
+    """Print both tables."""
     rng = np.random.default_rng(1)
     small = given.draft if given.draft == "lookup" else Decoder(given.draft, threads=given.threads)
     print(table(runs(decoder, given.repeats), ["tokens in a run", "ms", "of a step"]))

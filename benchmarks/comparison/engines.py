@@ -155,6 +155,7 @@ def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
         target=options.get("target", ExportConfig.target),
         top_k=whole(candidate, "top_k", 0) or None,
         prefill=bool(whole(candidate, "prefill", 0)),
+        draft_check=bool(whole(candidate, "draft_check", 0)),
     )
     path = folder / "graph.onnx"
     if candidate.form == "float32":
@@ -210,7 +211,18 @@ def whole(candidate: Candidate, option: str, default: int) -> int:
 ENGINES: dict[str, Engine[str]] = {
     "t2r": Engine(
         ("float32", "fp16", "int8", "w8", "w4"),
-        ("K", "block", "head_bits", "embedding_bits", "target", "positions", "batch", "top_k", "prefill"),
+        (
+            "K",
+            "block",
+            "head_bits",
+            "embedding_bits",
+            "target",
+            "positions",
+            "batch",
+            "top_k",
+            "prefill",
+            "draft_check",
+        ),
         (),
         _make_t2r,
     ),

@@ -3,8 +3,8 @@
 Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE: steps-2,
 ratios-2, memory-2, prompts-2, starts-2 and limit-2 of a decode (2 is the number of threads), operators and products of
 a profile, batch and export of their results; parity, sentences-2, tokens-2, ratios-2, memory-2, lengths-2 and starts-2
-of translations. `machine` is the line that says where a result was measured; `aims aims` holds the results against our
-aims. A place whose result is not there stays as it is.
+of translations; steps, ratios, encode and sizes of embedding. `machine` is the line that says where a result was
+measured; `aims aims` holds the results against our aims. A place whose result is not there stays as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from comparison.tables import tables
 from t2r_export.files import write_bytes
 
 PLACE = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-VERSIONS = ("python", "onnxruntime", "torch", "onnxruntime-genai", "llama-cpp-python", "transformers", "ctranslate2")
+VERSIONS = (
+    *("python", "onnxruntime", "torch", "onnxruntime-genai", "llama-cpp-python", "transformers", "ctranslate2"),
+    *("node", "onnxruntime-node", "onnxruntime-web", "chromium"),
+)
 
 
 def fill(page: Path, results: Mapping[str, Mapping[str, Any]], forms: Forms) -> list[str]:

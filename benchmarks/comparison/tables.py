@@ -13,7 +13,7 @@ from t2r_runtime.errors import UserError
 
 # the formats of results
 DECODE, BATCH, EXPORT, PROFILE = "t2r-bench-decode", "t2r-bench-batch", "t2r-bench-export", "t2r-bench-profile"
-TRANSLATE = "t2r-bench-translate"
+TRANSLATE, EMBEDDING = "t2r-bench-translate", "t2r-bench-embedding"
 Row = Mapping[str, Any]
 
 
@@ -145,6 +145,18 @@ def translate_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     return tables
 
 
+def embedding_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of benchmarks/embedding.py's result: `steps` and their `ratios`, `encode`, and `sizes`."""
+    steps, encode = result["steps"], result["encode"]
+    sizes = [[row["name"], f"{row['bytes']:,}", f"{row['gzipped']:,}"] for row in result["sizes"]]
+    return {
+        "steps": _grid("ms a step, the choice of the token included (10-90 %)", steps, "setting", _spread),
+        "ratios": _grid("time a step, ratio to the first", steps, "setting", _ratio),
+        "encode": _grid("text into tokens, MB a second (10-90 %)", encode, "setting", _spread),
+        "sizes": Table("what is shipped", ["", "bytes", "gzipped"], sizes),
+    }
+
+
 def _parity(result: Mapping[str, Any]) -> Table:
     """A line a candidate, a column a beam: translations that are not the first one's."""
     rows = result["parity"]
@@ -242,4 +254,5 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], dict[str, Table]]] = {
     BATCH: lambda result: {"batch": batch_table(result)},
     EXPORT: lambda result: {"export": export_table(result)},
     TRANSLATE: translate_tables,
+    EMBEDDING: embedding_tables,
 }

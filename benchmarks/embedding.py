@@ -1,0 +1,118 @@
+"""A step of one graph in every language's runtime, texts into tokens, and sizes: the tables of docs/embedding.md.
+
+    python benchmarks/embedding.py [--out build/bench] [--work build/embedding] [--page docs/embedding.md]
+        [--threads 1,2] [--quick] [--keep]
+
+`--keep` measures nothing and fills the page from the result that is there; `--quick` has a turn or two of everything,
+to see that it works, and what it measures means nothing. Needs cmake, a C++ compiler, ONNX Runtime's headers in
+$T2R_ONNXRUNTIME_ROOT, Node with `npm install` in runtimes/js, Chromium, and a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from comparison import page
+from comparison.embedded import QUICK, Note, Often, encoding, side_by_side
+from comparison.package_sizes import sizes
+from comparison.programs import EXPECTED, JS, MODELS, ROOT, build, encoders, steps
+from comparison.tables import EMBEDDING, read_result, tables
+from comparison.timing import machine
+from run import note
+from t2r_export.cli.output import plain, table
+from t2r_export.files import write_bytes
+from t2r_runtime.errors import T2RError
+
+RESULT = "embedding.json"
+TEXT_BYTES = 1 << 18  # of our own pages, again and again
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of the result")
+    parser.add_argument("--work", type=Path, default=Path("build/embedding"), help="folder of what is built")
+    parser.add_argument("--page", type=Path, default=None, help="page of Markdown whose tables are filled")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads, with commas between them")
+    parser.add_argument("--quick", action="store_true", help="see that it works")
+    parser.add_argument("--keep", action="store_true", help="measure nothing: use the result that is there")
+    options = parser.parse_args(arguments)
+    try:
+        if not options.keep:
+            threads = [int(number) for number in options.threads.split(",")]
+            result = measure(options.work.resolve(), threads, QUICK if options.quick else Often(), note)
+            options.out.mkdir(parents=True, exist_ok=True)
+            write_bytes(options.out / RESULT, json.dumps(plain(result), ensure_ascii=False).encode())
+        result = read_result(options.out / RESULT)
+        for made in tables(result).values():
+            print(f"{made.title}\n{table(made.rows, made.head)}\n", flush=True)
+        if options.page is not None:
+            for place in page.fill(options.page, {RESULT: result}, {}):
+                note(f"{options.page}: nothing for {place}")
+    except T2RError as error:
+        note(str(error))
+        return error.exit_code
+    return 0
+
+
+def measure(work: Path, threads: Sequence[int], often: Often, note: Note) -> dict[str, Any]:
+    """All rows, as plain data."""
+    started = time.perf_counter()
+    work.mkdir(parents=True, exist_ok=True)
+    built = build(work, note)
+    with tempfile.TemporaryDirectory(dir=work) as place:
+        note("making the models")
+        models = [make(Path(place)) for make in MODELS]
+        rows = []
+        for count in threads:
+            for model in models:
+                setting = f"{model.name}, {count} thread{'s' if count > 1 else ''}"
+                note(setting)
+                rows += side_by_side({"setting": setting}, steps(built, model, count), EXPECTED, often, note)
+        text = Path(place) / "text"
+        text.write_bytes(_text())
+        found = side_by_side(
+            {"setting": models[0].name}, encoders(built, models[0].graph, text), "Python, tokenizers", often, note
+        )
+        found = encoding(text, found)
+        shipped = sizes(built, models[0])
+    return {
+        "format": EMBEDDING,
+        "machine": {**machine(), **_versions()},
+        "seconds": time.perf_counter() - started,
+        "rounds": often.rounds,
+        "turns": often.turns,
+        "steps": rows,
+        "encode": found,
+        "sizes": shipped,
+    }
+
+
+def _text() -> bytes:
+    """Lines of English and Markdown, TEXT_BYTES of them; none is empty, which in a graph is a token and not none."""
+    pages = "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs").glob("*.md")))
+    lines = "".join(f"{line}\n" for line in pages.split("\n") if line).encode()
+    return (lines * (TEXT_BYTES // len(lines) + 1))[:TEXT_BYTES].decode(errors="ignore").encode()
+
+
+def _versions() -> dict[str, str]:
+    """Of what is no package of Python."""
+    found = {
+        name: json.loads((JS / "node_modules" / name / "package.json").read_text(encoding="utf-8"))["version"]
+        for name in ("onnxruntime-node", "onnxruntime-web")
+    }
+    commands = {"node": ["node", "--version"], "chromium": [str(ROOT / ".ci" / "chromium"), "--version"]}
+    for name, command in commands.items():
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found[name] = said.split()[-1] if name == "node" else said.split()[1]
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
