@@ -19,7 +19,7 @@ export function launch(more = []) {
  * @param options `query` behind the address: without one the page itself finds the best way to run, which on a busy machine
  *   may be slow; `answers`, path → a function of the response; and what a context of the browser takes
  */
-export async function visit(browser, folder, { query = "?way=wasm", answers = {}, ...context } = {}) {
+async function visit(browser, folder, { query = "?way=wasm", answers = {}, ...context } = {}) {
   const server = await serve(folder, 0, (path, response) => {
     asked.push(path);
     if (!answers[path]) return false;
@@ -47,6 +47,16 @@ export async function visit(browser, folder, { query = "?way=wasm", answers = {}
   };
   await open();
   return { page, visitor, address, asked, strangers, errors, answers, server, open, close };
+}
+
+/** Visit, work there, and leave, whatever happens. Options as of visit. */
+export async function visitIn(browser, folder, options, work) {
+  const place = await visit(browser, folder, options);
+  try {
+    await work(place);
+  } finally {
+    await place.close();
+  }
 }
 
 export async function settings(page, values) {

@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { done, launch, settings, trouble, visit, written } from "./page.js";
+import { done, launch, settings, trouble, visitIn, written } from "./page.js";
 
 const web = process.env.T2R_WEB;
 assert.ok(web, "T2R_WEB names a packed folder: run `make test-js`");
@@ -16,14 +16,7 @@ let browser;
 before(async () => (browser = await launch()));
 after(() => browser.close());
 
-async function visited(options, work) {
-  const place = await visit(browser, web, options);
-  try {
-    await work(place);
-  } finally {
-    await place.close();
-  }
-}
+const visited = (options, work) => visitIn(browser, web, options, work);
 
 test("the greedy text is Python's, and nobody else is asked", async () => {
   const expected = await readFile(join(dirname(web), "greedy.txt"), "utf8");

@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { done, launch, trouble, visit } from "./page.js";
+import { done, launch, trouble, visitIn } from "./page.js";
 
 assert.ok(process.env.T2R_WEB, "T2R_WEB names a packed folder: run `make test-js`");
 const web = join(process.env.T2R_WEB, "translate");
@@ -14,14 +14,7 @@ let browser;
 before(async () => (browser = await launch()));
 after(() => browser.close());
 
-async function visited(options, work) {
-  const place = await visit(browser, web, options);
-  try {
-    await work(place);
-  } finally {
-    await place.close();
-  }
-}
+const visited = (options, work) => visitIn(browser, web, options, work);
 
 async function translated(page, source) {
   if (source !== undefined) await page.fill("#source", source);

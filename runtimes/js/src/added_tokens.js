@@ -40,7 +40,7 @@ export class AddedTokens {
 
 /** What finds these tokens in a text: their ids and the texts between them, in order. */
 function finder(entries) {
-  const tokens = new Map(entries.filter(([content]) => content));
+  const tokens = new Map(entries.filter(([content]) => content).reverse()); // of equals the first
   if (!tokens.size) return (text) => (text ? [text] : []);
   const longest = [...tokens.keys()].sort((a, b) => b.length - a.length);
   const pattern = new RegExp(longest.map((content) => content.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|"), "gu");

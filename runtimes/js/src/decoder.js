@@ -1,10 +1,11 @@
 /** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
 
 import { T2RError, isWhole, printable } from "./errors.js";
+import { Graphs } from "./graphs.js";
 import { Sampler, samplingOf } from "./sampler.js";
-import { beside, openGraph, readFile } from "./session.js";
+import { readFile } from "./session.js";
 import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
-import { differs, requireBatch } from "./signature.js";
+import { requireBatch } from "./signature.js";
 import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
@@ -12,20 +13,16 @@ const ROWS = 512; // tokens in one run: enough for a matrix product to be at its
 const HISTORY = 1 << 16; // tokens that penalties look back on
 
 export class Decoder {
-  #graph;
-  #prefill;
+  #graphs;
   #states;
   #positions = [0];
   #history = [[]];
-  #inUse = false;
-  #closed = false;
   #maxStateBytes;
 
-  constructor(graph, prefill, maxStateBytes) {
-    this.#graph = graph;
-    this.#prefill = prefill;
+  constructor(graphs, maxStateBytes) {
+    this.#graphs = graphs;
     this.#maxStateBytes = maxStateBytes;
-    this.#states = new States(graph);
+    this.#states = new States(graphs.step);
     this.#start(this.signature.batch ?? 1);
   }
 
@@ -36,36 +33,18 @@ export class Decoder {
    * @throws {T2RError} file, graph, version, weights, metadata, interface, provider
    */
   static async open(source, options = {}) {
-    const graph = await openGraph(source, options);
-    const { signature } = graph;
-    if (signature.source_states) {
-      await graph.session.release();
-      throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
-    }
-    let prefill = null;
-    try {
-      const name = signature.graphs.prefill;
-      if (name !== undefined && options.prefill !== false) {
-        prefill = await openGraph(beside(graph, source, name), options, "prefill");
-        const key = differs(signature, prefill.signature, "prefill");
-        if (key) throw new T2RError("graph", `the prefill graph of ${graph.place.name || "this graph"}`, `another ${key}`, "copy all files together");
-      }
-      return new Decoder(graph, prefill, options.maxStateBytes);
-    } catch (error) {
-      await graph.session.release();
-      await prefill?.session.release();
-      throw error;
-    }
+    const role = options.prefill === false ? null : "prefill";
+    return Graphs.open("decoder", source, options, role, refuseTranslator, (graphs) => new Decoder(graphs, options.maxStateBytes));
   }
 
   /** What the graph's metadata says. */
   get signature() {
-    return this.#graph.signature;
+    return this.#graphs.step.signature;
   }
 
   /** Where it runs: cpu, wasm or webgpu. */
   get provider() {
-    return this.#graph.provider;
+    return this.#graphs.step.provider;
   }
 
   /** Number of sequences decoded side by side. */
@@ -90,7 +69,7 @@ export class Decoder {
 
   /** Go back to the start of a text, with so many sequences from now on. @throws {T2RError} batch */
   async reset(batch = this.batch) {
-    return this.#alone(() => {
+    return this.#graphs.alone(() => {
       requireBatch(this.signature, batch, this.#maxStateBytes);
       this.#start(batch);
     });
@@ -98,17 +77,17 @@ export class Decoder {
 
   /** Read one token of each sequence: a number, or (B,). The logits of what comes next, float32 (B · vocabulary). */
   async step(ids) {
-    return this.#alone(() => this.#read(this.#rows(typeof ids === "number" ? [ids] : ids, true), "logits"));
+    return this.#graphs.alone(() => this.#read(this.#rows(typeof ids === "number" ? [ids] : ids, true), "logits"));
   }
 
   /** Read a prompt (T,), or (B, T). The logits after its last token. @throws {T2RError} token, batch, position */
   async prefill(ids) {
-    return this.#alone(() => this.#read(this.#rows(ids, false), "logits"));
+    return this.#graphs.alone(() => this.#read(this.#rows(ids, false), "logits"));
   }
 
   /** Read ids as `prefill` does; the largest logits and their tokens, that the graph itself chose: (B · top_k) each. */
   async topK(ids) {
-    return this.#alone(() => {
+    return this.#graphs.alone(() => {
       if (this.signature.top_k === null) {
         throw new T2RError("interface", "a graph that chooses the largest logits", "one without", "export with --top-k");
       }
@@ -118,17 +97,17 @@ export class Decoder {
 
   /** Copies of all states: name → {dtype, dims, bytes}. */
   async state() {
-    return this.#alone(() => this.#states.fetch());
+    return this.#graphs.alone(() => this.#states.fetch());
   }
 
   /** Go on from states of the same graph, after so many tokens. @throws {T2RError} snapshot */
   async setState(states, position = 0) {
-    return this.#alone(() => this.#place(new Map(states instanceof Map ? states : Object.entries(states)), position));
+    return this.#graphs.alone(() => this.#place(new Map(states instanceof Map ? states : Object.entries(states)), position));
   }
 
   /** The rows of the states in this order: dropped, repeated or moved. @throws {T2RError} batch */
   async reorder(rows) {
-    return this.#alone(async () => {
+    return this.#graphs.alone(async () => {
       const chosen = Array.from(rows ?? []);
       requireBatch(this.signature, chosen.length, this.#maxStateBytes);
       const wrong = chosen.find((row) => !isWhole(row, 0, this.batch - 1));
@@ -141,12 +120,12 @@ export class Decoder {
 
   /** The states as a snapshot's bytes; `token` is one that was chosen and not read. @throws {T2RError} snapshot */
   async saveState(token = null) {
-    return this.#alone(async () => writeSnapshot(this.signature, await this.#states.fetch(), this.position, token));
+    return this.#graphs.alone(async () => writeSnapshot(this.signature, await this.#states.fetch(), this.position, token));
   }
 
   /** Go on from a snapshot: its bytes, or where it is. Gives its token, or null. @throws {T2RError} file, snapshot */
   async loadState(source) {
-    return this.#alone(async () => {
+    return this.#graphs.alone(async () => {
       const bytes = source instanceof Uint8Array ? source : await readFile(source);
       const { states, position, token } = readSnapshot(bytes, this.signature);
       this.#place(states, position);
@@ -159,7 +138,7 @@ export class Decoder {
    * @throws {T2RError} sampling, batch, token, position: nothing has been read then
    */
   async *stream(prompt, maxTokens, options = {}) {
-    this.#enter();
+    this.#graphs.enter();
     try {
       const { ids, sampler, stop } = this.#checked(prompt, maxTokens, options);
       let next = [ids];
@@ -171,7 +150,7 @@ export class Decoder {
         next = [[token]];
       }
     } finally {
-      this.#inUse = false;
+      this.#graphs.leave();
     }
   }
 
@@ -191,28 +170,7 @@ export class Decoder {
 
   /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind graph. */
   async close() {
-    if (this.#closed) return;
-    await this.#alone(async () => {
-      this.#states.dispose();
-      await this.#graph.session.release();
-      await this.#prefill?.session.release();
-    });
-    this.#closed = true;
-  }
-
-  async #alone(work) {
-    this.#enter();
-    try {
-      return await work();
-    } finally {
-      this.#inUse = false;
-    }
-  }
-
-  #enter() {
-    if (this.#closed) throw new T2RError("graph", "an open decoder", "one that is closed", "open the graph again");
-    if (this.#inUse) throw new T2RError("graph", "a decoder that nobody else uses", "one in use", "wait for its end");
-    this.#inUse = true;
+    await this.#graphs.close(() => this.#states.dispose());
   }
 
   #start(batch) {
@@ -279,13 +237,14 @@ export class Decoder {
 
   /** Read rows of tokens; the states are as before if that fails in the first run. */
   async #read(rows, wanted) {
-    const length = rows[0].length, piece = Math.max(1, Math.floor(ROWS / rows.length));
+    const length = rows[0].length, { step, other: prefill } = this.#graphs, whole = prefill !== null && length > 1;
+    const graph = whole ? prefill : step, piece = whole ? Math.max(1, Math.floor(ROWS / rows.length)) : 1;
     let found;
     for (let at = 0; at < length; ) {
-      const many = this.#prefill && length > 1 ? Math.min(piece, length - at) : 1;
+      const many = Math.min(piece, length - at);
       const part = rows.map((row) => row.slice(at, at + many));
       const last = at + many >= length;
-      found = await this.#states.run(this.#prefill && length > 1 ? this.#prefill : this.#graph, part, last ? wanted : null);
+      found = await this.#states.run(graph, part, last ? wanted : null);
       part.forEach((row, n) => {
         this.#positions[n] += many;
         this.#history[n].push(...row);
@@ -295,6 +254,10 @@ export class Decoder {
     }
     return found;
   }
+}
+
+function refuseTranslator({ source_states: sources }) {
+  if (sources) throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
 }
 
 function batch(expected, received) {

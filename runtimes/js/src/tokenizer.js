@@ -23,6 +23,7 @@ export class Tokenizer {
   #decoder;
   #bos;
   #tokens = [];
+  #written; // what decodes: an added token that is normalized is written as it is found
   #ids = new Map();
   #unknown;
   #special = new Set();
@@ -45,6 +46,8 @@ export class Tokenizer {
     }
     try {
       const normalize = normalizerOf(parts.normalizer);
+      this.#written = this.#tokens.slice();
+      for (const { id, content, normalized } of parts.added_tokens) if (normalized) this.#written[id] = normalize(content);
       this.#added = new AddedTokens(parts.added_tokens, normalize);
       this.#split = splitterOf(parts.pre_tokenizer);
       this.#process = processorOf(parts.post_processor);
@@ -84,7 +87,7 @@ export class Tokenizer {
     const tokens = [];
     for (const id of ids) {
       if (!isWhole(id)) throw new T2RError("token", "tokens of whole numbers", printable(id, 40), "correct them");
-      if (this.#tokens[id] !== undefined && !this.#special.has(id)) tokens.push(this.#tokens[id]);
+      if (this.#written[id] !== undefined && !this.#special.has(id)) tokens.push(this.#written[id]);
     }
     return decodeTokens(tokens, this.#decoder);
   }

@@ -1,9 +1,9 @@
 /** A translator's graphs: a source is encoded once, and its translation is searched token by token. */
 
 import { T2RError, isWhole, printable } from "./errors.js";
+import { Graphs } from "./graphs.js";
 import { Search } from "./search.js";
-import { beside, openGraph } from "./session.js";
-import { differs, dimensions, product, requireBatch } from "./signature.js";
+import { dimensions, product, requireBatch } from "./signature.js";
 import { checkStates } from "./snapshot.js";
 import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -11,45 +11,26 @@ import { Tokenizer } from "./tokenizer.js";
 const MAX_SOURCE = 1 << 16; // tokens, where the model says nothing
 
 export class Translator {
-  #graph;
-  #encoder;
+  #graphs;
   #states;
-  #inUse = false;
-  #closed = false;
 
-  constructor(graph, encoder) {
-    this.#graph = graph;
-    this.#encoder = encoder;
-    this.#states = new States(graph);
+  constructor(graphs) {
+    this.#graphs = graphs;
+    this.#states = new States(graphs.step);
   }
 
   /** Open a translator's step graph and its encoder. @throws {T2RError} as Decoder.open */
   static async open(source, options = {}) {
-    const graph = await openGraph(source, options);
-    let encoder = null;
-    try {
-      const name = graph.signature.graphs.encoder;
-      if (!graph.signature.source_states || name === undefined) {
-        throw new T2RError("graph", "a translator's step graph, which names its encoder", "another", "open it as a Decoder");
-      }
-      encoder = await openGraph(beside(graph, source, name), options, "encoder");
-      const key = differs(graph.signature, encoder.signature, "encoder");
-      if (key) throw new T2RError("graph", "the encoder of this graph", `another ${key}`, "copy all files together");
-      return new Translator(graph, encoder);
-    } catch (error) {
-      await graph.session.release();
-      await encoder?.session.release();
-      throw error;
-    }
+    return Graphs.open("translator", source, options, "encoder", requireTranslator, (graphs) => new Translator(graphs));
   }
 
   /** What the step graph's metadata says. */
   get signature() {
-    return this.#graph.signature;
+    return this.#graphs.step.signature;
   }
 
   get provider() {
-    return this.#graph.provider;
+    return this.#graphs.step.provider;
   }
 
   /** The translations' tokenizer. */
@@ -65,7 +46,7 @@ export class Translator {
 
   /** Read sources, tokens of each: all states that their translations start from. @throws {T2RError} token, position, batch */
   async encode(sources) {
-    return this.#alone(() => this.#encoded(sources));
+    return this.#graphs.alone(() => this.#encoded(sources));
   }
 
   /**
@@ -74,40 +55,23 @@ export class Translator {
    * @throws {T2RError} token, position, sampling
    */
   async translate(source, beam = {}, onStep = null) {
-    return this.#alone(async () => {
+    return this.#graphs.alone(async () => {
       const search = new Search(beam, this.signature);
       this.#states.set(await this.#encoded([source]));
       let logits;
-      for (const token of this.signature.start_tokens) logits = await this.#states.run(this.#graph, [[token]], "logits");
+      for (const token of this.signature.start_tokens) logits = await this.#states.run(this.#graphs.step, [[token]], "logits");
       for (let before = 1; ; ) {
         const rows = search.advance(logits);
         if (rows === null || (onStep && (await onStep(search.newest)) === false)) return search.translations;
         if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.reorder(rows);
         before = rows.length;
-        logits = await this.#states.run(this.#graph, search.newest.map((token) => [token]), "logits");
+        logits = await this.#states.run(this.#graphs.step, search.newest.map((token) => [token]), "logits");
       }
     });
   }
 
   async close() {
-    if (this.#closed) return;
-    await this.#alone(async () => {
-      this.#states.dispose();
-      await this.#graph.session.release();
-      await this.#encoder.session.release();
-    });
-    this.#closed = true;
-  }
-
-  async #alone(work) {
-    if (this.#closed) throw new T2RError("graph", "an open translator", "one that is closed", "open the graph again");
-    if (this.#inUse) throw new T2RError("graph", "a translator that nobody else uses", "one in use", "wait for its end");
-    this.#inUse = true;
-    try {
-      return await work();
-    } finally {
-      this.#inUse = false;
-    }
+    await this.#graphs.close(() => this.#states.dispose());
   }
 
   async #encoded(sources) {
@@ -117,7 +81,7 @@ export class Translator {
     const length = signature.source_length ?? Math.max(...rows.map((row) => row.length));
     const ids = new BigInt64Array(rows.length * length);
     rows.forEach((row, n) => ids.set(row.map(BigInt), n * length));
-    const { ort, session } = this.#encoder;
+    const { ort, session } = this.#graphs.other;
     const lengths = BigInt64Array.from(rows, (row) => BigInt(row.length));
     let found;
     try {
@@ -146,6 +110,12 @@ export class Translator {
     const longest = this.signature.max_source ?? MAX_SOURCE;
     if (ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");
     return ids;
+  }
+}
+
+function requireTranslator({ source_states: sources, graphs }) {
+  if (!sources || graphs.encoder === undefined) {
+    throw new T2RError("graph", "a translator's step graph, which names its encoder", "another", "open it as a Decoder");
   }
 }
 

@@ -21,6 +21,27 @@ test("text and tokens", () => {
   assert.equal(tokenizer.decode([]), "");
 });
 
+// what the library of Rust says: such a token is looked for, and written, as its text is normalized
+const added = [
+  { id: 11, content: "ab", normalized: true }, { id: 12, content: "xb", normalized: false },
+  { id: 13, content: "c x", normalized: true, single_word: true }, { id: 14, content: "xj", normalized: true, lstrip: true },
+];
+const longer = { normalizer: { type: "Replace", pattern: { String: "x" }, content: "de" }, added_tokens: added };
+for (const [text, tokens, decoded] of [
+  ["cabxb", [2, 11, 12], "cabxb"], ["xab dexb", [3, 4, 11, 10, 3, 4, 12], "deab dexb"], ["c x", [13], "c de"], ["c de", [13], "c de"],
+  ["ac x", [0, 2, 10, 3, 4], "ac de"], ["ba  xj", [1, 0, 14], "badej"], ["a dej xj", [0, 14, 14], "adejdej"], ["xxb", [3, 4, 12], "dexb"],
+]) {
+  test(`added tokens that are normalized: ${text}`, () => {
+    assert.deepEqual(made(longer).encode(text), tokens);
+    assert.equal(made(longer).decode(tokens), decoded);
+  });
+}
+
+test("of two added tokens that are normalized to one text, the first is found", () => {
+  const two = [{ id: 11, content: "x", normalized: true }, { id: 12, content: "de", normalized: true }];
+  assert.deepEqual(made({ ...longer, added_tokens: two }).encode("de x"), [11, 10, 11]);
+});
+
 test("an empty text is the BOS token, or refused", async () => {
   assert.deepEqual(made({}, 11).encode(""), [11]);
   await refused(() => made({}).encode(""), "tokenizer", /without a BOS token/);

@@ -15,8 +15,33 @@ const SENTENCES = {
   sampling: "One of the numbers is out of its range. Correct it, and try again.",
 };
 
+/**
+ * What does one thing at a time: a second is passed over. What goes wrong is said in the page's `trouble`, in a sentence.
+ * @param {(busy: boolean, stoppable: boolean) => void} show called before it and after it
+ * @returns {(work: () => Promise<void>, stoppable?: boolean) => Promise<void>}
+ */
+export function oneAtATime(show) {
+  const trouble = document.getElementById("trouble");
+  let busy = false;
+  return async (work, stoppable = false) => {
+    if (busy) return;
+    busy = true;
+    show(true, stoppable);
+    trouble.textContent = "";
+    try {
+      await work();
+    } catch (error) {
+      trouble.textContent = sentence(error);
+      trouble.title = error.message;
+    } finally {
+      busy = false;
+      show(false, stoppable);
+    }
+  };
+}
+
 /** What went wrong, for a person. */
-export function sentence(error) {
+function sentence(error) {
   return SENTENCES[error.kind] ?? `Something went wrong: ${error.message}`;
 }
 

@@ -1,10 +1,10 @@
 /** The page: what is typed goes to the worker, what comes back is shown. */
 
-import { Asker, WAYS, keepFiles, listed, sentence } from "./asker.js";
+import { Asker, WAYS, keepFiles, listed, oneAtATime } from "./asker.js";
 import { Plot } from "./plot.js";
 
 const $ = (id) => document.getElementById(id);
-let busy = false, list = null, way = null, onToken = () => {};
+let list = null, way = null, onToken = () => {};
 const worker = new Asker(new URL("./worker.js", import.meta.url), (said) => onToken(said));
 
 const time = new Plot($("time"), "Milliseconds a token"), memory = new Plot($("memory"), "Memory in kB");
@@ -19,27 +19,11 @@ function draw() {
   });
 }
 
-function setBusy(now, stoppable = false) {
-  busy = now;
-  for (const id of ["write", "reset", "save", "load", "peer"]) $(id).disabled = now;
-  $("stop").disabled = !stoppable;
-}
-
-/** Do one thing at a time, and say in a sentence what went wrong. */
-async function alone(work, stoppable = false) {
-  if (busy) return;
-  setBusy(true, stoppable);
-  $("trouble").textContent = "";
-  try {
-    await work();
-  } catch (error) {
-    $("trouble").textContent = sentence(error);
-    $("trouble").title = error.message;
-  } finally {
-    setBusy(!way);
-    if (stoppable) $("prompt").focus();
-  }
-}
+const alone = oneAtATime((busy, stoppable) => {
+  for (const id of ["write", "reset", "save", "load", "peer"]) $(id).disabled = busy || !way;
+  $("stop").disabled = !busy || !stoppable;
+  if (!busy && stoppable) $("prompt").focus();
+});
 
 function say(text, asked = false) {
   if (!text) return;
@@ -138,7 +122,7 @@ async function choosePeer() {
 
 $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  alone(write, true);
+  if (way) alone(write, true);
 });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {

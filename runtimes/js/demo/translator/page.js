@@ -1,31 +1,15 @@
 /** The translator's page: what is typed goes to the worker line by line, what comes back is listed. */
 
-import { Asker, sentence, keepFiles, listed, WAYS } from "./asker.js";
+import { Asker, WAYS, keepFiles, listed, oneAtATime } from "./asker.js";
 
 const $ = (id) => document.getElementById(id);
 const worker = new Asker(new URL("./worker.js", import.meta.url));
-let ready = false, busy = false, stopped = false;
+let ready = false, stopped = false;
 
-function setBusy(now) {
-  busy = now;
-  $("write").disabled = now || !ready;
-  $("stop").disabled = !now || !ready;
-}
-
-/** Do one thing at a time, and say in a sentence what went wrong. */
-async function alone(work) {
-  if (busy) return;
-  setBusy(true);
-  $("trouble").textContent = "";
-  try {
-    await work();
-  } catch (error) {
-    $("trouble").textContent = sentence(error);
-    $("trouble").title = error.message;
-  } finally {
-    setBusy(false);
-  }
-}
+const alone = oneAtATime((busy) => {
+  $("write").disabled = busy || !ready;
+  $("stop").disabled = !busy || !ready;
+});
 
 async function open() {
   const list = await listed();
