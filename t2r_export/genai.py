@@ -26,6 +26,7 @@ from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.trial import run_genai
 from t2r_export.paths import check_folder
 from t2r_export.quantize import quantized
+from t2r_runtime.errors import UserError
 from t2r_runtime.files import unwritable
 from t2r_runtime.signature import INPUT_IDS, LOGITS, PAST, POSITION, PREFIX, PRESENT, Signature
 
@@ -52,11 +53,15 @@ def export_genai(
         external_bytes: weights past that go to a file beside the graph.
 
     Raises:
-        UserError: layers that genai does not run, an option that it has no place for, or a folder that cannot be
-            written. CheckFailed: a fold that is not exact, or a graph that does not run.
+        UserError: layers that genai does not run, no token that ends a text, an option that it has no place for, or a
+            folder that cannot be written. CheckFailed: a fold that is not exact, or a graph that does not run.
     """
     folder, config = Path(folder), config or ExportConfig()
     check_genai(config, how)
+    if not checkpoint.config.eos_tokens:  # it opens no folder without one
+        raise UserError(
+            "a model with a token that ends a text, for onnxruntime-genai", "none", "export without --format"
+        )
     check_folder(folder)
     bundle, report = build(checkpoint, replace(config, prefill=True))
     if how is not None:
@@ -83,8 +88,8 @@ def export_genai(
 
 
 def genai_config(model: ModelConfig, signature: Signature) -> dict[str, Any]:
-    """What genai_config.json says. Without a token that ends a text, its end is one behind the vocabulary."""
-    ends = list(signature.eos_tokens) or [signature.vocab_size]
+    """What genai_config.json says."""
+    ends = list(signature.eos_tokens)
     context = CONTEXT if signature.max_positions is None or signature.past_end != "refuse" else signature.max_positions
     states = {name.partition(".")[0] for name in (spec.name for spec in signature.states)}
     ids = {"input_ids": INPUT_IDS, **({"position_ids": POSITION_IDS} if POSITION in states else {})}

@@ -30,6 +30,12 @@ def pytest_configure() -> None:
     torch.use_deterministic_algorithms(True)
 
 
+@pytest.fixture
+def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ONNX Runtime open graphs of an opset that it has and onnx has not released (t2r_export.graph.trial)."""
+    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
         import torch

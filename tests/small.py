@@ -161,7 +161,7 @@ FORMS = {
     "head_norms": with_layers(WIDE, linear(normalizer="group_norm"), linear(normalizer="rms_norm")),
     "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
     "llama3_scaling": LLAMA.with_attention(rotary=RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 32)),
-    "span": with_layers(LLAMA, SpanConfig(9, ramp=3)),
+    "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(DENSE, MEMORY)),
 }
 MODELS = CONFIGS | FORMS

@@ -179,6 +179,13 @@ def test_layers_of_two_shapes_are_refused(layers: Any, named: str, tmp_path: Pat
         export_genai(small.checkpoint(with_layers(GPT2, *layers)), tmp_path / "folder")
 
 
+def test_a_model_whose_texts_have_no_end_is_refused(tmp_path: Path) -> None:
+    endless = dataclasses.replace(with_layers(LLAMA, linear(5), linear(5)), eos_tokens=())
+    with pytest.raises(UserError, match="a token that ends a text, for onnxruntime-genai; received none"):
+        export_genai(small.checkpoint(endless), tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_layers_without_z_beside_layers_with_it(tmp_path: Path) -> None:
     loaded = small.checkpoint(with_layers(LLAMA, linear(5), linear(5, normalizer="none", positions="drop")))
     export(loaded, tmp_path / "ours.onnx")

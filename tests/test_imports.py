@@ -191,6 +191,18 @@ def test_the_runtime_needs_neither_torch_nor_the_toolchain() -> None:
         assert not {name.partition(".")[0] for name, _ in imports(file.read_text(encoding="utf-8"))} & banned, file
 
 
+def test_of_other_runtimes_tests_and_demos_alone_know_the_toolchain() -> None:
+    runtimes = Path(__file__).parents[1] / "runtimes"
+    languages = [folder for folder in runtimes.iterdir() if folder.is_dir() and folder.name != "python"]
+    files = [file for language in languages for file in language.rglob("*.py") if "node_modules" not in file.parts]
+    knowing = [
+        file
+        for file in files
+        if "t2r_export" in {name.partition(".")[0] for name, _ in imports(file.read_text("utf-8"))}
+    ]
+    assert {file.relative_to(runtimes).parts[1] for file in knowing} == {"demo", "tests"}
+
+
 def loaded_by(program: str) -> set[str]:
     """Top-level modules that are loaded in a new interpreter after it ran `program`."""
     report = f"{program}\nimport sys; print('\\n', *{{name.partition('.')[0] for name in sys.modules}})"

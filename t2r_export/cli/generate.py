@@ -26,6 +26,8 @@ from t2r_runtime.stops import Until
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
 
+PREFILL_FROM = 33  # tokens of the prompt: to open the prefill graph takes as long as that many steps, or longer
+
 
 @click.command("generate")
 @click.argument("graph", type=click.Path(path_type=Path))
@@ -83,7 +85,9 @@ def command(
     if prompt_file is not None:
         prompt = read_text(prompt_file)
     providers.check(provider, provider_options)
-    decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
+    decoder = providers.decoder_alone(
+        graph, provider, threads, provider_options, allow_fallback, prefill_from=PREFILL_FROM
+    )
     guess = _guess(draft, threads)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)

@@ -74,18 +74,28 @@ def own_stdout() -> Iterator[None]:
 
 
 def opened(
-    graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+    graph: Path,
+    provider: str,
+    threads: int | None,
+    provider_options: Sequence[str],
+    allow_fallback: bool,
+    **more: int,
 ) -> Decoder:
-    """The graph as the options say."""
-    decoder: Decoder = _opened("Decoder", graph, provider, threads, provider_options, allow_fallback)
+    """The graph as the options say. `more` are arguments of t2r_runtime.Decoder."""
+    decoder: Decoder = _opened("Decoder", graph, provider, threads, provider_options, allow_fallback, **more)
     return decoder
 
 
 def decoder_alone(
-    graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+    graph: Path,
+    provider: str,
+    threads: int | None,
+    provider_options: Sequence[str],
+    allow_fallback: bool,
+    **more: int,
 ) -> Decoder:
     """`opened`, of a model without an encoder."""
-    decoder = opened(graph, provider, threads, provider_options, allow_fallback)
+    decoder = opened(graph, provider, threads, provider_options, allow_fallback, **more)
     if decoder.signature.source is not None:
         raise UserError("the graph of a decoder alone", "a translator's", "use t2r translate")
     return decoder
@@ -100,7 +110,13 @@ def translator(
 
 
 def _opened(
-    kind: str, graph: Path, provider: str, threads: int | None, provider_options: Sequence[str], allow_fallback: bool
+    kind: str,
+    graph: Path,
+    provider: str,
+    threads: int | None,
+    provider_options: Sequence[str],
+    allow_fallback: bool,
+    **more: int,
 ) -> Any:
     """What of the runtime opens a graph, by its name, on this one."""
     check(provider, provider_options)
@@ -109,7 +125,7 @@ def _opened(
     import t2r_runtime
 
     with own_stdout():
-        return getattr(t2r_runtime, kind)(graph, provider, threads, parsed(provider_options), allow_fallback)
+        return getattr(t2r_runtime, kind)(graph, provider, threads, parsed(provider_options), allow_fallback, **more)
 
 
 def note_split(provider: str, placement: Mapping[str, int]) -> None:

@@ -40,8 +40,7 @@ class Kept:
     def mask(self, padded: bool = False) -> Value:
         """(B, 1, 1, 1, C), 1 for the tokens that are read; C is T, or `MOST_CHECKED` where they are filled up."""
         if padded not in self._masks:
-            read = self._compared("Less", padded, self.count)
-            self._masks[padded] = read
+            self._masks[padded] = self._compared("Less", padded, self.count)
         return self._masks[padded]
 
     def last(self, padded: bool = False) -> Value:

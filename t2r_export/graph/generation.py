@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.graph import choice
 from t2r_export.graph.nodes import made_of, needed, renamed
+from t2r_export.graph.recorder import factors, quotient
 from t2r_runtime.errors import UserError
 from t2r_runtime.interface import GENERATED, MAX_TOKENS, OCCURRED, REAL_NUMBERS, STOP_TOKENS, WHOLE_NUMBERS
 from t2r_runtime.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Signature
@@ -133,6 +134,10 @@ def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto
     copy.CopyFrom(value)
     copy.name = prefix + value.name
     for dim in copy.type.tensor_type.shape.dim:
-        if dim.dim_param == BATCH:
-            dim.dim_value = 1
+        if BATCH in factors(dim.dim_param)[1]:
+            rest = quotient(dim.dim_param, BATCH)
+            if isinstance(rest, int):
+                dim.dim_value = rest
+            else:
+                dim.dim_param = rest
     return copy

@@ -55,3 +55,19 @@ def check(model: onnx.ModelProto) -> None:
             checked.graph.input.append(helper.make_tensor_value_info(there[i].name, there[i].data_type, there[i].dims))
             del there[i]
     onnx.checker.check_model(checked, full_check=True)
+
+
+def name_dims(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int | str]]) -> None:
+    """Say which dimensions are the same, where ONNX has inferred no more of each than that it is unknown.
+
+    ONNX Runtime's plan of memory lets a result take the place of one of the same shape. Where no two are the same, it
+    finds none, and to find that out for every one takes most of the time in which a graph is opened.
+    """
+    for value in values:
+        for inferred, dim in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+            if inferred.HasField("dim_value"):
+                continue
+            if isinstance(dim, int):
+                inferred.dim_value = dim
+            else:
+                inferred.dim_param = dim

@@ -55,6 +55,7 @@ class Recorder:
         self.weights: dict[str, Weight] = {}  # those that the model used, in order of use
         self.constants: dict[str, onnx.TensorProto] = {}
         self.declared: list[Value] = []  # those whose shapes ONNX cannot infer
+        self.shapes: dict[str, Shape] = {}  # of all that nodes make
         self._names = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
         self._views: dict[tuple[str, Shape], Value] = {}
         self._count = 0
@@ -90,6 +91,7 @@ class Recorder:
         self._count += 1
         name = name or f"{op}_{self._count}"
         outputs = [Value(f"{name}.out{i or ''}", dtype, tuple(shape)) for i, shape in enumerate(shapes)]
+        self.shapes.update((v.name, v.shape) for v in outputs)
         if attributes.get("domain"):
             self.declared.extend(outputs)
         self.nodes.append(helper.make_node(op, inputs, [v.name for v in outputs], name=name, **attributes))
@@ -158,6 +160,7 @@ class Recorder:
     def rename(self, names: dict[str, str]) -> None:
         """Give tensors their final names, at their producer and at every consumer."""
         self.declared = [replace(v, name=names.get(v.name, v.name)) for v in self.declared]
+        self.shapes = {names.get(name, name): shape for name, shape in self.shapes.items()}
         for node in self.nodes:
             for field in (node.input, node.output):
                 for i, name in enumerate(field):

@@ -13,6 +13,7 @@ from onnx import helper
 
 from t2r_export.config.targets import TARGETS, Target
 from t2r_export.graph.layout import low_name
+from t2r_export.graph.nodes import name_dims
 from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Value, value_info
 from t2r_export.graph.weights import refer, shape
@@ -129,6 +130,7 @@ def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: T
     model.producer_version = __version__
     onnx.checker.check_model(model, full_check=True)
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    name_dims(model.graph.value_info, ops.shapes)
     del model.graph.input[len(inputs) :]
     model.graph.initializer.extend(refer(name, weight) for name, weight in ops.weights.items())
     return model

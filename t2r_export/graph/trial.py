@@ -62,6 +62,7 @@ def _session(path: Path) -> ort.InferenceSession:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.enable_cpu_mem_arena = False
+    options.enable_mem_reuse = False  # to plan it takes longer than this one run
     options.log_severity_level = 4  # what goes wrong arrives as an exception
     with any_opset():
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -8,7 +8,7 @@ No angle is ever computed. The usual way, sin(position · frequency), is only as
 its sine: WebGPU promises the sine of a small angle to 2^-11 and no more (WGSL, "Accuracy of Built-in Functions"), and
 an accelerator that works in float16 cannot tell position 2,049 from 2,048. So the position is cut into digits, each
 digit's rotation is looked up, and rotations are multiplied as complex numbers are: right to float32's last digit at
-every position an int32 can hold, on every provider, for a table of 1,024 rows.
+every position an int32 can hold, on every provider, for a table of 128 rows.
 
 With past_end wrap:N, every use of an absolute position, as an angle or as a row, is of the position modulo N. What sees
 distances alone (windows, softmax layers, features that rotate behind φ) keeps the position as it is counted, since a
@@ -29,7 +29,7 @@ from t2r_export.model.ops import Ops, T
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import wrap_length
 
-BASE, DIGITS = 256, 4  # of a position: 2^32 of them
+BASE, DIGITS = 16, 8  # of a position: 2^32 of them. Fewer digits would be fewer products, of larger tables
 
 
 class Rotation(NamedTuple, Generic[T]):

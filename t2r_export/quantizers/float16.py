@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from t2r_export.graph.nodes import set_nodes
+from t2r_export.graph.nodes import name_dims, set_nodes
 from t2r_export.quantizers.base import initializers, replace_initializers
 from t2r_runtime.signature import INPUT_IDS, PAST, POSITION, SOURCE, SOURCE_IDS, SOURCE_LENGTHS
 
@@ -27,10 +27,16 @@ def float16(model: onnx.ModelProto, *_: object) -> onnx.ModelProto:
     _own_constants(model, wide)
     model = convert_float_to_float16(model, keep_io_types=True, op_block_list=[], node_block_list=sorted(wide))
     _drop_round_trips(model)
+    shapes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in model.graph.value_info
+    }
     del model.graph.value_info[:]  # of tensors that are gone, or of another dtype now
     ordered = ONNXModel(model)
     ordered.topological_sort()  # the converter appends its casts at the end
-    return onnx.shape_inference.infer_shapes(ordered.model)
+    typed = onnx.shape_inference.infer_shapes(ordered.model)
+    name_dims(typed.graph.value_info, shapes)
+    return typed
 
 
 def float32_nodes(model: onnx.ModelProto) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, B
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import SpanConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.graph.layout import pack
@@ -23,15 +21,11 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import MOST_CHECKED
 
-MODELS = {name: config for name, config in CONFIGS.items() if config.encoder is None} | {
-    "span": dataclasses.replace(small.LLAMA, layers=(SpanConfig(9, ramp=3), small.LINEAR))
-}
+MODELS = {name: config for name, config in CONFIGS.items() if config.encoder is None} | {"span": small.FORMS["span"]}
 ENDLESS = ("none", "rotary_after", "gated_rotary", "delta_rotary", "hybrid_gated", "conv_after", "gru")
 
 
-@pytest.fixture(autouse=True)
-def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 @pytest.fixture(scope="module")

@@ -48,9 +48,7 @@ RULES: tuple[dict[str, Any], ...] = (
 COUNT = 25
 
 
-@pytest.fixture(autouse=True)
-def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, VOCABULARY, B, V
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import MIXERS, LinearConfig, SpanConfig
+from t2r_export.config.mixers import MIXERS, LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.export import export
@@ -30,7 +30,7 @@ from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 from t2r_runtime.states import States
 
-MODELS = CONFIGS | {"span": dataclasses.replace(small.LLAMA, layers=(SpanConfig(9, ramp=3), small.LINEAR))}
+MODELS = CONFIGS | {"span": small.FORMS["span"]}
 TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid")  # their positions are looked up in large constants
 WINDOWS = ("window_rotary", "memory_window", "hybrid_sum", "hybrid_gated")
 SPLIT = {  # models without an end, one of each kind of layer
@@ -43,9 +43,7 @@ TARGETS = ("portable", "fused", "standard")
 SIZES = (CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3)  # tokens on both sides of a chunk's end
 
 
-@pytest.fixture(autouse=True)
-def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +321,19 @@ class TestOpening:
             "copy the files beside it too, or leave its role out of companions"
         )
         assert Decoder(tmp_path / "g.onnx", companions=()).prefill([1, 2]).shape == (1, VOCABULARY)
+
+    def test_short_prompts_need_not_open_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        small.graph(tmp_path / "g.onnx", prefill=True)
+        decoder = Decoder(tmp_path / "g.onnx", threads=1, prefill_from=5)
+        counted = []
+        run = decoder._states._run
+        monkeypatch.setattr(decoder._states, "_run", lambda *args: (counted.append(args[2]), run(*args))[1])
+        decoder.prefill([1, 2, 3, 4])
+        decoder.prefill([1, 2, 3, 4, 5])
+        assert counted == [1, 1, 1, 1, 5]
+        assert decoder.fork()._prefill_from == 5
+        with pytest.raises(UserError, match="at least 1 as prefill_from; received 0; correct it"):
+            Decoder(tmp_path / "g.onnx", prefill_from=0)
 
     def test_it_is_of_another_model(self, tmp_path: Path) -> None:
         _, report = small.graph(tmp_path / "g.onnx", prefill=True)

@@ -24,9 +24,7 @@ CONSTANT = [name for name in CONFIGS if not any(state.grows for state in small.m
 CASES = [(target, name) for target in TARGETS for name in (CONSTANT if TARGETS[target].static else CONFIGS)]
 
 
-@pytest.fixture(autouse=True)
-def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ALLOW, "0")
+pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 def operators(path: Path) -> Counter[str]:

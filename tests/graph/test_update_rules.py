@@ -30,9 +30,7 @@ DECAYS = {"data": (B, G, 1, 1), "fixed": (1, G, 1, 1)}
 CASES = [(rule, decay) for rule in RULES for decay in (DECAYS if "g" in RULES[rule] else ["none"])]
 
 
-@pytest.fixture(autouse=True)
-def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 def inputs(rule: str, decay: str) -> dict[str, Tensor]:

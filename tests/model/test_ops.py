@@ -49,9 +49,7 @@ class Weights(nn.Module):
 WEIGHTS = Weights()
 
 
-@pytest.fixture(autouse=True)
-def newest_opset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+pytestmark = pytest.mark.usefixtures("newest_opset")
 
 
 def listed(result: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from t2r_runtime import Decoder, Sampling
 from t2r_runtime.drafts import Lookup, Model
 from t2r_runtime.errors import UserError
 from t2r_runtime.generate import Request
-from t2r_runtime.pace import Pace
+from t2r_runtime.pace import Pace, Times
 
 NAMES = ("none", "rotary_after", "gated_rotary", "delta_rotary", "hybrid_gated", "lstm", "softmax")
 SAMPLINGS = {
@@ -132,7 +132,7 @@ def test_right_guesses_take_fewer_runs(made: dict[str, Decoder], monkeypatch: py
     run = decoder._states._run
     monkeypatch.setattr(decoder._states, "_run", lambda *a: (runs.append(1), run(*a))[1])
     # a clock under which a token more costs little
-    monkeypatch.setattr("t2r_runtime.pace._time_of", lambda seconds, tokens: 1 + 0.01 * tokens)
+    monkeypatch.setattr(Pace, "_time", lambda self, tokens: 1 + 0.01 * tokens)
     decoder.reset()
     decoder.generate(PROMPT, 200, rules, draft=Told(text, 1.0))
     assert len(runs) < 30
@@ -163,7 +163,7 @@ def test_refusals(made: dict[str, Decoder], tmp_path: Path) -> None:
             decoder.generate([1], 3, draft=draft)
     small.graph(tmp_path / "g.onnx")
     plain = Decoder(tmp_path / "g.onnx", threads=1)
-    with pytest.raises(UserError, match="a draft-check graph beside the step graph, for drafts; received none"):
+    with pytest.raises(UserError, match="a draft-check graph beside the step graph; received none"):
         plain.stream([1], 3, draft="lookup")
     small.graph(tmp_path / "other.onnx", small.with_layers(small.GPT2, small.LINEAR, vocab_size=19))
     with pytest.raises(UserError, match="a draft model of the same 17 tokens"):
@@ -187,23 +187,60 @@ def test_lookup_goes_on_as_a_text_that_repeats_itself() -> None:
     assert lookup.propose(7, None) == [4, 5, 6, 4, 5, 6, 4]  # type: ignore[arg-type]
 
 
-def test_pace_stops_guessing_where_it_does_not_pay() -> None:
-    pace, guesses = Pace(), 0
-    for _ in range(600):
-        depth = pace.depth("wrong", 1)
-        guesses += depth > 0
-        pace.ran(1 + depth, 1 + 0.2 * depth)
-        pace.judged("wrong", depth, 0, 1)
-    assert 0 < guesses < 30
+def paced(pace: Pace, kind: str, share_right: float, tokens: int, slope: float) -> tuple[float, list[int]]:
+    """A text of guesses of which so many runs are all right and the others all wrong: steps that its runs take as long
+    as, and how many guesses each had. A step takes 1 s, and each token more so much of it."""
+    took, depths, rng, written, waiting = 0.0, [], np.random.default_rng(0), 0, 1
+    while written < tokens:
+        depths.append(pace.depth(kind, waiting))
+        seconds = 1 + slope * (waiting + depths[-1] - 1)
+        right = depths[-1] if rng.random() < share_right else 0
+        pace.times.ran(waiting + depths[-1], seconds)
+        pace.judged(kind, depths[-1], waiting, right, right + 1)
+        took, written, waiting = took + seconds, written + right + 1, right + 1
+    return took / written, depths
+
+
+@pytest.mark.parametrize("slope", [0.05, 0.3, 1.2])
+@pytest.mark.parametrize("length", [200, 1000])
+def test_pace_loses_little_where_guesses_do_not_pay(slope: float, length: int) -> None:
+    took, depths = paced(Pace(Times()), "wrong", 0.0, length, slope)
+    assert any(depths) and took < 1.03
+
+
+def test_pace_gains_where_guesses_pay() -> None:
+    assert paced(Pace(Times()), "right", 1.0, 200, 0.1)[0] < 0.5
+    assert paced(Pace(Times()), "mixed", 0.7, 400, 0.1)[0] < 0.85
+
+
+def test_pace_tries_nothing_that_cannot_pay() -> None:
+    """Earlier texts have timed the runs."""
+    assert not any(paced(Pace(Times({1: 1.0, 2: 2.0, 16: 16.0})), "unknown", 0.0, 200, 1.0)[1])
 
 
 def test_pace_judges_each_kind_by_itself() -> None:
-    pace = Pace()
-    pace.ran(1, 1)
+    pace = Pace(Times({1: 1.0}))
     for _ in range(40):
-        pace.judged("wrong", 3, 0, 1)
-        pace.depth("wrong", 1)
+        pace.judged("wrong", 3, 1, 0, 1)
+        pace.judged("right", 3, 1, 3, 4)
     assert pace.depth("wrong", 1) == 0 and pace.depth("right", 1) > 0
+
+
+def test_pace_tries_again_after_a_rest() -> None:
+    pace = Pace(Times({1: 1.0}))
+    for _ in range(5):
+        pace.judged("poor", 1, 1, 0, 1)
+    assert pace.depth("poor", 1) == 0
+    for _ in range(150):
+        pace.judged(None, 0, 1, 0, 1)
+    assert pace.depth("poor", 1) > 0
+
+
+def test_the_first_run_of_a_size_does_not_count() -> None:
+    times = Times()
+    for seconds in (9.0, 1.0, 1.1):
+        times.ran(2, seconds)
+    assert 1.0 < times.seconds[2] < 1.1
 
 
 def test_a_drafter_may_have_nothing_to_say(made: dict[str, Decoder]) -> None:
@@ -215,19 +252,14 @@ def test_a_drafter_may_have_nothing_to_say(made: dict[str, Decoder]) -> None:
 
 
 def test_pace_guesses_more_where_all_comes_true() -> None:
-    pace = Pace()
-    depths = []
-    pace.ran(1, 1)
-    for _ in range(60):
-        depths.append(pace.depth("right", 1))
-        pace.ran(1 + depths[-1], 1 + 0.1 * depths[-1])
-        pace.judged("right", depths[-1], depths[-1], depths[-1] + 1)
-    assert min(depths) > 0 and depths[-1] == 15
+    pace = Pace(Times())
+    _, depths = paced(pace, "right", 1.0, 600, 0.1)
+    assert depths[:2] == [0, 0] and min(depths[2:]) > 0 and depths[-1] == 15
     assert pace.trusts("right", 15, 1)
 
 
 def test_pace_trusts_no_guesses_that_are_often_wrong() -> None:
-    pace = Pace()
+    pace = Pace(Times())
     for _ in range(20):
-        pace.judged("poor", 3, 0, 1)
+        pace.judged("poor", 3, 1, 0, 1)
     assert not pace.trusts("poor", 3, 5)

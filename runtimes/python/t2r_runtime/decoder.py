@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,9 @@ from t2r_runtime.signature import COMPANIONS, DRAFT_CHECK, GENERATE, MAX_STATE_B
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
 from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
 from t2r_runtime.threads import InUse, alone
+
+if TYPE_CHECKING:
+    from t2r_runtime.pace import Times
 
 TAKEN = "pairs of a decoder of this graph and its rows"
 NO_DRAFT_CHECK = "export with --draft-check; int8 and webgpu have none"
@@ -45,9 +48,12 @@ class Decoder:
             "draft_check" guesses of several tokens, "generate" does all that `generate` is asked for without a callback
             in one run, on the provider cpu. A translator's "encoder" and "beam" are for t2r_runtime.Translator.
         max_state_bytes: the most that the states of one sequence may take, which a stranger's graph chooses.
+        prefill_from: how many tokens a prompt has at least that the prefill graph reads; steps read shorter ones. To
+            open that graph takes as long as some dozens of steps, so a process that reads a short prompt and no other
+            is sooner without.
 
     Raises:
-        UserError: see t2r_runtime.session.open_graph.
+        UserError: see t2r_runtime.session.open_graph; a `prefill_from` below 1.
 
     One decoder is one state: call `reset` between texts. Two threads in it at once are a UserError in one of them; give
     each a `fork`.
@@ -62,7 +68,13 @@ class Decoder:
         allow_fallback: bool = False,
         companions: Collection[str] = COMPANIONS,
         max_state_bytes: int = MAX_STATE_BYTES,
+        prefill_from: int = 1,
     ) -> None:
+        if type(prefill_from) is not int or prefill_from < 1:
+            raise UserError(
+                "a number of tokens of at least 1 as prefill_from", repr(prefill_from), "correct it", "token"
+            )
+        self._prefill_from = prefill_from
         self._graph = open_graph(
             path,
             provider,
@@ -73,6 +85,7 @@ class Decoder:
             max_state_bytes=max_state_bytes,
         )
         self.in_use = InUse("decoder", "give each thread a fork() of its own")
+        self.run_times: Times | None = None  # where drafts have timed runs
         self._states: States
         self._positions: NDArray[np.int64]  # tokens that each sequence has read
         self._history: History
@@ -394,8 +407,7 @@ class Decoder:
     def _speculate(self, request: Request, draft: object) -> Generator[int]:
         import t2r_runtime.speculation as speculation
 
-        if not self.has_draft_check_graph:
-            raise UserError("a draft-check graph beside the step graph, for drafts", "none", NO_DRAFT_CHECK, "graph")
+        self._draft_check()  # opened before anything is timed
         return speculation.tokens(self, request, speculation.drafter_of(self, draft))
 
     def _start(self, batch: int) -> None:
@@ -422,8 +434,7 @@ class Decoder:
 
     def _check(self, ids: TokenIds, keep: ArrayLike, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
         """`check`, and of its outputs those that are wanted."""
-        if not self.has_draft_check_graph:
-            raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK, "graph")
+        self._draft_check()
         tokens, most = ids.array, ids.array.shape[1]
         if most > MOST_CHECKED:
             raise UserError(f"at most {MOST_CHECKED} tokens to check at once", f"{most}", "give fewer", "token")
@@ -442,6 +453,16 @@ class Decoder:
         self._history.add_rows(tokens, counts)
         return results
 
+    def _draft_check(self) -> None:
+        """Open the draft-check graph, once.
+
+        Raises:
+            UserError: there is none.
+        """
+        if not self.has_draft_check_graph:
+            raise UserError("a draft-check graph beside the step graph", "none", NO_DRAFT_CHECK, "graph")
+        self._graph.companions[DRAFT_CHECK]()
+
     def _uncheck(self, read: int) -> None:
         """Take back the latest `_check` of one text, of which the states had read so many tokens."""
         self._states.uncheck()
@@ -452,7 +473,7 @@ class Decoder:
         """Read a prompt; the outputs `wanted` after its last token, as views."""
         tokens = ids.array
         require_room(self, tokens.shape[1])
-        many = max(ROWS // self.batch, 1)
+        many = max(ROWS // self.batch, 1) if tokens.shape[1] >= self._prefill_from else 1
         for start in range(0, tokens.shape[1], many):
             part = tokens[:, start : start + many]
             results = self._states.prefill(part, wanted)

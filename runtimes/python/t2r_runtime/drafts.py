@@ -46,26 +46,26 @@ class Lookup:
     def __init__(self) -> None:
         self._text: list[int] = []
         self._ends: dict[tuple[int, ...], int] = {}  # where rows of tokens ended last
-        self._before: dict[tuple[int, ...], int] = {}  # and where before that
+        self._place: int | None = None  # where the longest row that ends the text ended before
+        self._size = 0  # of that row
 
     def read(self, tokens: Sequence[int]) -> None:
+        text, ends = self._text, self._ends
         for token in tokens:
-            self._text.append(token)
-            end = len(self._text)
-            for size in range(SHORTEST, min(LONGEST, end) + 1):
-                row = tuple(self._text[-size:])
-                if row in self._ends:
-                    self._before[row] = self._ends[row]
-                self._ends[row] = end
+            text.append(token)
+            self._place, latest = None, tuple(text[-LONGEST:])
+            for size in range(SHORTEST, len(latest) + 1):
+                row = latest[-size:]
+                if (before := ends.get(row)) is not None:
+                    self._place, self._size = before, size
+                ends[row] = len(text)
 
     def kind(self) -> object:
         """How many of the last tokens stood together before."""
-        sizes = range(min(LONGEST, len(self._text)), SHORTEST - 1, -1)
-        return next((size for size in sizes if tuple(self._text[-size:]) in self._before), None)
+        return None if self._place is None else self._size
 
     def propose(self, most: int, request: Request) -> Sequence[int]:
-        size = self.kind()
-        return self._continued(self._before[tuple(self._text[-size:])], most) if isinstance(size, int) else ()
+        return () if self._place is None else self._continued(self._place, most)
 
     def _continued(self, place: int, most: int) -> list[int]:
         """What stands there; where the text ends, it goes on as a text that repeats itself would."""

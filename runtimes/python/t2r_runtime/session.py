@@ -205,6 +205,9 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
 
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what goes wrong arrives as an exception; the log would say it a second time
+    # No plan of which results share memory: it is made when a graph is opened, at worst in the square of its nodes, and
+    # what is freed goes back to the arena, where the next result finds it.
+    options.enable_mem_reuse = False
     if threads is None:
         # ONNX Runtime counts the machine's cores; threads of a process that may use fewer would wait for each other
         threads = _fewer_cores()

@@ -21,7 +21,7 @@ from t2r_runtime.drafts import Drafter, DraftStepper, Lookup, Model
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.generate import Request
 from t2r_runtime.history import RECENT
-from t2r_runtime.pace import Pace
+from t2r_runtime.pace import Pace, Times
 from t2r_runtime.signature import MOST_CHECKED
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE
 from t2r_runtime.stepper import Stepper, TokenIds
@@ -31,6 +31,8 @@ LOOKUP = "lookup"
 
 class Checker(Stepper, Protocol):
     """A Decoder, which imports this module."""
+
+    run_times: Times | None
 
     def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]: ...
 
@@ -85,9 +87,12 @@ class _Text:
 
     def __init__(self, decoder: Checker, request: Request, drafter: Drafter) -> None:
         self._decoder, self._request, self._drafter = decoder, request, drafter
-        self._pace = Pace()
+        decoder.run_times = decoder.run_times or Times()
+        self._pace = Pace(decoder.run_times)
         few = 0 < request.limit <= (decoder.signature.top_k or 0)
         self._wanted = TOP_ALONE if few else LOGITS_ALONE
+        self._looks_back = request.sampler.sampling.looks_back
+        self._reach = decoder.signature.reach
         self._occurred: list[int] = []
         self._waiting: list[int] = []  # chosen before this run, which begins with them
         self._guesses: list[int] = []  # behind those
@@ -121,15 +126,15 @@ class _Text:
         else:
             self._trusted = self._pace.trusts(self._kind, len(self._guesses), read)
             found = self._decoder._check(ids, ids.array.size if self._trusted else read, self._wanted)
-        self._pace.ran(ids.array.size, time.perf_counter() - begun)
+        self._pace.times.ran(ids.array.size, time.perf_counter() - begun)
         self._waiting = waiting
         logits, *places = (array[0, read - 1 :] for array in found)
         return [(row, places[0][n] if places else None) for n, row in enumerate(logits)]
 
     def choose(self, logits: NDArray[Any], places: NDArray[Any] | None) -> int:
         """The next token."""
-        looks_back = self._request.sampler.sampling.looks_back
-        token = self._request.choose(logits, places, np.array(self._occurred[-RECENT:] if looks_back else (), np.int64))
+        occurred = np.array(self._occurred[-RECENT:], np.int64) if self._looks_back else ()
+        token = self._request.choose(logits, places, occurred)
         self._new.append(token)
         self._occurred.append(token)
         return token
@@ -137,21 +142,21 @@ class _Text:
     @property
     def diverged(self) -> bool:
         """Whether the token that was chosen last is another than the guess."""
-        return self._new != self._guesses[: len(self._new)] and len(self._new) <= len(self._guesses)
+        count = len(self._new)
+        return count <= len(self._guesses) and self._new != self._guesses[:count]
 
     def settle(self) -> None:
         """Let what was chosen wait for the next run; take back what the states have read that was not."""
         guesses, new, read = self._guesses, self._new, len(self._waiting)
-        right = next(
-            (n for n, pair in enumerate(zip(guesses, new, strict=False)) if pair[0] != pair[1]),
-            min(len(guesses), len(new)),
-        )
+        right = 0
+        while right < min(len(guesses), len(new)) and guesses[right] == new[right]:
+            right += 1
         if self._trusted and len(new) <= len(guesses):  # one was wrong, or the text has ended before
             self._decoder._uncheck(read + len(guesses))
             self._waiting = [*self._waiting, *new]
         else:
             self._waiting = new[-1:] if self._trusted else new
-        self._pace.judged(self._kind, len(guesses), right, len(new))
+        self._pace.judged(self._kind, len(guesses), read, right, len(new))
         self._drafter.read(new)
         self._new, self._guesses, self._trusted = [], [], False
 
@@ -164,11 +169,11 @@ class _Text:
 
     def _guessed(self, waiting: int, left: int) -> list[int]:
         """What may come behind so many tokens that wait, of a text of at most so many more."""
-        reach, room = self._decoder.signature.reach, MOST_CHECKED
-        if reach is not None:
-            room = min(room, reach - self._decoder.position)
-        most, self._kind = min(room - waiting, left - 1), self._drafter.kind()
-        if most < 1 or self._kind is None or (depth := self._pace.depth(self._kind, waiting)) == 0:
+        self._kind = self._drafter.kind()
+        if self._kind is None or (depth := self._pace.depth(self._kind, waiting)) == 0:
+            return []
+        room = MOST_CHECKED if self._reach is None else min(MOST_CHECKED, self._reach - self._decoder.position)
+        if (most := min(room - waiting, left - 1)) < 1:
             return []
         begun = time.perf_counter()
         found = list(self._drafter.propose(min(most, depth), self._request))
