@@ -46,6 +46,8 @@ class Plan:
     tokens: int = 20  # of a turn
     prompts: Sequence[int] = PROMPTS
     prompt_rounds: int = 3
+    turn_contexts: Sequence[int] = ()  # where a chat's next message is read, its text so far kept
+    turn_tokens: int = 64  # of that message
     starts: int = 5
     longest_cache: int = 8192  # candidates with a cache that grows stop there
     candidates: list[Candidate] = field(init=False)
@@ -55,7 +57,7 @@ class Plan:
         object.__setattr__(self, "candidates", [parse(text) for text in self.engines])
         if len(set(self.engines)) != len(self.engines) or not self.engines:
             raise UserError("engines, each once", ", ".join(self.engines) or "none", "write `again` behind a control")
-        counts = (*self.threads, *self.contexts, *self.prompts, self.rounds, self.tokens)
+        counts = (*self.threads, *self.contexts, *self.prompts, *self.turn_contexts, self.rounds, self.tokens)
         if not all(1 <= count <= MAX_TOKENS for count in counts):
             raise UserError(f"counts from 1 to {MAX_TOKENS}", str(counts), "correct the plan")
         require_installed(self.candidates)
@@ -80,7 +82,7 @@ def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = 
         CheckFailed: a graph of ours is not the model. UserError: an engine cannot have the model.
     """
     started = time.perf_counter()
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("steps", "prompts", "starts", "bandwidth")}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("steps", "prompts", "turns", "starts", "bandwidth")}
     with tempfile.TemporaryDirectory(dir=folder) as place:
         files = make_all(plan.candidates, plan.size, Path(place), note)
         for threads in plan.threads:
@@ -92,6 +94,9 @@ def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = 
             for tokens in plan.prompts:
                 note(f"{threads} threads, prompts of {tokens}")
                 rows["prompts"] += _prompts(plan, files, threads, tokens)
+            for context in plan.turn_contexts:
+                note(f"{threads} threads, {plan.turn_tokens} tokens behind {context}")
+                rows["turns"] += _turns(plan, files, threads, context)
             note(f"{threads} threads, starts")
             rows["starts"] += _starts(plan, files, threads)
             middle = Spread.of([speed.bytes_per_second for speed in speeds])
@@ -102,6 +107,7 @@ def bench_decode(plan: Plan, note: Note = lambda _: None, folder: Path | None = 
         "size": plan.size,
         "rounds": plan.rounds,
         "tokens": plan.tokens,
+        "turn_tokens": plan.turn_tokens,
         "seconds": time.perf_counter() - started,
         "candidates": [_candidate(c, files[c.name]) for c in plan.candidates],
         **rows,
@@ -179,6 +185,25 @@ def _prompts(plan: Plan, files: dict[str, Files], threads: int, tokens: int) -> 
         rounds=plan.prompt_rounds,
         work=lambda worker: [worker.read(tokens)],
         spread=lambda seconds: Spread.of(seconds).inverse(tokens),
+    )
+
+
+def _turns(plan: Plan, files: dict[str, Files], threads: int, context: int) -> list[dict[str, Any]]:
+    """Rows of one length: milliseconds from a chat's next message to the first token of the answer."""
+
+    def first(worker: Worker) -> None:
+        worker.place(context)
+        worker.turn(plan.turn_tokens)  # opens what reads many tokens, which does not count
+
+    return _side_by_side(
+        plan,
+        files,
+        {"threads": threads, "context": context},
+        room=context + plan.turn_tokens + DISCARDED,
+        prepare=first,
+        rounds=plan.rounds,
+        work=lambda worker: [worker.turn(plan.turn_tokens)],
+        spread=lambda seconds: Spread.of(seconds).scaled(1e3),
     )
 
 

@@ -1,10 +1,11 @@
 """Put the tables of results into a page of Markdown, where the page says.
 
-Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE: steps-2,
-ratios-2, memory-2, prompts-2, starts-2 and limit-2 of a decode (2 is the number of threads), operators and products of
-a profile, batch and export of their results; parity, sentences-2, tokens-2, ratios-2, memory-2, lengths-2 and starts-2
-of translations; steps, ratios, encode and sizes of embedding. `machine` is the line that says where a result was
-measured; `aims aims` holds the results against our aims. A place whose result is not there stays as it is.
+Between a line `<!-- table FILE NAME -->` and the next `<!-- end -->` comes the table NAME of the result FILE:
+steps-2, ratios-2, memory-2, prompts-2, turns-2, starts-2 and limit-2 of a decode (2 is the number of threads),
+operators and products of a profile, batch and export of their results; parity, sentences-2, tokens-2, ratios-2,
+memory-2, lengths-2 and starts-2 of translations; steps, ratios, encode and sizes of embedding. `machine` is the line
+that says where a result was measured; `aims aims` holds the results against our aims. A place whose result is not
+there stays as it is.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison.aims import FORMS
 from comparison.batches import BatchPlan, bench_batches
 from comparison.decode import Plan, bench_decode
 from comparison.exports import bench_export
@@ -19,7 +20,7 @@ from t2r_runtime.errors import UserError
 
 Note = Callable[[str], object]
 Measure = Callable[[Note], dict[str, Any]]
-Forms = Mapping[str, str]  # name → candidate; `default` and `fast` are those that the aims are about
+Forms = Mapping[str, str]  # name → candidate; those of FORMS are what the aims are about
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ def read_plan(path: Path) -> tuple[Forms, list[Measurement]]:
     except (OSError, ValueError) as error:
         raise UserError(f"a plan in TOML at {path}", str(error), "correct it, or name another") from error
     unknown = plan.keys() - {"forms", "measurement"}
-    if unknown or not {"default", "fast"} <= plan.get("forms", {}).keys():
+    if unknown or not FORMS.keys() <= plan.get("forms", {}).keys():
         raise UserError(
-            f"[forms] with default and fast, and [[measurement]]s, in {path}", ", ".join(plan), "correct it"
+            f"[forms] with {', '.join(FORMS)}, and [[measurement]]s, in {path}", ", ".join(plan), "correct it"
         )
     measurements = [_measurement(dict(entry), plan["forms"]) for entry in plan.get("measurement", ())]
     files = [measurement.file for measurement in measurements]

@@ -86,7 +86,7 @@ def _figure(
 ) -> list[Path]:
     key, scale, label = KINDS[kind]
     paths = [stem.with_name(stem.name + ending) for ending in FORMATS]
-    with drawing(*paths, size=(7.5, 4.5), dpi=150) as figure:
+    with drawing(*paths, size=(7.5, 5.5), dpi=150) as figure:
         axes = figure.add_subplot()
         for name in names:
             points = [(row[curves.length], scale * row[key]) for row in rows if row["name"] == name and key in row]
@@ -97,5 +97,6 @@ def _figure(
         axes.set_title(f"{result['size']}, {rows[0]['threads']} threads, {result['machine']['cpu']}", fontsize=10)
         axes.grid(True, which="both", alpha=0.25)
         if axes.lines:
-            axes.legend(fontsize=8)
+            # below, where it covers no line
+            axes.legend(fontsize=7, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return paths

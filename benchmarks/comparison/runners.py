@@ -46,6 +46,9 @@ class Runner(Protocol):
     def read(self, tokens: int) -> None:
         """Read a random prompt from the start, up to the logits that follow it."""
 
+    def go_on(self, tokens: int) -> int:
+        """Read so many random tokens more, and choose the one that follows them: a chat's next message."""
+
 
 def random_ids(count: int, vocabulary: int) -> NDArray[np.int64]:
     """Without 0 to 2, which may be special."""
@@ -73,6 +76,14 @@ class T2R:
 
     def back(self) -> None:
         self._decoder.set_state(self._place, self._context)
+
+    def go_on(self, tokens: int) -> int:
+        ids = self._prompt(tokens)
+        if self._decoder.signature.top_k is None:
+            self._ids = self._decoder.prefill(ids).argmax(-1)
+        else:
+            self._ids = self._decoder.top_k(ids)[1][:, 0]
+        return int(self._ids[0])
 
     def token(self) -> int:
         if self._decoder.signature.top_k is None:
@@ -110,6 +121,10 @@ class GenAI:
         # after a rewind it wants a token to go on from
         self._generator.rewind_to(self._context - 1)
         self._generator.append_tokens(self._last)
+
+    def go_on(self, tokens: int) -> int:
+        self._generator.append_tokens(random_ids(tokens, self._vocabulary).astype(np.int32))
+        return self.token()
 
     def token(self) -> int:
         self._generator.generate_next_token()
@@ -150,8 +165,16 @@ class LlamaCpp:
     def back(self) -> None:
         self._llama.n_tokens = self._context  # `eval` removes what lies behind from the cache
 
+    def go_on(self, tokens: int) -> int:
+        *ids, self._last = random_ids(tokens, self._vocabulary).tolist()
+        self._llama.eval([*ids, self._last])
+        return self._chosen()
+
     def token(self) -> int:
         self._llama.eval([self._last])
+        return self._chosen()
+
+    def _chosen(self) -> int:
         pointer = self._library.llama_get_logits_ith(self._llama.ctx, -1)
         self._last = int(np.ctypeslib.as_array(pointer, (self._vocabulary,)).argmax())
         return self._last
@@ -195,12 +218,21 @@ class Torch:
         self._last = logits.argmax(-1)
         return int(self._last)
 
+    def go_on(self, tokens: int) -> int:
+        self._last = self._more(tokens)[:, -1].argmax(-1)
+        return int(self._last)
+
     def read(self, tokens: int) -> None:
         self._states = self._model.init_state(1)
+        self._more(tokens)
+
+    def _more(self, tokens: int) -> Any:
+        """Read random tokens; the logits of the last part of them."""
         ids = self._torch.from_numpy(random_ids(tokens, self._model.config.vocab_size))[None]
         for part in ids.split(CHUNK, dim=1):
-            _, self._states = self._model.prefill(part, self._states)
+            logits, self._states = self._model.prefill(part, self._states)
         self._last = ids[:, -1]
+        return logits
 
 
 RUNNERS: dict[str, type[Runner]] = {"t2r": T2R, "genai": GenAI, "llama.cpp": LlamaCpp, "torch": Torch}

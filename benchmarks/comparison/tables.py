@@ -66,6 +66,9 @@ def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
         tables[f"memory-{threads}"] = _grid(f"{where}: resident memory, MB", steps, "context", _megabytes)
         if prompts:
             tables[f"prompts-{threads}"] = _grid(f"{where}: prompt tokens a second", prompts, "tokens", _rate)
+        if turns := of("turns"):
+            title = f"{where}: ms from {result['turn_tokens']} new tokens to the answer's first, behind each length"
+            tables[f"turns-{threads}"] = _grid(title, turns, "context", _spread)
         if any("median" in row for row in of("starts")):
             tables[f"starts-{threads}"] = _starts(where, of("starts"), result["candidates"])
         tables[f"limit-{threads}"] = _limit(where, speed, of("limits"))

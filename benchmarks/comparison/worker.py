@@ -59,6 +59,13 @@ class Measured(Resident):
         self._runner.read(tokens)
         return time.perf_counter() - start
 
+    def turn(self, tokens: int) -> float:
+        """Seconds to read that many tokens behind where it was placed, and to choose the one that follows."""
+        self._runner.back()
+        start = time.perf_counter()
+        self._runner.go_on(tokens)
+        return time.perf_counter() - start
+
     def first_token(self, prompt: int) -> None:
         """Read a prompt and choose one token."""
         self._runner.read(prompt)
@@ -129,6 +136,9 @@ class Worker(Process):
 
     def read(self, tokens: int) -> float:
         return float(self._call("read", tokens))
+
+    def turn(self, tokens: int) -> float:
+        return float(self._call("turn", tokens))
 
     def first_token(self, prompt: int) -> None:
         self._call("first_token", prompt)

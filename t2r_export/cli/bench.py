@@ -14,11 +14,13 @@ from t2r_export.paths import existing_graph
 from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from t2r_export.providers.bench import Bench, GraphFigures, Spread
+    from t2r_export.providers.bench import Bench, BenchConfig, GraphFigures, Spread
     from t2r_export.providers.bench_translators import TranslatorFigures
+    from t2r_export.providers.tune import Tried
 
-OF_DECODERS, OF_TRANSLATORS = ("steps", "warmup", "prompt"), ("beam", "batch_size")  # options
+OF_DECODERS, OF_TRANSLATORS = ("steps", "warmup", "prompt", "tune"), ("beam", "batch_size")  # options
 TRANSLATORS_HEAD = ["graph", "sentences/s", "ratio", "tokens/s", "memory", "start, s"]
+TUNED_HEAD = ["setting", "ms per step", "ratio", "prompt tokens/s", "memory"]
 HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory", "start, s", "limit, ms", "distance"]
 
 
@@ -68,7 +70,8 @@ HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory"
     show_default=True,
     help="Number of processes started per graph to time the first token, or sentence.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
+@click.option("--tune", is_flag=True, help="Try threads and session options on one GRAPH, and say which to take here.")
 @providers.options
 @json_option
 @click.pass_context
@@ -84,6 +87,7 @@ def command(
     rounds: int,
     starts: int,
     threads: int | None,
+    tune: bool,
     provider: str,
     provider_options: tuple[str, ...],
     allow_fallback: bool,
@@ -93,11 +97,13 @@ def command(
 
     Several graphs take turns in one run, and the ratio is of medians, to the first. Name a graph twice to see how far
     two measurements of the same thing differ. Translators are measured on --sentences: how many they translate a
-    second, memory and start.
+    second, memory and start. With --tune one graph takes turns with itself, opened in several ways.
     """
     providers.check(provider, provider_options)
     for graph in graphs:
         existing_graph(graph)
+    if tune and len(graphs) != 1:
+        raise UserError("one GRAPH for --tune", str(len(graphs)), "tune each by itself")
     _require_own(context, OF_TRANSLATORS if sentences is None else OF_DECODERS, sentences)
     shared: dict[str, Any] = {"rounds": rounds, "starts": starts, "threads": threads, "provider": provider}
     shared |= {"provider_options": providers.parsed(provider_options), "allow_fallback": allow_fallback}
@@ -106,7 +112,10 @@ def command(
 
     from t2r_export.providers.bench import BenchConfig, bench
 
-    found = bench(graphs, BenchConfig(steps=steps, warmup=warmup, prompt=prompt, **shared), note)
+    config = BenchConfig(steps=steps, warmup=warmup, prompt=prompt, **shared)
+    if tune:
+        return _tune(graphs, config, as_json)
+    found = bench(graphs, config, note)
     rows = [{**vars(figures), "distance": figures.distance} for figures in found.graphs]
     show(as_json, {**vars(found), "graphs": rows}, _text(found))
     for figures in found.graphs:
@@ -121,6 +130,24 @@ def _require_own(context: click.Context, others: Sequence[str], sentences: Path 
         if sentences is None:
             raise UserError(f"--sentences beside {option}", "none", "name a file, or leave the option out")
         raise UserError("one of --sentences and " + option, "both", "leave out one of them")
+
+
+def _tune(graphs: Sequence[Path], config: BenchConfig, as_json: bool) -> None:
+    from t2r_export.providers.tune import tune
+
+    found = tune(graphs[0], config, note)
+    rows = [_tuned_row(tried) for tried in found.tried]
+    given = ", ".join(["GRAPH", *(f"{name}={value!r}" for name, value in found.best.arguments.items())])
+    tried = [{"setting": vars(one.setting), **vars(one.figures)} for one in found.tried]
+    result = {"machine": found.machine, "tried": tried, "best": found.best.arguments}
+    show(as_json, result, f"{table(rows, TUNED_HEAD)}\n\ntake {found.best.name}: Decoder({given})")
+
+
+def _tuned_row(tried: Tried) -> list[str]:
+    figures = tried.figures
+    memory = "-" if figures.memory is None else size(figures.memory)
+    rate = f"{figures.prompt.median:.0f}"
+    return [tried.setting.name, _spread(figures.milliseconds), f"{tried.ratio:.2f}", rate, memory]
 
 
 def _translators(graphs: Sequence[Path], sentences: Path, options: Mapping[str, Any], as_json: bool) -> None:

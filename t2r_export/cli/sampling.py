@@ -33,7 +33,7 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
         function(rules=Sampling(seed=seed, **{name: given.pop(name) for name in NUMBERS}), **given)
 
     decorated: Callable[..., None] = click.option(
-        "--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core."
+        "--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph."
     )(with_rules)
     decorated = click.option("--seed", type=int, help="Seed of the sampling. Default: a new one every time.")(decorated)
     for name, (kind, default, text) in reversed(NUMBERS.items()):

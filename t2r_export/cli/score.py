@@ -21,7 +21,7 @@ MAX_TEXT = 1 << 26  # bytes: each of its tokens is a run of the graph
 @click.command("score")
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.argument("text", type=click.Path(path_type=Path))
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
 @providers.options
 @json_option
 def command(

@@ -51,7 +51,7 @@ Write = Callable[[str, Sequence["Translation"]], None]
 @click.option(
     "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Sentences translated side by side."
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: one per physical core.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
 @providers.options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line: source and translations.")
 def command(

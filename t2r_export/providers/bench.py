@@ -67,6 +67,7 @@ class BenchOptions:
     provider: str = "cpu"
     provider_options: Mapping[str, str] = field(default_factory=dict)
     allow_fallback: bool = False
+    session_config: Mapping[str, str] = field(default_factory=dict)  # of decoders: ONNX Runtime's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,26 +139,34 @@ def bench(
     """
     if not graphs:
         raise UserError("at least one graph to measure", "none", "name an exported .onnx file")
-    found = [_Seconds() for _ in graphs]
+    return bench_each([(graph, config) for graph in graphs], on_progress)
+
+
+def bench_each(
+    candidates: Sequence[tuple[Path, BenchConfig]], on_progress: Callable[[str], object] = lambda _: None
+) -> Bench:
+    """`bench`, where every graph is opened in its own way; rounds, starts and lengths are those of the first."""
+    config = candidates[0][1]
+    found = [_Seconds() for _ in candidates]
     with contextlib.ExitStack() as stack:
         on_progress("opening")
-        workers = [stack.enter_context(opened(TimedDecoder, graph, config)) for graph in graphs]
+        workers = [stack.enter_context(opened(TimedDecoder, *candidate)) for candidate in candidates]
         about: list[tuple[Signature, dict[str, int]]] = [worker.call("about") for worker in workers]
         for signature, _ in about:
             _require_decoder(signature, config)
-        for count, number in enumerate(turns(range(len(graphs)), config.rounds)):
-            on_progress(f"turn {count + 1} of {config.rounds * len(graphs)}")
+        for count, number in enumerate(turns(range(len(candidates)), config.rounds)):
+            on_progress(f"turn {count + 1} of {config.rounds * len(candidates)}")
             time.sleep(SETTLE)
             _turn(workers[number], about[number][0], config, found[number])
-    for number in turns(range(len(graphs)), config.starts):
-        on_progress(f"starting {graphs[number]}")
-        found[number].starts.append(_start(graphs[number], config))
+    for number in turns(range(len(candidates)), config.starts):
+        on_progress(f"starting {candidates[number][0]}")
+        found[number].starts.append(_start(*candidates[number]))
     speed = None
     if config.provider in MAIN_MEMORY:
         on_progress("reading memory")
         speed = bandwidth(config.threads or os.cpu_count() or 1)
     first = statistics.median(found[0].steps)
-    rows = zip(graphs, about, found, strict=True)
+    rows = zip((graph for graph, _ in candidates), about, found, strict=True)
     return Bench(machine(), config, speed, tuple(_figures(*row, first, speed, config) for row in rows))
 
 
@@ -186,7 +195,10 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 def opened(kind: type, graph: Path, config: BenchOptions) -> Iterator[Worker]:
     """A process with the graph in a `kind` of t2r_export.providers.timed, which ends with the context."""
     with contextlib.closing(Worker(kind=kind)) as worker:
-        options = {"provider_options": dict(config.provider_options), "allow_fallback": config.allow_fallback}
+        options: dict[str, Any] = {"provider_options": dict(config.provider_options)}
+        options["allow_fallback"] = config.allow_fallback
+        if config.session_config:
+            options["session_config"] = dict(config.session_config)
         worker.call("__init__", graph, config.provider, config.threads, **options)
         yield worker
 

@@ -48,6 +48,10 @@ class Player:
         self._do("read", tokens)
         return 0.5 if self.engine == "torch" else 0.25
 
+    def turn(self, tokens: int) -> float:
+        self._do("turn", tokens)
+        return 0.030 if self.engine == "torch" else 0.020
+
     def first_token(self, prompt: int) -> None:
         self._do("first_token", prompt)
 
@@ -108,6 +112,17 @@ def test_all_are_open_while_they_take_turns_and_all_are_closed() -> None:
     turns = [engine for engine, call in calls if call == "decode"]
     assert [sorted(turns[i : i + 2]) for i in (0, 2, 4)] == [["t2r", "torch"]] * 3
     assert [call for _, call in calls[-2:]] == ["close", "close"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_chats_next_message_is_read_behind_what_was_placed() -> None:
+    result = bench_decode(plan(contexts=(16,), prompts=(), starts=0, turn_contexts=(300,), turn_tokens=30))
+    ours, torch = result["turns"]
+    assert (ours["median"], torch["median"]) == (pytest.approx(20.0), pytest.approx(30.0))  # ms
+    assert (ours["context"], ours["count"], result["turn_tokens"]) == (300, 3, 30)
+    calls = [call for engine, *call in Player.log if engine == "t2r"][-7:]
+    assert calls == [["open"], ["place", 300], *[["turn", 30]] * 4, ["close"]], "the first turn does not count"
+    assert ("t2r", "start", 2, 300 + 30 + DISCARDED) in Player.log
 
 
 @pytest.mark.usefixtures("tiny")

@@ -21,6 +21,7 @@ from t2r_export.errors import CheckFailed
 PLAN = """
 [forms]
 default = "t2r:w4"
+matched = "t2r:w4:head_bits=4"
 fast = "t2r:w4:block=128"
 
 [[measurement]]
@@ -48,6 +49,8 @@ DECODED: dict[str, Any] = {
     "candidates": [{"name": "t2r:w4", "file_bytes": 3_000_000}],
     "steps": [{"name": "t2r:w4", "threads": 2, "context": 16, **SPREAD, "resident": 5_000_000, "peak": 6_000_000}],
     "prompts": [],
+    "turns": [],
+    "turn_tokens": 64,
     "starts": [{"name": "t2r:w4", "threads": 2, **SPREAD}],
     "bandwidth": [{"threads": 2, "form": "a way", "median": 3e10, "low": 2e10, "high": 4e10, "count": 3}],
     "limits": [],
@@ -114,7 +117,7 @@ def test_a_graph_that_fails_parity_has_no_result(
     "change, message",
     [
         (("[forms]", "[forms"), "expected a plan in TOML at"),
-        (('fast = "t2r:w4:block=128"', ""), r"\[forms\] with default and fast"),
+        (('fast = "t2r:w4:block=128"', ""), r"\[forms\] with default, matched, fast, and"),
         (('kind = "batch"', 'kind = "speed"'), "a kind of decode, batch, profile, export, translate; received 'speed'"),
         (('"batch.json"', '"decode.json"'), "a file of its own for each measurement"),
         (('"torch:softmax"', '"vllm:int4"'), "an engine of t2r, genai, llama.cpp, torch; received 'vllm:int4'"),
@@ -162,4 +165,4 @@ def test_the_committed_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (run.HERE.parent / "docs" / "performance.md").read_text()
     files = {m.file for m in measurements}
     assert all(f"<!-- table {file} " in page for file in files)
-    assert {f"{forms['default']}:prefill=1", f"{forms['fast']}:prefill=1"} <= set(made["decode.json"].engines)
+    assert {f"{form}:prefill=1" for form in forms.values()} <= set(made["decode.json"].engines)

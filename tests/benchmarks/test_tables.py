@@ -33,6 +33,8 @@ RESULT: dict[str, Any] = {
         {"name": "torch:softmax", "threads": 2, "context": 1024, "error": "out of memory"},
     ],
     "prompts": [{"name": "t2r:w4", "threads": 2, "tokens": 512, **spread(700.0)}],
+    "turns": [{"name": "t2r:w4", "threads": 2, "context": 4096, **spread(40.0)}],
+    "turn_tokens": 64,
     "starts": [{"name": "t2r:w4", "threads": 2, **spread(2.0)}, {"name": "torch:softmax", "threads": 2}],
     "bandwidth": [{"threads": 2, "form": "a way", "median": 3e10, "low": 2e10, "high": 4e10, "count": 3}],
     "limits": [
@@ -196,7 +198,7 @@ def test_a_page_is_filled_where_it_says(tmp_path: Path) -> None:
         "<!-- end -->\n<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n<!-- table aims aims -->\n<!-- end -->\n"
     )
     for _ in range(2):  # a page that is filled can be filled again
-        assert fill(page, {"decode.json": result}, {"default": "t2r:w4", "fast": "t2r:w8"}) == [
+        assert fill(page, {"decode.json": result}, {"default": "t2r:w4", "matched": "t2r:int8", "fast": "t2r:w8"}) == [
             "none.json x",
             "aims aims",  # of some results alone
         ]
@@ -207,5 +209,5 @@ def test_a_page_is_filled_where_it_says(tmp_path: Path) -> None:
     assert "2 cores of an A CPU, 8 GB, Linux; onnxruntime 1.31.1." in text
     assert text.startswith("before\n<!-- table decode.json ratios-2 -->\n")
     assert "<!-- table none.json x -->\nkept\n<!-- end -->\nafter\n" in text
-    fill(page, dict.fromkeys(FILES, result), {"default": "t2r:w4", "fast": "t2r:w8"})
-    assert "| aim | default | fast form |" in page.read_text()
+    fill(page, dict.fromkeys(FILES, result), {"default": "t2r:w4", "matched": "t2r:int8", "fast": "t2r:w8"})
+    assert "| aim | default | blocks and head as theirs | fast form |" in page.read_text()

@@ -45,6 +45,10 @@ class Fake:
     def read(self, tokens: int) -> None:
         self.calls.append(("read", tokens))
 
+    def go_on(self, tokens: int) -> int:
+        self.calls.append(("go on", tokens))
+        return 0
+
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +74,12 @@ def test_a_prompt_and_a_first_token(measured: Measured) -> None:
     assert Fake.calls[1:] == [("read", 7), ("read", 5), "token"]
 
 
+def test_a_message_is_read_behind_what_was_placed(measured: Measured) -> None:
+    measured.place(16)
+    assert measured.turn(7) >= 0
+    assert Fake.calls[1:] == [("place", 16), "back", ("go on", 7)]
+
+
 def test_memory_is_of_this_process(measured: Measured) -> None:
     found = measured.memory()
     assert found["peak"] >= found["resident"] > 1 << 20
@@ -82,6 +92,7 @@ def test_a_process_of_our_graph(tmp_path: Path) -> None:
         process.place(20)
         assert len(process.decode(4)) == 4
         assert process.read(6) > 0
+        assert process.turn(3) > 0
         process.first_token(3)
         assert process.memory()["resident"] > 1 << 20
 
@@ -176,6 +187,32 @@ def test_our_runner_decodes_greedily(options: dict[str, Any], tmp_path: Path) ->
         token = int(decoder.step(token).argmax())
         expected.append(token)
     assert received == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 1, "prefill": True}])
+def test_our_runner_reads_a_message_behind_its_place(options: dict[str, Any], tmp_path: Path) -> None:
+    small.graph(tmp_path / "graph.onnx", "rotary_drop", batch=1, **options)
+    runner = T2R(tmp_path / "graph.onnx", 1, 50, {})
+    runner.place(9)
+    decoder = Decoder(tmp_path / "graph.onnx", threads=1)
+    decoder.set_state(runner._decoder.state(), 9)
+    assert runner.go_on(5) == int(decoder.prefill(random_ids(5, small.VOCABULARY)).argmax())
+    runner.back()
+    assert runner._decoder.position == 9
+
+
+def test_torch_reads_a_message_behind_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small.model("softmax")
+    checkpoint.save(tmp_path / "model.pt", model, None, {})
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    try:
+        runner = Torch(tmp_path / "model.pt", 1, 50, {})
+        runner.place(9)
+        ids = torch.from_numpy(np.concatenate([random_ids(9, small.VOCABULARY), random_ids(5, small.VOCABULARY)]))
+        logits, _ = model.prefill(ids[None], model.init_state(1))
+        assert runner.go_on(5) == int(logits[0, -1].argmax())
+    finally:
+        torch.set_grad_enabled(True)
 
 
 @pytest.mark.parametrize("config, context", [("softmax", 9), ("rotary_drop", 700)])

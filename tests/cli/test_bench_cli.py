@@ -46,6 +46,19 @@ def test_one_object_for_programs(graph: Path, capsys: Output) -> None:
     assert {"cpu", "torch", "onnxruntime"} <= found["machine"].keys()
 
 
+def test_settings_of_one_graph_and_which_to_take(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t2r_export.providers.tune.LEAST_GAIN", 100.0)  # nothing gains so much
+    out, _ = run(capsys, "bench", graph, *SHORT, "--tune")
+    head, *rows, _, take = out.splitlines()
+    assert head.split("  ")[0] == "setting"
+    assert [row.split("  ")[0] for row in rows[:3]] == ["the runtime's own", "the same again", "threads 1"]
+    assert take == "take the runtime's own: Decoder(GRAPH)"
+    out, _ = run(capsys, "bench", graph, *SHORT, "--tune", "--json")
+    found = json.loads(out)
+    assert (found["best"], found["tried"][2]["setting"]["threads"]) == ({}, 1)
+    assert found["tried"][0]["milliseconds"]["count"] == 3
+
+
 def test_the_options_are_the_config(graph: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[BenchConfig] = []
     real = module.bench
@@ -99,6 +112,7 @@ def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Outp
         ([], "expected sentences, for a translator; received none; name a file with --sentences"),
         (["--beam", 2], "expected --sentences beside --beam; received none"),
         (["--sentences", "lines.txt", "--warmup", 2], "expected one of --sentences and --warmup; received both"),
+        (["--sentences", "lines.txt", "--tune"], "expected one of --sentences and --tune; received both"),
         (["--sentences", "none.txt"], "none.txt"),
     ],
 )
@@ -114,6 +128,7 @@ def test_options_of_the_other_kind(options: list[object], message: str, translat
         ([], "Missing argument 'GRAPH…'"),
         (["nothing.onnx", "--rounds", "0"], "0 is not in the range x>=1"),
         (["nothing.onnx", "--provider", "toaster"], "expected a provider of: cpu"),
+        ([__file__, __file__, "--tune"], "expected one GRAPH for --tune; received 2; tune each by itself"),
     ],
 )
 def test_what_is_refused(arguments: list[str], message: str, capsys: Output) -> None:

@@ -19,6 +19,7 @@ GRAPHS = {
     "layers": ExportConfig(),
     "packed": ExportConfig(state_layout="packed"),
     "batch_3": ExportConfig(batch=3),
+    "companions": ExportConfig(prefill=True, draft_check=True),
     "fixed": ExportConfig(batch=1),
     "fixed_packed": ExportConfig(batch=2, state_layout="packed"),
     "float16_safe": ExportConfig(batch=1, target="npu", float16_safe=True),
@@ -52,9 +53,9 @@ DNNL = dict.fromkeys(
 # an encoder's norms are of [M, D]
 DNNL |= {name: REDUCES_ALL for name in small.MODELS if name.startswith("translator_")}
 SETUPS = {
-    "cpu": Setup(("layers", "packed", "batch_3")),
-    "cuda": Setup(("layers", "packed", "batch_3")),
-    "openvino": Setup(("layers", "packed", "batch_3")),
+    "cpu": Setup(("layers", "packed", "batch_3"), few=("companions",)),
+    "cuda": Setup(("layers", "packed", "batch_3"), few=("companions",)),
+    "openvino": Setup(("layers", "packed", "batch_3"), few=("companions",)),
     # on a software Vulkan a step takes some 40 ms
     "webgpu": Setup(("layers",), few=("packed", "batch_3"), mixer_steps=32, cannot=WEBGPU),
     # the simulator of an accelerator takes minutes for what the others do in seconds

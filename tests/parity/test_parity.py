@@ -73,6 +73,8 @@ def test_graph_is_the_model(name: str, graph: str, tmp_path: Path) -> None:
     assert report.passed, parity_text(report)
     assert report.same_checkpoint
     assert len(report.checks) >= 4
+    texts = " ".join(check.name for check in report.checks)
+    assert ("prefill graph" in texts, "draft" in texts) == (GRAPHS[graph].prefill, GRAPHS[graph].draft_check), texts
 
 
 def test_positions_past_the_end_repeat_the_last(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 from runtime import graphs
 from t2r_runtime import Decoder, UserError
 from t2r_runtime.errors import printable
-from t2r_runtime.session import _options
 from t2r_runtime.signature import Signature
 
 
@@ -313,14 +312,6 @@ def test_an_unknown_operator(tmp_path: Path) -> None:
     assert "NoSuchOperator" in refused(graphs.save(tmp_path / "g.onnx", edit=strange))
 
 
-@pytest.mark.parametrize("threads", [0, -1, True, 1.5, 4097, "2"])
-def test_threads(threads: object, tmp_path: Path) -> None:
-    message = refused(graphs.save(tmp_path / "g.onnx"), threads=threads)
-    assert message == f"expected a number of threads from 1 to 4096; received {threads!r}; leave it out for one a " + (
-        "physical core"
-    )
-
-
 def test_what_strangers_write_fits_a_terminal() -> None:
     assert printable(ValueError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : a : b\n\tc \x1b[0m")) == "a : b c \\x1b[0m"
     assert printable(ValueError()) == "ValueError"
@@ -334,16 +325,3 @@ def _with_value(folder: Path, field: str, text: str) -> Path:
         helper.set_model_props(model, graphs.metadata(model) | {f"t2r.{field}": text})
 
     return graphs.save(folder / "g.onnx", edit=put)
-
-
-def test_threads_are_no_more_than_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More threads than cores wait for each other: ONNX Runtime by itself counts the cores of the machine."""
-
-    def threads(usable: int, asked: int | None = None) -> int:
-        monkeypatch.setattr(os, "cpu_count", lambda: 8)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
-        return int(_options(asked, {}).intra_op_num_threads)
-
-    assert (threads(3), threads(3, asked=5), threads(8)) == (3, 5, 0), "0 is ONNX Runtime's choice"
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
-    assert _options(None, {}).intra_op_num_threads == 0

@@ -39,7 +39,8 @@ class Decoder:
     Args:
         path: the .onnx file.
         provider: where to run; see t2r_runtime.PROVIDERS.
-        threads: threads inside an operator; None is one a physical core that this process may use.
+        threads: threads inside an operator; None is one for a graph of a few megabytes, and one a physical core that
+            this process may use for a large one (t2r_runtime.tuning).
         provider_options: passed on to the provider.
         allow_fallback: let the CPU run the nodes that the provider does not take; `placement` tells how many. Without
             it they are an error that names them.
@@ -51,6 +52,7 @@ class Decoder:
         prefill_from: how many tokens a prompt has at least that the prefill graph reads; steps read shorter ones. To
             open that graph takes as long as some dozens of steps, so a process that reads a short prompt and no other
             is sooner without.
+        session_config: entries of ONNX Runtime's session configuration, as `t2r bench GRAPH --tune` finds them.
 
     Raises:
         UserError: see t2r_runtime.session.open_graph; a `prefill_from` below 1.
@@ -69,6 +71,7 @@ class Decoder:
         companions: Collection[str] = COMPANIONS,
         max_state_bytes: int = MAX_STATE_BYTES,
         prefill_from: int = 1,
+        session_config: Mapping[str, str] | None = None,
     ) -> None:
         if type(prefill_from) is not int or prefill_from < 1:
             raise UserError(
@@ -81,6 +84,7 @@ class Decoder:
             threads,
             provider_options,
             allow_fallback,
+            session_config,
             companions=companions,
             max_state_bytes=max_state_bytes,
         )

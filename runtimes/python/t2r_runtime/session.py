@@ -7,7 +7,6 @@ its initial value, and a node without a provider would run on the CPU, both sile
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +30,11 @@ from t2r_runtime.signature import (
     Signature,
 )
 from t2r_runtime.threads import once
+from t2r_runtime.tuning import entries, threads_for, usable_cores
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-MAX_THREADS = 4096
 IN_SESSIONS = (PREFILL, DRAFT_CHECK)  # sessions of their own beside the step's, on the same states
 IN_ONE_RUN = (GENERATE, BEAM)  # what chooses tokens in the graph, which other providers leave to the CPU
 TYPES = {
@@ -78,11 +77,11 @@ def open_graph(
     Args:
         path: the .onnx file; weights stored outside of it must lie in its folder.
         provider: a key of t2r_runtime.PROVIDERS.
-        threads: threads inside an operator; None is one a physical core, or one a core that this process may use where
-            those are fewer than the machine's.
+        threads: threads inside an operator; None is as many as t2r_runtime.tuning finds right for the graph's bytes,
+            and for companions that read many tokens in a run one a physical core that this process may use.
         provider_options: passed on to the provider, over those of PROVIDERS.
         allow_fallback: let other providers run the nodes that this one does not take.
-        config: entries of ONNX Runtime's session configuration.
+        config: entries of ONNX Runtime's session configuration, for this graph and its companions.
         companions: roles of the companions to have too. On WebGPU those that share states with the step are left
             out, where the memory of states is one session's; and those that choose tokens are for the CPU, to which
             others leave the choice.
@@ -100,19 +99,24 @@ def open_graph(
     captured = _captured(chosen, extra)
     require_graph(path)
     path = existing_file(path, "an ONNX file")
-    options = _options(threads, config or {})
-    session, signature, taken = _open(path, provider, options, extra, allow_fallback, max_state_bytes, STEP)
+    given = entries(config)
+    steps = threads_for(path, provider, threads)
+    session, signature, taken = _open(
+        path, provider, _options(steps, given), extra, allow_fallback, max_state_bytes, STEP
+    )
     left_out = [*(IN_ONE_RUN if provider != "cpu" else ()), *(IN_SESSIONS if chosen.device == "webgpu" else ())]
     others = {}
     for role in signature.graphs:
         if role in roles and role not in left_out:
-            entries = dict(config or {})
+            more = dict(given)
             if role in IN_SESSIONS:
                 # for many rows, products of weights as they lie in the file are as fast: no second copy of them
                 if signature.quantization == "none":
-                    entries["session.disable_prepacking"] = "1"
-                entries["session.force_spinning_stop"] = "1"  # not in the way of the steps
-            options = _options(threads, entries)
+                    more.setdefault("session.disable_prepacking", "1")
+                more.setdefault("session.force_spinning_stop", "1")  # not in the way of the steps
+            # what reads many tokens in a run gives more threads enough to do
+            count = usable_cores() if threads is None and role not in IN_ONE_RUN else steps
+            options = _options(count, more)
             # prompts differ in length: no captured graphs
             free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}
             others[role] = _when_used(path, signature, role, provider, options, free, allow_fallback, max_state_bytes)
@@ -187,14 +191,6 @@ def _open(
     return session, signature, taken
 
 
-def _fewer_cores() -> int | None:
-    """The cores that this process may use, where that is not all of them."""
-    if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
-        return None
-    usable = len(os.sched_getaffinity(0))
-    return usable if usable < (os.cpu_count() or usable) else None
-
-
 def _captured(provider: providers.Provider, extra: Mapping[str, str]) -> bool:
     """Whether steps are to be replayed as CUDA graphs."""
     return extra.get("enable_cuda_graph", "0") in ("1", "True", "true") and provider.device == "cuda"
@@ -208,17 +204,7 @@ def _options(threads: int | None, config: Mapping[str, str]) -> ort.SessionOptio
     # No plan of which results share memory: it is made when a graph is opened, at worst in the square of its nodes, and
     # what is freed goes back to the arena, where the next result finds it.
     options.enable_mem_reuse = False
-    if threads is None:
-        # ONNX Runtime counts the machine's cores; threads of a process that may use fewer would wait for each other
-        threads = _fewer_cores()
     if threads is not None:
-        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
-            raise UserError(
-                f"a number of threads from 1 to {MAX_THREADS}",
-                repr(threads),
-                "leave it out for one a physical core",
-                "provider",
-            )
         options.intra_op_num_threads = threads
     for key, value in config.items():
         options.add_session_config_entry(key, value)

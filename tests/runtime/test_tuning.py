@@ -1,0 +1,117 @@
+"""How many threads a graph gets, and which entries its sessions: what the caller says, else what its bytes ask for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import t2r_runtime.tuning as tuning
+from runtime import graphs
+from t2r_runtime import Decoder, Translator, UserError, session
+from t2r_runtime.tuning import BYTES_A_THREAD, threads_for, weight_bytes
+
+Opened = list[tuple[int | None, dict[str, str]]]
+
+
+@pytest.fixture
+def sized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a file of so many times BYTES_A_THREAD, on a machine of 16 cores of which this process may use some."""
+
+    def make(times: float, usable: int = 16) -> Path:
+        monkeypatch.setattr(os, "cpu_count", lambda: 16)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
+        with (tmp_path / "g.onnx").open("wb") as file:
+            file.truncate(int(times * BYTES_A_THREAD))
+        return tmp_path / "g.onnx"
+
+    return make
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Threads and entries of every session that is opened."""
+    found: Opened = []
+    real = session._options
+    monkeypatch.setattr(session, "_options", lambda *given: (found.append(given), real(*given))[1])
+    return found
+
+
+@pytest.mark.parametrize("times, threads", [(0.01, 1), (0.9, 1), (1.9, 1), (2.1, 2), (8.1, 8)])
+def test_a_thread_has_enough_to_read(times: float, threads: int, sized: Any) -> None:
+    assert threads_for(sized(times), "cpu", None) == threads
+
+
+def test_a_graph_for_more_than_half_of_the_cores_has_all(sized: Any) -> None:
+    assert threads_for(sized(9.1), "cpu", None) is None, "ONNX Runtime's choice: one a physical core"
+    assert threads_for(sized(9.1, usable=12), "cpu", None) == 12, "ONNX Runtime counts those of others too"
+    assert threads_for(sized(2.1, usable=3), "cpu", None) == 3
+    assert threads_for(sized(0.1, usable=1), "cpu", None) == 1
+
+
+def test_cores_that_cannot_be_counted(sized: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sized(100)
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert threads_for(path, "cpu", None) is None
+
+
+def test_providers_that_count_for_themselves(sized: Any) -> None:
+    path = sized(0.1)
+    assert [threads_for(path, name, None) for name in ("cpu", "dnnl", "openvino", "cuda")] == [1, 1, None, None]
+
+
+def test_what_the_caller_says(sized: Any) -> None:
+    assert threads_for(sized(0.1, usable=2), "openvino", 5) == threads_for(sized(100), "cpu", 5) == 5
+
+
+@pytest.mark.parametrize("threads", [0, -1, True, 1.5, 4097, "2"])
+def test_no_number_of_threads(threads: Any, tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx")
+    with pytest.raises(UserError) as caught:
+        Decoder(path, threads=threads)
+    received = f"expected a number of threads from 1 to 4096; received {threads!r}"
+    assert str(caught.value) == f"{received}; leave it out for as many as the graph's size asks for"
+    assert caught.value.kind == "provider"
+
+
+def test_weights_in_a_file_of_their_own_count(tmp_path: Path) -> None:
+    for name, size in (("g[1].onnx", 100), ("g[1].onnx.0123456789ab.data", 5000), ("g1.onnx.0123456789ab.data", 70)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert weight_bytes(tmp_path / "g[1].onnx") == 5100
+
+
+def test_steps_have_few_threads_and_what_reads_many_tokens_has_all(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "threads_for", lambda path, provider, asked: asked or 1)
+    monkeypatch.setattr(session, "usable_cores", lambda: 3)
+    golden = Path(__file__).parents[2] / "models" / "tiny"
+    Decoder(golden / "prefill.onnx")
+    Decoder(golden / "loop.onnx")
+    Decoder(golden / "prefill.onnx", threads=2)
+    Translator(golden / "translator.onnx")
+    assert [threads for threads, _ in opened] == [1, 3, 1, 1, 2, 2, 1, *translator_threads(golden)]
+
+
+def translator_threads(golden: Path) -> list[int]:
+    """Of the companions in the order in which the translator's graph names them."""
+    found = {"encoder": 3, "beam": 1}
+    return [found[role] for role in Translator(golden / "translator.onnx").signature.graphs]
+
+
+def test_entries_reach_every_session(opened: Opened) -> None:
+    golden = Path(__file__).parents[2] / "models" / "tiny"
+    decoder = Decoder(golden / "prefill.onnx", session_config={"session.force_spinning_stop": "0", "my.entry": "5"})
+    assert decoder.prefill([1, 2, 3]).shape[0] == 1
+    assert [entries["my.entry"] for _, entries in opened] == ["5", "5"]
+    assert opened[1][1]["session.force_spinning_stop"] == "0", "the caller's own go before ours"
+
+
+@pytest.mark.parametrize("config", [[("a", "b")], {"a": 1}, {1: "a"}, "a=b"])
+def test_entries_of_another_kind(config: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="session_config; received") as caught:
+        Decoder(graphs.save(tmp_path / "g.onnx"), session_config=config)
+    assert caught.value.kind == "provider"
+    assert tuning.entries(None) == {}
