@@ -75,6 +75,34 @@ test("golden cases on webgpu: all of them with T2R_ALL=1", SLOW, async () => {
   passed(await inBrowser(WEBGPU, conformance, "ort.webgpu.bundle.min.mjs", "webgpu", chosen));
 });
 
+test("a text and a translation are one run on wasm", SLOW, async () => {
+  const found = await inBrowser([], async (page) => page.evaluate(async () => {
+    const { Decoder, Translator } = await import("/src/index.js");
+    const ort = await import("/vendor/ort.wasm.bundle.min.mjs");
+    ort.env.wasm.numThreads = 1;
+    ort.env.wasm.wasmPaths = `${location.origin}/vendor/`;
+    let runs = 0;
+    const create = async (...given) => {
+      const session = await ort.InferenceSession.create(...given), run = session.run.bind(session);
+      session.run = (...fed) => ++runs && run(...fed);
+      return session;
+    };
+    const counting = { ort: { Tensor: ort.Tensor, InferenceSession: { create } } };
+    const at = (name) => new URL(`/tiny/${name}`, location.href);
+    const counted = async (work) => {
+      const before = runs, { length } = await work();
+      return [runs - before, length];
+    };
+    const decoder = await Decoder.open(at("loop.onnx"), counting), rules = { temperature: 0, stop_tokens: [] };
+    const translator = await Translator.open(at("translator.onnx"), counting);
+    return [
+      await counted(() => decoder.generate([1], 12, rules)), await counted(() => decoder.generate([1], 12, rules, () => true)),
+      await counted(() => translator.search([3, 4], { width: 3, n_best: 3 })),
+    ];
+  }));
+  assert.deepEqual(found, [[1, 12], [12, 12], [1, 3]]);
+});
+
 test("2,000 tokens take the memory of 200", SLOW, async () => {
   await inBrowser(["--js-flags=--expose-gc"], async (page) => {
     const heap = await page.context().newCDPSession(page);

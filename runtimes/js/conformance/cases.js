@@ -91,8 +91,10 @@ async function sampling(golden, folder, options) {
   await opened(golden.graph, folder, options, async (decoder) => {
     for (const [n, { prompt, max_tokens, options: rules = {}, tokens }] of golden.texts.entries()) {
       for (const callback of [null, () => true]) {
+        const way = callback ? "with a callback" : "alone";
         await decoder.reset(1);
-        same(await decoder.generate(prompt, max_tokens, rules, callback), tokens, `text ${n}`);
+        same(await decoder.generate(prompt, max_tokens, rules, callback), tokens, `text ${n} ${way}`);
+        same([decoder.position], [prompt.length + tokens.length - 1], `tokens read of text ${n} ${way}`);
       }
     }
   });
@@ -186,9 +188,12 @@ async function translator(golden, folder, options) {
       within(numbers(states.get(name)), data, most, `state ${name}`);
     }
     for (const [n, { source, beam, translations }] of golden.searches.entries()) {
-      const found = await made.translate(source, beam);
-      same(found.map(({ tokens }) => String(tokens)), translations.map(({ tokens }) => String(tokens)), `translations of search ${n}`);
-      within(found.map(({ score }) => score), translations.map(({ score }) => score), SCORE, `scores of search ${n}`);
+      const ways = { "step by step": await made.translate(source, beam) };
+      if (made.hasBeamGraph) ways["by the beam graph"] = await made.search(source, beam);
+      for (const [way, found] of Object.entries(ways)) {
+        same(found.map(({ tokens }) => String(tokens)), translations.map(({ tokens }) => String(tokens)), `translations of search ${n} ${way}`);
+        within(found.map(({ score }) => score), translations.map(({ score }) => score), SCORE, `scores of search ${n} ${way}`);
+      }
     }
   } finally {
     await made.close();

@@ -2,6 +2,8 @@
 
 import { T2RError, isWhole, printable } from "./errors.js";
 import { Graphs } from "./graphs.js";
+import { History } from "./history.js";
+import { generationFeeds } from "./interface.js";
 import { Sampler, samplingOf } from "./sampler.js";
 import { readFile } from "./session.js";
 import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
@@ -10,18 +12,17 @@ import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const ROWS = 512; // tokens in one run: enough for a matrix product to be at its fastest, and a bound on its memory
-const HISTORY = 1 << 16; // tokens that penalties look back on
 
 export class Decoder {
   #graphs;
   #states;
   #positions = [0];
-  #history = [[]];
-  #maxStateBytes;
+  #history = [new History()];
+  #options;
 
-  constructor(graphs, maxStateBytes) {
+  constructor(graphs, options) {
     this.#graphs = graphs;
-    this.#maxStateBytes = maxStateBytes;
+    this.#options = options;
     this.#states = new States(graphs.step);
     this.#start(this.signature.batch ?? 1);
   }
@@ -33,8 +34,8 @@ export class Decoder {
    * @throws {T2RError} file, graph, version, weights, metadata, interface, provider
    */
   static async open(source, options = {}) {
-    const role = options.prefill === false ? null : "prefill";
-    return Graphs.open("decoder", source, options, role, refuseTranslator, (graphs) => new Decoder(graphs, options.maxStateBytes));
+    const roles = options.prefill === false ? [] : ["prefill"];
+    return Graphs.open("decoder", source, options, roles, refuseTranslator, (graphs) => new Decoder(graphs, options));
   }
 
   /** What the graph's metadata says. */
@@ -45,6 +46,11 @@ export class Decoder {
   /** Where it runs: cpu, wasm or webgpu. */
   get provider() {
     return this.#graphs.step.provider;
+  }
+
+  /** Whether `generate` is one run of a generation graph where nobody looks at each token. */
+  get hasGenerationGraph() {
+    return this.#options.generation !== false && this.#graphs.has("generate");
   }
 
   /** Number of sequences decoded side by side. */
@@ -70,7 +76,7 @@ export class Decoder {
   /** Go back to the start of a text, with so many sequences from now on. @throws {T2RError} batch */
   async reset(batch = this.batch) {
     return this.#graphs.alone(() => {
-      requireBatch(this.signature, batch, this.#maxStateBytes);
+      requireBatch(this.signature, batch, this.#options.maxStateBytes);
       this.#start(batch);
     });
   }
@@ -109,12 +115,12 @@ export class Decoder {
   async reorder(rows) {
     return this.#graphs.alone(async () => {
       const chosen = Array.from(rows ?? []);
-      requireBatch(this.signature, chosen.length, this.#maxStateBytes);
+      requireBatch(this.signature, chosen.length, this.#options.maxStateBytes);
       const wrong = chosen.find((row) => !isWhole(row, 0, this.batch - 1));
       if (wrong !== undefined) throw batch(`rows in 0 … ${this.batch - 1}`, printable(wrong, 40));
       await this.#states.reorder(chosen);
       this.#positions = chosen.map((row) => this.#positions[row]);
-      this.#history = chosen.map((row) => [...this.#history[row]]);
+      this.#history = chosen.map((row) => new History(this.#history[row].latest));
     });
   }
 
@@ -141,10 +147,11 @@ export class Decoder {
     this.#graphs.enter();
     try {
       const { ids, sampler, stop } = this.#checked(prompt, maxTokens, options);
+      const few = sampler.limit > 0 && sampler.limit <= (this.signature.top_k ?? 0); // the graph's own choice is enough
       let next = [ids];
       for (let left = maxTokens; ; ) {
-        const logits = await this.#read(next, "logits");
-        const token = sampler.pick(logits, sampler.looksBack ? this.#history[0] : []);
+        const found = await this.#read(next, few ? "top" : "logits");
+        const token = few ? sampler.pick(found.logits, [], found.tokens) : sampler.pick(found, this.#occurred(sampler));
         yield token;
         if (--left === 0 || stop.has(token)) return;
         next = [[token]];
@@ -155,11 +162,15 @@ export class Decoder {
   }
 
   /**
-   * All of them. The last has been chosen and not read: the next call begins with it.
+   * All of them. The last has been chosen and not read: the next call begins with it. Without a callback and a signal a
+   * generation graph, opened the first time, does all in one run; the tokens are the same.
    * @param callback called with each token; false ends the text
    * @param {AbortSignal} signal ends the text within a token
    */
   async generate(prompt, maxTokens, options = {}, callback = null, signal = null) {
+    if (!callback && !signal && this.hasGenerationGraph) {
+      return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options), maxTokens));
+    }
     const tokens = [];
     for await (const token of this.stream(prompt, maxTokens, options)) {
       tokens.push(token);
@@ -176,13 +187,13 @@ export class Decoder {
   #start(batch) {
     this.#states.reset(batch);
     this.#positions = new Array(batch).fill(0);
-    this.#history = Array.from({ length: batch }, () => []);
+    this.#history = Array.from({ length: batch }, () => new History());
   }
 
   #place(states, position) {
     if (!isWhole(position)) throw new T2RError("snapshot", "a position of at least 0", printable(position, 40), "correct it");
     const { batch, length } = checkStates(this.signature, states);
-    requireBatch(this.signature, batch, this.#maxStateBytes);
+    requireBatch(this.signature, batch, this.#options.maxStateBytes);
     const counted = states.get("position");
     const positions = counted ? [...new Int32Array(counted.bytes.slice().buffer)] : new Array(batch).fill(length || position);
     if (Math.min(...positions) < 0) {
@@ -190,7 +201,7 @@ export class Decoder {
     }
     this.#states.set(states, batch);
     this.#positions = positions;
-    this.#history = Array.from({ length: batch }, () => []);
+    this.#history = Array.from({ length: batch }, () => new History());
   }
 
   /** Tokens as B rows of one length, checked. */
@@ -235,21 +246,43 @@ export class Decoder {
     return { ids, sampler, stop: new Set(stop) };
   }
 
+  /** Read a prompt, and generate in one run, as `stream` does in many. */
+  async #generated({ ids, sampler, stop }, maxTokens) {
+    const graph = await this.#graphs.other("generate"), newest = ids.at(-1);
+    if (ids.length > 1) await this.#read([ids.slice(0, -1)], null);
+    const feeds = generationFeeds(graph.ort, newest, sampler, maxTokens, stop, this.#occurred(sampler));
+    const tokens = await this.#states.generate(graph, feeds);
+    this.#passed([[newest, ...tokens].slice(0, -1)]);
+    if (tokens.at(-1) < 0) {
+      throw new T2RError("graph", "finite logits", `others after ${this.position} tokens`, "check the graph with t2r verify");
+    }
+    return tokens;
+  }
+
+  /** What has occurred, oldest first, where a choice depends on it. */
+  #occurred(sampler) {
+    return sampler.looksBack ? this.#history[0].latest : [];
+  }
+
+  /** These rows have been read. */
+  #passed(rows) {
+    rows.forEach((row, n) => {
+      this.#positions[n] += row.length;
+      this.#history[n].add(row);
+    });
+  }
+
   /** Read rows of tokens; the states are as before if that fails in the first run. */
   async #read(rows, wanted) {
-    const length = rows[0].length, { step, other: prefill } = this.#graphs, whole = prefill !== null && length > 1;
-    const graph = whole ? prefill : step, piece = whole ? Math.max(1, Math.floor(ROWS / rows.length)) : 1;
+    const length = rows[0].length, prefill = this.#graphs.opened("prefill"), whole = prefill !== null && length > 1;
+    const graph = whole ? prefill : this.#graphs.step, piece = whole ? Math.max(1, Math.floor(ROWS / rows.length)) : 1;
     let found;
     for (let at = 0; at < length; ) {
       const many = Math.min(piece, length - at);
       const part = rows.map((row) => row.slice(at, at + many));
       const last = at + many >= length;
       found = await this.#states.run(graph, part, last ? wanted : null);
-      part.forEach((row, n) => {
-        this.#positions[n] += many;
-        this.#history[n].push(...row);
-        if (this.#history[n].length > 2 * HISTORY) this.#history[n].splice(0, this.#history[n].length - HISTORY);
-      });
+      this.#passed(part);
       at += many;
     }
     return found;

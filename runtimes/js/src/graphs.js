@@ -1,4 +1,4 @@
-/** A step graph and the one beside it that it names: opened together, used by one at a time, given back together. */
+/** A step graph and those beside it that it names: opened when they are wanted, used by one at a time, given back together. */
 
 import { T2RError } from "./errors.js";
 import { beside, openGraph } from "./session.js";
@@ -6,14 +6,18 @@ import { differs } from "./signature.js";
 
 export class Graphs {
   #what;
+  #source;
+  #options;
+  #others = new Map(); // role → graph
   #inUse = false;
   #closed = false;
 
   /** Use Graphs.open. */
-  constructor(what, step, other) {
+  constructor(what, source, options, step) {
     this.#what = what;
+    this.#source = source;
+    this.#options = options;
     this.step = step;
-    this.other = other;
   }
 
   /**
@@ -22,27 +26,47 @@ export class Graphs {
    * @param {string} what a word for who uses them, as messages say it
    * @param {any} source as of openGraph
    * @param {import("./index.js").OpenOptions} options
-   * @param {string | null} role of the other graph, which is null where the step graph names none; null: leave it alone
+   * @param {string[]} roles of the others to open at once, where the step graph names them
    * @param {(signature: import("./index.js").Signature) => void} check throws where the step graph is of another kind
    * @param {(graphs: Graphs) => T} make
    * @returns {Promise<T>}
    */
-  static async open(what, source, options, role, check, make) {
-    const graphs = new Graphs(what, await openGraph(source, options), null);
+  static async open(what, source, options, roles, check, make) {
+    const graphs = new Graphs(what, source, options, await openGraph(source, options));
     try {
-      const { signature, place } = graphs.step;
-      check(signature);
-      const name = role === null ? undefined : signature.graphs[role];
-      if (name !== undefined) {
-        graphs.other = await openGraph(beside(graphs.step, source, name), options, role);
-        const key = differs(signature, graphs.other.signature, role);
-        if (key) throw new T2RError("graph", `the ${role} graph of ${place.name || "this graph"}`, `another ${key}`, "copy all files together");
-      }
+      check(graphs.step.signature);
+      for (const role of roles) if (graphs.has(role)) await graphs.other(role);
       return make(graphs);
     } catch (error) {
       await graphs.#release();
       throw error;
     }
+  }
+
+  /** Whether the step graph names one of this role, which can be used here: the CPU alone runs those that choose tokens. */
+  has(role) {
+    const choosing = role === "generate" || role === "beam";
+    return this.step.signature.graphs[role] !== undefined && !(choosing && this.step.provider === "webgpu");
+  }
+
+  /** The graph of a role, or null where it is not open. */
+  opened(role) {
+    return this.#others.get(role) ?? null;
+  }
+
+  /** The graph of a role that there is, opened if it is not. @throws {T2RError} as openGraph; graph: of another model */
+  async other(role) {
+    if (!this.#others.has(role)) this.#others.set(role, await this.#openBeside(role));
+    return this.#others.get(role);
+  }
+
+  async #openBeside(role) {
+    const { signature, place } = this.step;
+    const graph = await openGraph(beside(this.step, this.#source, signature.graphs[role]), this.#options, role);
+    const key = differs(signature, graph.signature, role);
+    if (!key) return graph;
+    await graph.session.release();
+    throw new T2RError("graph", `the ${role} graph of ${place.name || "this graph"}`, `another ${key}`, "copy all files together");
   }
 
   /** Do one thing while nobody else uses them. @throws {T2RError} graph: they are in use, or closed */
@@ -76,7 +100,6 @@ export class Graphs {
   }
 
   async #release() {
-    await this.step.session.release();
-    await this.other?.session.release();
+    for (const { session } of [this.step, ...this.#others.values()]) await session.release();
   }
 }

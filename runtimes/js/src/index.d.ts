@@ -64,6 +64,8 @@ export interface OpenOptions {
   threads?: number;
   /** whether the prefill graph is opened where there is one; true unless told otherwise */
   prefill?: boolean;
+  /** whether `generate` uses the generation graph where there is one; true unless told otherwise */
+  generation?: boolean;
   /** the most that the states of one sequence may take; 2 GiB unless told otherwise */
   maxStateBytes?: number;
   /** the module of ONNX Runtime, where it is not onnxruntime-node or onnxruntime-web/webgpu */
@@ -97,6 +99,8 @@ export class Decoder {
   static open(source: Source, options?: OpenOptions): Promise<Decoder>;
   readonly signature: Signature;
   readonly provider: string;
+  /** whether `generate` without a callback and a signal is one run of a generation graph */
+  readonly hasGenerationGraph: boolean;
   /** sequences decoded side by side */
   readonly batch: number;
   /** tokens read since the start, by the furthest sequence */
@@ -121,6 +125,10 @@ export class Decoder {
   loadState(source: Uint8Array | string | URL): Promise<number | null>;
   /** The tokens that follow a prompt, as they come; the last has been chosen and not read. */
   stream(prompt: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
+  /**
+   * All of them. A callback that gives false, or the signal, ends the text within a token. Without either, a generation
+   * graph that lies beside does all in one run; it is opened the first time.
+   */
   generate(
     prompt: Tokens,
     maxTokens: number,
@@ -160,6 +168,12 @@ export interface BeamOptions {
   no_repeat_ngram?: number;
 }
 
+/** Its tokens, one that ended it the last of them, and its score, of which more is better. */
+export interface Translation {
+  tokens: number[];
+  score: number;
+}
+
 /** A translator's step graph and its encoder. One call at a time. */
 export class Translator {
   /** @throws {T2RError} as Decoder.open */
@@ -180,7 +194,14 @@ export class Translator {
     source: Tokens,
     beam?: BeamOptions,
     onStep?: ((newest: number[]) => unknown) | null,
-  ): Promise<{ tokens: number[]; score: number }[]>;
+  ): Promise<Translation[]>;
+  /** whether there is `search` */
+  readonly hasBeamGraph: boolean;
+  /**
+   * What `translate` gives, in one run of the beam graph, which is opened the first time.
+   * @throws {T2RError} as `translate`; graph: no beam graph; sampling: a penalty, which it does not have
+   */
+  search(source: Tokens, beam?: BeamOptions): Promise<Translation[]>;
   close(): Promise<void>;
 }
 
@@ -190,7 +211,10 @@ export class Sampler {
   draws: number;
   readonly seed: number;
   readonly looksBack: boolean;
-  pick(logits: Float32Array, text?: Tokens): number;
+  /** how many of the largest logits are enough to choose from; 0 is all */
+  readonly limit: number;
+  /** @param tokens whose logits these are, where they are not all: the `limit` largest, or more of them */
+  pick(logits: Float32Array, text?: Tokens, tokens?: Tokens | null): number;
 }
 
 /** The metadata of an .onnx file and the names of its files of weights, from its bytes. */

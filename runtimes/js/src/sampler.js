@@ -47,27 +47,34 @@ export class Sampler {
     return this.options.repetition_penalty !== 1 || this.options.no_repeat_ngram > 0;
   }
 
+  /** How many of the largest logits are enough to choose from; 0 is all of them, as where penalties come first. */
+  get limit() {
+    return this.looksBack ? 0 : this.options.temperature === 0 ? 1 : this.options.top_k;
+  }
+
   /**
    * One token for logits (vocabulary,); a logit of -inf is never chosen.
    * @param {Float32Array} logits
    * @param {ArrayLike<number>} text what has occurred, oldest first
+   * @param {ArrayLike<number> | null} tokens whose logits these are, where they are not all: the `limit` largest, or more
    * @throws {T2RError} graph: logits that are not finite
    */
-  pick(logits, text = []) {
+  pick(logits, text = [], tokens = null) {
+    if (tokens !== null) [logits, tokens] = rising(logits, tokens);
     let best = largest(logits);
     if (this.looksBack) {
       logits = penalized(logits, text, this.options.repetition_penalty, this.options.no_repeat_ngram);
       best = largest(logits);
     }
-    const draw = this.draws++;
-    if (this.options.temperature === 0 || this.options.top_k === 1) return best;
-    const key = mix(mix((this.seed + GOLDEN) >>> 0) + draw);
+    const draw = this.draws++, token = (place) => (tokens === null ? place : tokens[place]);
+    if (this.options.temperature === 0 || this.options.top_k === 1) return token(best);
+    const key = mix(mix((this.seed + GOLDEN) >>> 0) + draw), score = scored(logits, best, this.options);
     let chosen = -1, highest = -Infinity;
-    for (const { token, score } of allowed(logits, best, this.options)) {
-      const value = score + gumbel(key, token);
-      if (value > highest || chosen < 0) [chosen, highest] = [token, value];
+    for (const place of allowed(logits, score, this.options)) {
+      const value = score(place) + gumbel(key, token(place));
+      if (value > highest || chosen < 0) [chosen, highest] = [place, value];
     }
-    return chosen;
+    return token(chosen);
   }
 }
 
@@ -107,29 +114,41 @@ export function penalized(logits, text, penalty, ngram) {
   return left.some((logit) => logit > -Infinity) ? left : changed;
 }
 
-/** Tokens that may be chosen, rising, with their scores: (logit - largest) / temperature. */
-function allowed(logits, best, { temperature, top_k, top_p, min_p }) {
+/** Logits and their tokens by rising token. */
+function rising(logits, tokens) {
+  const order = Array.from(tokens, (_, place) => place).sort((a, b) => tokens[a] - tokens[b]);
+  return [Float32Array.from(order, (place) => logits[place]), order.map((place) => tokens[place])];
+}
+
+/** Of a place its score: (logit - largest) / temperature. */
+function scored(logits, best, { temperature }) {
   const top = logits[best];
-  let places = Array.from(logits, (logit, token) => ({ token, logit, score: (logit - top) / temperature }));
-  const falling = (a, b) => b.logit - a.logit || a.token - b.token;
+  return (place) => (logits[place] - top) / temperature;
+}
+
+/** Places of logits that may be chosen, rising; a large vocabulary has no room for objects. */
+function allowed(logits, score, { top_k, top_p, min_p }) {
+  let places = new Uint32Array(logits.length).map((_, place) => place);
   if (top_k > 0 && top_k < places.length) {
-    places = places.filter(({ logit }) => logit > -Infinity).sort(falling).slice(0, top_k);
-    places.sort((a, b) => a.token - b.token);
+    const edge = logits.slice().sort()[logits.length - top_k];
+    let ties = edge > -Infinity ? top_k - logits.filter((logit) => logit > edge).length : 0; // the lowest tokens stay
+    places = places.filter((place) => logits[place] > edge || (logits[place] === edge && ties-- > 0));
   }
-  if (top_p < 1) {
-    for (const place of places) place.weight = Math.exp(place.score);
-    let total = 0;
-    for (const { weight } of places) total += weight;
-    const kept = [];
-    let before = 0;
-    for (const place of [...places].sort((a, b) => (a.logit === b.logit ? a.token - b.token : b.logit - a.logit))) {
-      if (!(before < top_p * total)) break;
-      kept.push(place);
-      before += place.weight;
-    }
-    places = kept.sort((a, b) => a.token - b.token);
-  }
-  return min_p > 0 ? places.filter(({ score }) => score >= Math.log(min_p)) : places;
+  if (top_p < 1) places = nucleus(places, logits, score, top_p);
+  return min_p > 0 ? places.filter((place) => score(place) >= Math.log(min_p)) : places;
+}
+
+/** Of these places the most probable that together reach `top_p`, rising. */
+function nucleus(places, logits, score, top_p) {
+  const weights = Float64Array.from(places, (place) => Math.exp(score(place)));
+  let total = 0;
+  for (const weight of weights) total += weight;
+  // those below this weight add up to less than 1 - top_p: left out before the sort, which takes longest
+  const least = ((1 - top_p) * total) / places.length, order = places.filter((_, n) => weights[n] >= least);
+  order.sort((a, b) => logits[b] - logits[a] || a - b);
+  let before = 0, kept = 0;
+  while (kept < order.length && before < top_p * total) before += Math.exp(score(order[kept++]));
+  return order.subarray(0, kept).sort();
 }
 
 /** Standard Gumbel noise of a token under the key of a draw. */

@@ -50,6 +50,11 @@ export class Search {
     this.#hypotheses = [{ text: forced, sum: 0 }];
   }
 
+  /** All options of the beam, with their defaults. */
+  get rules() {
+    return this.#rules;
+  }
+
   /** The newest token of each hypothesis, which no step has read. */
   get newest() {
     return this.#hypotheses.map(({ text }) => text.at(-1));

@@ -1,6 +1,7 @@
 /** Opening a graph with ONNX Runtime, in Node or in a browser, and what can be wrong with it. */
 
 import { T2RError, printable } from "./errors.js";
+import { checkInterface } from "./interface.js";
 import { readModelFile } from "./model_file.js";
 import { readSignature } from "./signature.js";
 
@@ -168,49 +169,4 @@ export function beside(graph, source, name) {
   if (source && typeof source === "object" && "files" in source) return { ...source, graph: name };
   if (graph.place.path !== null) return graph.place.path.replace(/[^/\\]*$/, () => name);
   return new URL(encodeURIComponent(name), new URL(String(source), globalThis.location?.href));
-}
-
-/** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
-function checkInterface(signature, session) {
-  const { inputs, outputs } = signature.role === "encoder" ? encoderForms(signature) : stepForms(signature);
-  const problems = [
-    ...compared(inputs, session.inputNames, session.inputMetadata, "input", signature.batch),
-    ...compared(outputs, session.outputNames, session.outputMetadata, "output", signature.batch),
-  ];
-  if (problems.length) {
-    const expected = "the inputs and outputs that the graph's metadata lists";
-    throw new T2RError("interface", expected, printable(problems.join("; ")), "export the model again");
-  }
-}
-
-/** Of a step or prefill graph: name → [dtype, shape]. */
-function stepForms({ role, vocab_size, top_k, states, source_states: source }) {
-  const inputs = { input_ids: ["int64", role === "step" ? ["B"] : ["B", "N"]] }, outputs = { logits: ["float32", ["B", vocab_size]] };
-  for (const { name, dtype, shape } of states) inputs[`past_${name}`] = outputs[`present_${name}`] = [dtype, shape];
-  for (const { name, dtype, shape } of source ?? []) inputs[name] = [dtype, shape];
-  if (top_k !== null) Object.assign(outputs, { top_logits: ["float32", ["B", top_k]], top_tokens: ["int64", ["B", top_k]] });
-  if (top_k !== null && source) outputs.log_sum = ["float32", ["B"]];
-  return { inputs, outputs };
-}
-
-function encoderForms({ states, source_states: source, start_states: started, source_length: length }) {
-  const outputs = Object.fromEntries(source.map(({ name, dtype, shape }) => [name, [dtype, shape]]));
-  for (const { name, dtype, shape } of states) if (started.includes(name)) outputs[`present_${name}`] = [dtype, shape];
-  return { inputs: { source_ids: ["int64", ["B", length ?? "M"]], source_lengths: ["int64", ["B"]] }, outputs };
-}
-
-function compared(wanted, names, metadata, what, batch) {
-  const problems = Object.keys(wanted).filter((name) => !names.includes(name)).map((name) => `missing ${what} ${name}`);
-  names.forEach((name, n) => {
-    if (!Object.hasOwn(wanted, name)) return problems.push(`unexpected ${what} ${name}`);
-    const form = metadata?.[n];
-    if (!form) return; // an ONNX Runtime that does not tell
-    const [dtype, shape] = wanted[name];
-    const fits = (want, have) => (want === "B" && batch !== null ? batch === have
-      : typeof want === "number" ? want === have : typeof have !== "number" || have < 0);
-    if (form.type !== dtype || form.shape?.length !== shape.length || !shape.every((want, i) => fits(want, form.shape[i]))) {
-      problems.push(`${name} ${form.type} (${form.shape}) for ${dtype} (${shape})`);
-    }
-  });
-  return problems;
 }

@@ -130,14 +130,20 @@ function requireBounded(states, most) {
   }
 }
 
-/** Refuse a number of sequences that the graph does not take. */
-export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES) {
+/** Refuse a number of sequences that the graph does not take; `source` is the length of a translator's longest. */
+export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES, source = 1) {
   const fixed = signature.batch;
   if (!isWhole(batch, 1) || (fixed !== null && batch !== fixed)) {
     const expected = fixed === null ? "a batch of at least 1" : `a batch of ${fixed}, for which the graph was exported`;
     throw new T2RError("batch", expected, printable(batch, 40), "choose another, or export without a fixed batch");
   }
-  const one = signature.allStates.reduce((all, state) => all + SIZES[state.dtype] * product(dimensions(state, 1)), 0);
+  requireMemory(signature, batch, maxStateBytes, source);
+}
+
+/** Refuse sequences whose states and logits are too large together. */
+export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES, source = 1) {
+  const bytes = (state) => SIZES[state.dtype] * product(dimensions(state, 1, 0, source));
+  const one = signature.allStates.reduce((all, state) => all + bytes(state), 0);
   if (batch * (one + 4 * signature.vocab_size) > BATCH_STATES * maxStateBytes) {
     throw new T2RError("batch", `states of at most ${BATCH_STATES * maxStateBytes} bytes`, `a batch of ${batch}`, "choose a smaller one");
   }
@@ -146,9 +152,10 @@ export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES) 
 /** What a companion's metadata must be beside the step graph's: a name of one that differs, or undefined. */
 export function differs(step, other, role) {
   if (other.role !== role) return "role";
-  const fixed = KEYS.filter((key) => !["role", "graphs", "tokenizer", "top_k"].includes(key));
-  const ignored = role === "generate" || role === "beam" ? [] : ["top_k"];
-  return [...fixed, ...ignored].find((key) => JSON.stringify(step[key]) !== JSON.stringify(other[key]));
+  const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
+  const wanted = role === "generate" || role === "beam" ? { ...step, top_k: null } : step; // those give no logits
+  const shared = [...KEYS, ...OF_SOURCES].filter((key) => !own.includes(key));
+  return shared.find((key) => JSON.stringify(wanted[key]) !== JSON.stringify(other[key]));
 }
 
 function bad(expected, received, what) {

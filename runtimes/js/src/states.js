@@ -11,10 +11,12 @@ export class States {
   #past = new Map(); // name → tensor
   #source = new Map(); // of a translator: what no step changes
   #spare = new Map(); // tensors to write to, of states of constant size
-  #outputs = new Map(); // buffers of logits, by name
+  #slots; // of each state its name, those of its input and output, and whether its size is constant
 
   constructor(graph) {
     this.#graph = graph;
+    const slot = ({ name, shape }) => ({ name, past: `past_${name}`, present: `present_${name}`, constant: !shape.includes("T") });
+    this.#slots = graph.signature.states.map(slot);
     // only ONNX Runtime for Node writes to buffers that it is given
     this.swaps = typeof process === "object" && !!process.versions?.node && graph.provider === "cpu";
   }
@@ -60,32 +62,41 @@ export class States {
   }
 
   /**
-   * One run of a graph: rows (B, N) of tokens.
+   * One run of a step or prefill graph: rows (B, N) of tokens.
    * @param {"logits" | "top" | null} wanted what is fetched beside the states
-   * @returns a copy of the logits; or {logits, tokens}, the largest; or undefined
+   * @returns the logits, the caller's own; or {logits, tokens}, the largest; or undefined
    */
   async run(graph, rows, wanted) {
     const ids = BigInt64Array.from(rows.flat(), BigInt);
     const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
-    const feeds = { input_ids: new graph.ort.Tensor("int64", ids, dims) };
+    const names = wanted === "top" ? ["top_logits", "top_tokens"] : wanted ? ["logits"] : [];
+    const [logits, tokens] = await this.#chained(graph, { input_ids: new graph.ort.Tensor("int64", ids, dims) }, names);
+    return wanted === "top" ? { logits, tokens: Int32Array.from(tokens, Number) } : logits;
+  }
+
+  /** One run of a generation graph, from the states of one sequence: the tokens that it has chosen. */
+  async generate(graph, feeds) {
+    const [tokens] = await this.#chained(graph, feeds, ["tokens"]);
+    return Array.from(tokens, Number);
+  }
+
+  /** One run, from the states and to the states: the numbers of the outputs with these names, which nobody else holds. */
+  async #chained(graph, feeds, names) {
     const fetches = {};
-    for (const { name, shape } of graph.signature.states) {
-      feeds[`past_${name}`] = this.#past.get(name);
-      fetches[`present_${name}`] = this.swaps && !shape.includes("T") ? this.#spareOf(name) : null;
+    for (const { name, past, present, constant } of this.#slots) {
+      feeds[past] = this.#past.get(name);
+      fetches[present] = this.swaps && constant ? this.#spareOf(name) : null;
     }
     for (const [name, tensor] of this.#source) feeds[name] = tensor;
-    const names = wanted === "top" ? ["top_logits", "top_tokens"] : wanted ? ["logits"] : [];
-    for (const name of names) fetches[name] = this.swaps ? this.#output(name, rows.length) : null;
+    for (const name of names) fetches[name] = null;
     const found = await this.#ran(graph, feeds, this.swaps ? fetches : Object.keys(fetches));
-    for (const { name } of graph.signature.states) {
-      const old = this.#past.get(name);
-      this.#past.set(name, found[`present_${name}`]);
-      if (this.swaps) this.#spare.set(name, old);
+    for (const { name, present } of this.#slots) {
+      const old = this.#past.get(name), written = fetches[present];
+      this.#past.set(name, written ?? found[present]); // what is found of a buffer of ours is a copy
+      if (written) this.#spare.set(name, old);
       else old.dispose?.();
     }
-    const copies = await Promise.all(names.map(async (name) => (await found[name].getData()).slice()));
-    if (wanted === "top") return { logits: copies[0], tokens: Int32Array.from(copies[1], Number) };
-    return copies[0];
+    return Promise.all(names.map((name) => found[name].getData()));
   }
 
   async #ran(graph, feeds, fetches) {
@@ -105,7 +116,6 @@ export class States {
     this.#source.clear();
     this.#past = new Map(entries);
     this.#spare.clear();
-    this.#outputs.clear();
   }
 
   #made({ dtype, dims, bytes }) {
@@ -121,15 +131,6 @@ export class States {
     const spare = this.#spare.get(name);
     if (spare && spare.dims.every((d, n) => d === like.dims[n])) return spare;
     return this.#tensor(like.type, new ARRAYS[like.type](product(like.dims)), like.dims);
-  }
-
-  #output(name, batch) {
-    const { vocab_size, top_k } = this.#graph.signature;
-    if (!this.#outputs.has(name)) {
-      const dims = [batch, name === "logits" ? vocab_size : top_k], dtype = name === "top_tokens" ? "int64" : "float32";
-      this.#outputs.set(name, this.#tensor(dtype, new ARRAYS[dtype](product(dims)), dims));
-    }
-    return this.#outputs.get(name);
   }
 }
 

@@ -2,8 +2,9 @@
 
 import { T2RError, isWhole, printable } from "./errors.js";
 import { Graphs } from "./graphs.js";
+import { beamFeeds } from "./interface.js";
 import { Search } from "./search.js";
-import { dimensions, product, requireBatch } from "./signature.js";
+import { dimensions, product, requireBatch, requireMemory } from "./signature.js";
 import { checkStates } from "./snapshot.js";
 import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -13,15 +14,18 @@ const MAX_SOURCE = 1 << 16; // tokens, where the model says nothing
 export class Translator {
   #graphs;
   #states;
+  #maxStateBytes;
 
-  constructor(graphs) {
+  constructor(graphs, maxStateBytes) {
     this.#graphs = graphs;
+    this.#maxStateBytes = maxStateBytes;
     this.#states = new States(graphs.step);
   }
 
   /** Open a translator's step graph and its encoder. @throws {T2RError} as Decoder.open */
   static async open(source, options = {}) {
-    return Graphs.open("translator", source, options, "encoder", requireTranslator, (graphs) => new Translator(graphs));
+    const made = (graphs) => new Translator(graphs, options.maxStateBytes);
+    return Graphs.open("translator", source, options, ["encoder"], requireTranslator, made);
   }
 
   /** What the step graph's metadata says. */
@@ -56,8 +60,9 @@ export class Translator {
    */
   async translate(source, beam = {}, onStep = null) {
     return this.#graphs.alone(async () => {
-      const search = new Search(beam, this.signature);
-      this.#states.set(await this.#encoded([source]));
+      const search = new Search(beam, this.signature), ids = this.#checked(source);
+      requireBatch(this.signature, search.rules.width, this.#maxStateBytes, ids.length);
+      this.#states.set(await this.#encoded([ids]));
       let logits;
       for (const token of this.signature.start_tokens) logits = await this.#states.run(this.#graphs.step, [[token]], "logits");
       for (let before = 1; ; ) {
@@ -70,6 +75,31 @@ export class Translator {
     });
   }
 
+  /** Whether `search` can be asked for: a beam graph lies beside, and this is the CPU. */
+  get hasBeamGraph() {
+    return this.#graphs.has("beam");
+  }
+
+  /**
+   * What `translate` gives, in one run of the beam graph, which is opened the first time.
+   * @throws {T2RError} as translate; graph: no beam graph; sampling: a penalty, which it does not have
+   */
+  async search(source, beam = {}) {
+    return this.#graphs.alone(async () => {
+      const { rules } = new Search(beam, this.signature), ids = this.#checked(source);
+      if (!this.hasBeamGraph) {
+        throw new T2RError("graph", "a translator with a beam graph, on the CPU", "another", "export with --beam, or use translate");
+      }
+      if (rules.repetition_penalty !== 1 || rules.no_repeat_ngram > 0) {
+        throw new T2RError("sampling", "a beam without penalties for a beam graph", "one with", "use translate");
+      }
+      requireMemory(this.signature, rules.width, this.#maxStateBytes, ids.length);
+      const { ort, session } = await this.#graphs.other("beam");
+      const { tokens, scores } = await ran(session, beamFeeds(ort, ids, rules), "a beam graph");
+      return translations(await copied(tokens), await copied(scores)).slice(0, rules.n_best);
+    });
+  }
+
   async close() {
     await this.#graphs.close(() => this.#states.dispose());
   }
@@ -77,21 +107,17 @@ export class Translator {
   async #encoded(sources) {
     const rows = Array.from(sources ?? [], (source) => this.#checked(source)), { signature } = this;
     if (!rows.length) throw new T2RError("token", "at least one source", "none", "give some");
-    requireBatch(signature, rows.length);
-    const length = signature.source_length ?? Math.max(...rows.map((row) => row.length));
+    const longest = Math.max(...rows.map((row) => row.length)), length = signature.source_length ?? longest;
+    requireBatch(signature, rows.length, this.#maxStateBytes, longest);
     const ids = new BigInt64Array(rows.length * length);
     rows.forEach((row, n) => ids.set(row.map(BigInt), n * length));
-    const { ort, session } = this.#graphs.other;
+    const { ort, session } = this.#graphs.opened("encoder");
     const lengths = BigInt64Array.from(rows, (row) => BigInt(row.length));
-    let found;
-    try {
-      found = await session.run({
-        source_ids: new ort.Tensor("int64", ids, [rows.length, length]),
-        source_lengths: new ort.Tensor("int64", lengths, [rows.length]),
-      });
-    } catch (error) {
-      throw new T2RError("graph", "an encoder graph that runs", printable(error), "check it with t2r verify");
-    }
+    const feeds = {
+      source_ids: new ort.Tensor("int64", ids, [rows.length, length]),
+      source_lengths: new ort.Tensor("int64", lengths, [rows.length]),
+    };
+    const found = await ran(session, feeds, "an encoder graph");
     const states = new Map();
     for (const spec of signature.allStates) {
       const tensor = found[spec.constant ? spec.name : `present_${spec.name}`];
@@ -117,6 +143,25 @@ function requireTranslator({ source_states: sources, graphs }) {
   if (!sources || graphs.encoder === undefined) {
     throw new T2RError("graph", "a translator's step graph, which names its encoder", "another", "open it as a Decoder");
   }
+}
+
+async function ran(session, feeds, what) {
+  try {
+    return await session.run(feeds);
+  } catch (error) {
+    throw new T2RError("graph", `${what} that runs`, printable(error), "check it with t2r verify");
+  }
+}
+
+/** What a beam graph gives: tokens (n, any number), filled up with -1, and scores (n). */
+function translations(tokens, scores) {
+  const rows = new BigInt64Array(tokens.bytes.buffer), [count, length] = tokens.dims;
+  if (scores.dims[0] !== count) throw new T2RError("graph", `${count} scores from the beam graph`, `${scores.dims}`, "export it again");
+  if (!count) throw new T2RError("graph", "finite logits", "others", "check the graph with t2r verify");
+  return Array.from(new Float64Array(scores.bytes.buffer), (score, n) => {
+    const row = Array.from(rows.subarray(n * length, (n + 1) * length), Number);
+    return { tokens: row.filter((token) => token >= 0), score };
+  });
 }
 
 async function copied(tensor) {

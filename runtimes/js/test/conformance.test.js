@@ -92,7 +92,7 @@ test("a sampler that is off by one draw is seen", async () => {
   };
   try {
     const lines = await ran(TINY, (name) => name === "sampling-tiny");
-    assert.match(lines[0], /^FAILED sampling-tiny: text \d+: /);
+    assert.match(lines[0], /^FAILED sampling-tiny: text \d+ alone: /);
   } finally {
     Sampler.prototype.pick = pick;
   }

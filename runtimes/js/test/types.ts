@@ -1,9 +1,10 @@
 /** What the types promise, for the compiler alone: nothing here is run. */
 
-import { Decoder, KINDS, Sampler, T2RError, Tokenizer, readModelFile, readSignature, type Kind, type Signature } from "t2r-runtime";
+import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, readModelFile, readSignature } from "t2r-runtime";
+import type { Kind, Signature, Translation } from "t2r-runtime";
 
 export async function used(bytes: Uint8Array): Promise<string> {
-  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1 });
+  const decoder = await Decoder.open(new URL("file:///story.onnx"), { provider: "cpu", threads: 1, generation: false });
   const { eos_tokens: ends }: Signature = decoder.signature;
   const tokenizer: Tokenizer = decoder.tokenizer(), text = tokenizer.stream();
   let story = "";
@@ -13,6 +14,9 @@ export async function used(bytes: Uint8Array): Promise<string> {
   const kinds: readonly Kind[] = KINDS;
   const found = readSignature(readModelFile(bytes).metadata);
   new Sampler({ seed: 3n }).pick(logits);
+  const translator = await Translator.open("de-en.onnx");
+  const [best]: Translation[] = translator.hasBeamGraph ? await translator.search([3, 2], { width: 5 }) : [];
+  story += best?.tokens.length;
   // @ts-expect-error a token is a number
   await decoder.step("1");
   // @ts-expect-error there is no such option

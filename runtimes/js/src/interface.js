@@ -1,0 +1,117 @@
+/** What a graph's inputs and outputs must be for its metadata, and what those take that choose tokens: CONTRACT.md. */
+
+import { T2RError, printable } from "./errors.js";
+
+const FORMS = { encoder: encoderForms, generate: generationForms, beam: beamForms };
+const WHOLE = ["int64", []], REAL = ["float64", []], LIST = ["int64", ["N"]];
+
+/** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
+export function checkInterface(signature, session) {
+  const { inputs, outputs } = (FORMS[signature.role] ?? stepForms)(signature);
+  const problems = [
+    ...compared(inputs, session.inputNames, session.inputMetadata, "input", signature.batch),
+    ...compared(outputs, session.outputNames, session.outputMetadata, "output", signature.batch),
+  ];
+  if (problems.length) {
+    const expected = "the inputs and outputs that the graph's metadata lists";
+    throw new T2RError("interface", expected, printable(problems.join("; ")), "export the model again");
+  }
+}
+
+/**
+ * What a generation graph takes beside the states.
+ * @param {any} ort
+ * @param {number} token the newest, not yet read
+ * @param {import("./sampler.js").Sampler} sampler
+ * @param {number} maxTokens @param {Iterable<number>} stop @param {Iterable<number>} occurred read before, where penalties look back
+ */
+export function generationFeeds(ort, token, { options, seed, draws }, maxTokens, stop, occurred) {
+  return {
+    input_ids: list(ort, [token]),
+    stop_tokens: list(ort, stop),
+    occurred: list(ort, occurred),
+    ...wholes(ort, { max_tokens: maxTokens, top_k: options.top_k, no_repeat_ngram: options.no_repeat_ngram, seed, drawn: draws }),
+    ...reals(ort, {
+      temperature: options.temperature, top_p: options.top_p, min_p: options.min_p, repetition_penalty: options.repetition_penalty,
+    }),
+  };
+}
+
+/** What a beam graph takes: a source, and the rules of a search. */
+export function beamFeeds(ort, source, { width, max_tokens, min_tokens, early_stopping: early, forced_end, length_penalty }) {
+  return {
+    source_ids: new ort.Tensor("int64", BigInt64Array.from(source, BigInt), [1, source.length]),
+    ...wholes(ort, { width, max_tokens, min_tokens, early_stopping: early === "never" ? 2 : early, forced_end }),
+    ...reals(ort, { length_penalty }),
+  };
+}
+
+function list(ort, numbers) {
+  const array = BigInt64Array.from([...numbers], BigInt);
+  return new ort.Tensor("int64", array, [array.length]);
+}
+
+function wholes(ort, numbers) {
+  const made = ([name, number]) => [name, new ort.Tensor("int64", BigInt64Array.of(BigInt(number)), [])];
+  return Object.fromEntries(Object.entries(numbers).map(made));
+}
+
+function reals(ort, numbers) {
+  const made = ([name, number]) => [name, new ort.Tensor("float64", Float64Array.of(number), [])];
+  return Object.fromEntries(Object.entries(numbers).map(made));
+}
+
+/** Of a step or prefill graph: name → [dtype, shape]. */
+function stepForms({ role, vocab_size, top_k, states, source_states: source }) {
+  const inputs = { input_ids: ["int64", role === "step" ? ["B"] : ["B", "N"]] }, outputs = { logits: ["float32", ["B", vocab_size]] };
+  addStates(inputs, outputs, states, source);
+  if (top_k !== null) Object.assign(outputs, { top_logits: ["float32", ["B", top_k]], top_tokens: ["int64", ["B", top_k]] });
+  if (top_k !== null && source) outputs.log_sum = ["float32", ["B"]];
+  return { inputs, outputs };
+}
+
+function addStates(inputs, outputs, states, source) {
+  for (const { name, dtype, shape } of states) inputs[`past_${name}`] = outputs[`present_${name}`] = [dtype, shape];
+  for (const { name, dtype, shape } of source ?? []) inputs[name] = [dtype, shape];
+}
+
+function generationForms({ states, source_states: source }) {
+  const inputs = {
+    input_ids: ["int64", [1]], stop_tokens: LIST, occurred: LIST,
+    max_tokens: WHOLE, top_k: WHOLE, no_repeat_ngram: WHOLE, seed: WHOLE, drawn: WHOLE,
+    temperature: REAL, top_p: REAL, min_p: REAL, repetition_penalty: REAL,
+  };
+  const outputs = { tokens: LIST }, single = (state) => ({ ...state, shape: state.shape.map((d) => (d === "B" ? 1 : d)) });
+  addStates(inputs, outputs, states.map(single), source?.map(single));
+  return { inputs, outputs };
+}
+
+function encoderForms({ states, source_states: source, start_states: started, source_length: length }) {
+  const outputs = Object.fromEntries(source.map(({ name, dtype, shape }) => [name, [dtype, shape]]));
+  for (const { name, dtype, shape } of states) if (started.includes(name)) outputs[`present_${name}`] = [dtype, shape];
+  return { inputs: { source_ids: ["int64", ["B", length ?? "M"]], source_lengths: ["int64", ["B"]] }, outputs };
+}
+
+function beamForms() {
+  const inputs = {
+    source_ids: ["int64", [1, "M"]], length_penalty: REAL,
+    width: WHOLE, max_tokens: WHOLE, min_tokens: WHOLE, early_stopping: WHOLE, forced_end: WHOLE,
+  };
+  return { inputs, outputs: { tokens: ["int64", ["n", "N"]], scores: ["float64", ["n"]] } };
+}
+
+function compared(wanted, names, metadata, what, batch) {
+  const problems = Object.keys(wanted).filter((name) => !names.includes(name)).map((name) => `missing ${what} ${name}`);
+  names.forEach((name, n) => {
+    if (!Object.hasOwn(wanted, name)) return problems.push(`unexpected ${what} ${name}`);
+    const form = metadata?.[n];
+    if (!form) return; // an ONNX Runtime that does not tell
+    const [dtype, shape] = wanted[name];
+    const fits = (want, have) => (want === "B" && batch !== null ? batch === have
+      : typeof want === "number" ? want === have : typeof have !== "number" || have < 0);
+    if (form.type !== dtype || form.shape?.length !== shape.length || !shape.every((want, i) => fits(want, form.shape[i]))) {
+      problems.push(`${name} ${form.type} (${form.shape}) for ${dtype} (${shape})`);
+    }
+  });
+  return problems;
+}

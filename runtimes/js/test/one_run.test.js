@@ -1,0 +1,192 @@
+/** Texts in one run of a generation graph, translations in one run of a beam graph: those of many runs, or refused. */
+
+import assert from "node:assert/strict";
+import { copyFile, readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { test } from "node:test";
+
+import ort from "onnxruntime-node";
+
+import { Decoder, Translator } from "../src/index.js";
+import { exchanged, golden, inCopy, refused } from "./files.js";
+
+const RULES = [
+  { temperature: 0, stop_tokens: [] },
+  { seed: 3, stop_tokens: [] },
+  { temperature: 0.8, top_k: 5, top_p: 0.9, min_p: 0.02, seed: 2 ** 40 + 5, stop_tokens: [] },
+  { repetition_penalty: 1.4, no_repeat_ngram: 2, seed: 7, stop_tokens: [] },
+];
+
+/** ONNX Runtime, and how often a session of it has run. */
+function counted() {
+  const counts = { opened: 0, runs: 0 };
+  const create = async (...given) => {
+    const session = await ort.InferenceSession.create(...given), run = session.run.bind(session);
+    counts.opened++;
+    session.run = (...fed) => {
+      counts.runs++;
+      return run(...fed);
+    };
+    return session;
+  };
+  return { counts, ort: { Tensor: ort.Tensor, InferenceSession: { create } } };
+}
+
+async function withDecoder(options, work) {
+  const decoder = await Decoder.open(golden("loop.onnx"), options);
+  try {
+    return await work(decoder);
+  } finally {
+    await decoder.close();
+  }
+}
+
+function assertNear(found, wanted) {
+  assert.deepEqual([...found.keys()], [...wanted.keys()]);
+  for (const [name, { dtype, bytes }] of found) {
+    const numbers = ({ bytes: of }) => (dtype === "float32" ? new Float32Array(of.buffer) : [...of]);
+    const [ours, theirs] = [numbers({ bytes }), numbers(wanted.get(name))];
+    ours.forEach((number, n) => assert.ok(Math.abs(number - theirs[n]) <= 1e-5 * Math.max(1, Math.abs(theirs[n])), name));
+  }
+}
+
+test("a text is one run, and opens its graph when it is first wanted", async () => {
+  const { counts, ort: counting } = counted();
+  await withDecoder({ ort: counting }, async (decoder) => {
+    assert.ok(decoder.hasGenerationGraph);
+    assert.deepEqual(counts, { opened: 1, runs: 0 });
+    await decoder.generate([1], 12, RULES[0], () => true);
+    await decoder.generate([1], 12, RULES[0], null, new AbortController().signal);
+    assert.deepEqual(counts, { opened: 1, runs: 24 }, "somebody watches each token");
+    await decoder.generate([1], 12, RULES[0]);
+    assert.deepEqual(counts, { opened: 2, runs: 25 });
+    await decoder.generate([1, 3, 5], 12, RULES[0]);
+    assert.deepEqual(counts, { opened: 2, runs: 28 }, "two tokens by steps, and the text");
+  });
+});
+
+test("told not to, it runs steps", async () => {
+  const { counts, ort: counting } = counted();
+  await withDecoder({ ort: counting, generation: false }, async (decoder) => {
+    assert.ok(!decoder.hasGenerationGraph);
+    await decoder.generate([1], 12, RULES[0]);
+    assert.deepEqual(counts, { opened: 1, runs: 12 });
+  });
+});
+
+for (const rules of RULES) {
+  test(`the same text and states as by steps: ${JSON.stringify(rules)}`, () => withDecoder({}, async (decoder) => {
+    const ways = [];
+    for (const callback of [null, () => true]) {
+      await decoder.reset(1);
+      const tokens = [];
+      for (const [prompt, most] of [[[1, 9, 4], 20], [[], 1], [[6, 2], 15]]) {
+        tokens.push(...(await decoder.generate([...tokens.slice(-1), ...prompt], most, rules, callback)));
+      }
+      ways.push({ tokens, position: decoder.position, state: await decoder.state() });
+    }
+    const [alone, watched] = ways;
+    assert.equal(alone.tokens.length, 36);
+    assert.deepEqual(alone.tokens, watched.tokens);
+    assert.equal(alone.position, 40);
+    assert.equal(watched.position, 40);
+    assertNear(alone.state, watched.state);
+  }));
+}
+
+test("it ends with a stop token, and steps go on from there", () => withDecoder({}, async (decoder) => {
+  const [, , , stop] = await decoder.generate([1], 8, { temperature: 0, stop_tokens: [] });
+  await decoder.reset();
+  const tokens = await decoder.generate([1], 8, { temperature: 0, stop_tokens: [stop, 16] });
+  assert.equal(tokens.at(-1), stop);
+  assert.equal(tokens.indexOf(stop), tokens.length - 1);
+  const logits = await decoder.step(stop);
+  await decoder.reset();
+  assertNear(new Map([["logits", { dtype: "float32", bytes: new Uint8Array(logits.buffer.slice(0)) }]]),
+    new Map([["logits", { bytes: new Uint8Array((await decoder.prefill([1, ...tokens])).buffer.slice(0)) }]]));
+}));
+
+test("it checks in the contract's order, and reads nothing then", () => withDecoder({}, async (decoder) => {
+  await decoder.reset(2);
+  await refused(() => decoder.generate([1], 0), "sampling");
+  await refused(() => decoder.generate([1], 1), "batch");
+  await decoder.reset(1);
+  await refused(() => decoder.generate([], 1), "token");
+  await refused(() => decoder.generate([17], 1), "token", /prompt/);
+  await refused(() => decoder.generate([1], 1, { stop_tokens: [17] }), "token", /stop tokens/);
+  assert.equal(decoder.position, 0);
+  const first = decoder.generate([1], 4);
+  await refused(() => decoder.generate([1], 4), "graph", /in use/);
+  await first;
+}));
+
+test("logits that are not finite", () => withDecoder({}, async (decoder) => {
+  await decoder.step(1);
+  const states = await decoder.state();
+  for (const { dtype, bytes } of states.values()) if (dtype === "float32") new Float32Array(bytes.buffer).fill(NaN);
+  await decoder.setState(states, 1);
+  await refused(() => decoder.generate([1], 4, { temperature: 0 }), "graph", /finite logits/);
+}));
+
+test("a generation graph that is not there, or another model's", () => inCopy(async (folder) => {
+  const file = join(folder, "loop.onnx"), decoder = await Decoder.open(file);
+  const companion = join(folder, decoder.signature.graphs.generate), bytes = await readFile(companion);
+  const sha = decoder.signature.checkpoint_sha256;
+  await rm(companion);
+  await refused(() => decoder.generate([1, 3], 4), "file", /generate\.onnx/);
+  await copyFile(golden("tiny.onnx"), companion);
+  await refused(() => decoder.generate([1, 3], 4), "graph", /of the role generate; received one of the role step/);
+  await writeFile(companion, exchanged(bytes, sha, sha.split("").reverse().join("")));
+  await refused(() => decoder.generate([1, 3], 4), "graph", /another checkpoint_sha256/);
+  await writeFile(companion, exchanged(bytes, "stop_tokens", "stop_tokenz"));
+  await refused(() => decoder.generate([1, 3], 4), "interface", /missing input stop_tokens; unexpected input stop_tokenz/);
+  assert.equal(decoder.position, 0, "nothing was read");
+  assert.equal((await decoder.generate([1, 3], 4, { stop_tokens: [] }, () => true)).length, 4);
+  await decoder.close();
+}));
+
+const BEAMS = [
+  {}, { width: 1 }, { width: 3, n_best: 3 }, { width: 5, n_best: 2, length_penalty: 0.3, min_tokens: 3 },
+  { width: 4, n_best: 4, early_stopping: true, max_tokens: 9 }, { width: 2, n_best: 2, early_stopping: "never", forced_end: false, max_tokens: 12 },
+];
+
+test("a translation in one run is the one of many", async () => {
+  const { counts, ort: counting } = counted();
+  const translator = await Translator.open(golden("translator.onnx"), { ort: counting });
+  assert.ok(translator.hasBeamGraph);
+  assert.equal(counts.opened, 2, "the step graph and the encoder");
+  for (const source of [[8, 12, 10, 10, 5, 9, 7], [3], [1, 2, 3, 4]]) {
+    for (const beam of BEAMS) {
+      const wanted = await translator.translate(source, beam), before = counts.runs;
+      const found = await translator.search(source, beam);
+      assert.equal(counts.runs, before + 1);
+      assert.deepEqual(found.map(({ tokens }) => tokens), wanted.map(({ tokens }) => tokens), JSON.stringify(beam));
+      found.forEach(({ score }, n) => assert.ok(Math.abs(score - wanted[n].score) <= 1e-4, `${score} for ${wanted[n].score}`));
+    }
+  }
+  assert.equal(counts.opened, 3);
+  await translator.close();
+});
+
+test("what a beam graph does not do is refused", async () => {
+  const translator = await Translator.open(golden("translator.onnx"));
+  for (const wrong of [{ width: 0 }, { n_best: 9 }, { beams: 4 }, { repetition_penalty: 1.2 }, { no_repeat_ngram: 2 }]) {
+    await refused(() => translator.search([1], wrong), "sampling");
+  }
+  await refused(() => translator.search([]), "token", /received none/);
+  await refused(() => translator.search([99]), "token");
+  const first = translator.search([1, 3]);
+  await refused(() => translator.search([1]), "graph", /in use/);
+  await first;
+  await translator.close();
+  await refused(() => translator.search([1]), "graph", /closed/);
+  await inCopy(async (folder) => {
+    const file = join(folder, "translator.onnx");
+    await writeFile(file, exchanged(await readFile(file), '"beam":', '"bean":'));
+    const without = await Translator.open(file);
+    assert.ok(!without.hasBeamGraph);
+    await refused(() => without.search([1]), "graph", /export with --beam, or use translate/);
+    assert.equal((await without.translate([1])).length, 1);
+    await without.close();
+  });
+});

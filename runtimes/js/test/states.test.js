@@ -1,0 +1,47 @@
+/** What a step on Node's CPU is given: two buffers a state, which change places, and nothing made anew. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import ort from "onnxruntime-node";
+
+import { Decoder } from "../src/index.js";
+import { golden } from "./files.js";
+
+/** Every run's feeds and fetches. */
+function noted(runs) {
+  const create = async (...given) => {
+    const session = await ort.InferenceSession.create(...given), run = session.run.bind(session);
+    session.run = (feeds, fetches) => {
+      runs.push({ feeds: { ...feeds }, fetches: { ...fetches } });
+      return run(feeds, fetches);
+    };
+    return session;
+  };
+  return { Tensor: ort.Tensor, InferenceSession: { create } };
+}
+
+for (const graph of ["tiny.onnx", "tiny-hybrid.onnx", "loop.onnx"]) {
+  test(`two buffers a state of constant size: ${graph}`, async () => {
+    const runs = [], decoder = await Decoder.open(golden(graph), { ort: noted(runs) });
+    const { states } = decoder.signature;
+    for (let n = 0; n < 6; n++) await decoder.step(1 + n);
+    if (decoder.hasGenerationGraph) await decoder.generate([3], 4, { stop_tokens: [] });
+    for (const [n, { feeds, fetches }] of runs.entries()) {
+      for (const { name, shape } of states) {
+        const [past, present] = [feeds[`past_${name}`], fetches[`present_${name}`]];
+        if (shape.includes("T")) assert.equal(present, null, "a cache that grows is ONNX Runtime's to make");
+        else {
+          assert.ok(present instanceof ort.Tensor && present !== past && present.data !== past.data, `${name} in run ${n}`);
+          if (n >= 1) assert.equal(past, runs[n - 1].fetches[`present_${name}`], `${name} goes on in run ${n}`);
+          if (n >= 2) assert.equal(past, runs[n - 2].feeds[`past_${name}`], `${name} changes places in run ${n}`);
+        }
+      }
+    }
+    assert.equal(runs.length, graph === "loop.onnx" ? 7 : 6);
+    const first = await decoder.step(2), kept = first.slice();
+    await decoder.step(3);
+    assert.deepEqual(first, kept, "logits are the caller's own");
+    await decoder.close();
+  });
+}
