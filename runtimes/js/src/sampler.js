@@ -3,6 +3,7 @@
 import { T2RError, isWhole, printable } from "./errors.js";
 
 const GOLDEN = 0x9e3779b9; // 2^32 over the golden ratio
+const FEW = 256; // of which keeping order is cheaper than a sort
 const DEFAULTS = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1, no_repeat_ngram: 0 };
 const CHECKS = {
   temperature: [(x) => Number.isFinite(x) && x >= 0, "a temperature of 0 or more"],
@@ -130,7 +131,7 @@ function scored(logits, best, { temperature }) {
 function allowed(logits, score, { top_k, top_p, min_p }) {
   let places = new Uint32Array(logits.length).map((_, place) => place);
   if (top_k > 0 && top_k < places.length) {
-    const edge = logits.slice().sort()[logits.length - top_k];
+    const edge = kthLargest(logits, top_k);
     let ties = edge > -Infinity ? top_k - logits.filter((logit) => logit > edge).length : 0; // the lowest tokens stay
     places = places.filter((place) => logits[place] > edge || (logits[place] === edge && ties-- > 0));
   }
@@ -138,11 +139,24 @@ function allowed(logits, score, { top_k, top_p, min_p }) {
   return min_p > 0 ? places.filter((place) => score(place) >= Math.log(min_p)) : places;
 }
 
+/** The k-th largest: a few are kept in order while one passes, many are sorted. */
+function kthLargest(logits, k) {
+  if (k > FEW) return logits.slice().sort()[logits.length - k];
+  const most = logits.slice(0, k).sort();
+  for (let n = k; n < logits.length; n++) {
+    if (!(logits[n] > most[0])) continue;
+    let place = 0;
+    for (; place + 1 < k && most[place + 1] < logits[n]; place++) most[place] = most[place + 1];
+    most[place] = logits[n];
+  }
+  return most[0];
+}
+
 /** Of these places the most probable that together reach `top_p`, rising. */
 function nucleus(places, logits, score, top_p) {
-  const weights = Float64Array.from(places, (place) => Math.exp(score(place)));
+  const weights = new Float64Array(places.length);
   let total = 0;
-  for (const weight of weights) total += weight;
+  for (let n = 0; n < places.length; n++) total += weights[n] = Math.exp(score(places[n]));
   // those below this weight add up to less than 1 - top_p: left out before the sort, which takes longest
   const least = ((1 - top_p) * total) / places.length, order = places.filter((_, n) => weights[n] >= least);
   order.sort((a, b) => logits[b] - logits[a] || a - b);

@@ -100,7 +100,8 @@ export class Search {
       return only;
     }
     const sum = logSum(logits), before = width === 1 ? 0 : sum; // of a greedy search penalties act on logits
-    let values = Float64Array.from(logits, (logit) => logit - before);
+    let values = new Float64Array(logits.length);
+    for (let token = 0; token < logits.length; token++) values[token] = logits[token] - before;
     for (const token of banned) values[token] = -Infinity;
     if (text.length < least) for (const token of ends) values[token] = -Infinity;
     if (penalty !== 1 || ngram > 0) values = penalized(values, [start, ...text], penalty, ngram);
@@ -144,7 +145,7 @@ class Best {
 function logSum(logits) {
   const top = logits[largest(logits)];
   let sum = 0;
-  for (const logit of logits) sum += Math.exp(logit - top);
+  for (let token = 0; token < logits.length; token++) sum += Math.exp(logits[token] - top);
   return top + Math.log(sum);
 }
 
