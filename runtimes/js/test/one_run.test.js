@@ -1,14 +1,14 @@
 /** Texts in one run of a generation graph, translations in one run of a beam graph: those of many runs, or refused. */
 
 import assert from "node:assert/strict";
-import { copyFile, readFile, rm, writeFile } from "node:fs/promises";
+import { copyFile, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { test } from "node:test";
 
 import ort from "onnxruntime-node";
 
 import { Decoder, Translator } from "../src/index.js";
-import { exchanged, golden, inCopy, refused } from "./files.js";
+import { bytesOf, exchanged, golden, inCopy, refused } from "./files.js";
 
 const RULES = [
   { temperature: 0, stop_tokens: [] },
@@ -144,6 +144,22 @@ test("a generation graph that is not there, or another model's", () => inCopy(as
   assert.equal((await decoder.generate([1, 3], 4, { stop_tokens: [] }, () => true)).length, 4);
   await decoder.close();
 }));
+
+test("files in memory, and two of them closed", async () => {
+  const { counts, ort: counting } = counted();
+  const names = (await readdir(golden("."))).filter((name) => name.startsWith("loop.onnx"));
+  const files = Object.fromEntries(await Promise.all(names.map(async (name) => [name, await bytesOf(name)])));
+  const decoder = await Decoder.open({ graph: "loop.onnx", files }, { ort: counting });
+  const tokens = await decoder.generate([1], 12, RULES[0]);
+  assert.deepEqual(counts, { opened: 2, runs: 1 });
+  await decoder.close();
+  await refused(() => decoder.generate([1], 12, RULES[0]), "graph", /closed/);
+  await withDecoder({ generation: false }, async (other) => assert.deepEqual(tokens, await other.generate([1], 12, RULES[0])));
+  delete files[decoder.signature.graphs.generate];
+  const without = await Decoder.open({ graph: "loop.onnx", files });
+  await refused(() => without.generate([1], 12), "file", /generate\.onnx/);
+  await without.close();
+});
 
 const BEAMS = [
   {}, { width: 1 }, { width: 3, n_best: 3 }, { width: 5, n_best: 2, length_penalty: 0.3, min_tokens: 3 },
