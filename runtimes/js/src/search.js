@@ -24,6 +24,7 @@ const CHECKS = {
 export class Search {
   #rules;
   #model;
+  #candidates; // that stay after each step
   #hypotheses;
   #finished = [];
 
@@ -48,6 +49,12 @@ export class Search {
     this.#rules = rules;
     this.#model = { vocabulary: model.vocab_size, start: model.start_tokens[0], ends: new Set(model.eos_tokens), banned: model.banned_tokens };
     this.#hypotheses = [{ text: forced, sum: 0 }];
+    const { eos_tokens: ends, banned_tokens: banned, top_k } = model;
+    this.#candidates = rules.width === 1 ? 1 : Math.max(2, 1 + ends.length) * rules.width;
+    const enough = this.#candidates + banned.length + (rules.min_tokens ? ends.length : 0);
+    const few = rules.repetition_penalty === 1 && !rules.no_repeat_ngram && Math.min(enough, model.vocab_size) <= (top_k ?? 0);
+    /** What `advance` takes of a step: all logits, or the largest, where those are enough. */
+    this.wanted = few ? "largest" : "logits";
   }
 
   /** All options of the beam, with their defaults. */
@@ -67,20 +74,20 @@ export class Search {
 
   /**
    * One more token for every hypothesis.
-   * @param {Float32Array} logits of all of them, one behind the other
+   * @param {Float32Array | {logits: Float32Array, tokens: Int32Array, sums: Float32Array}} found of all of them, one behind the
+   *   other: logits; or of each the largest, their tokens, and the logarithm of the sum of the exponentials of all
    * @returns {number[] | null} the rows from which those come that go on; null when the sentence is done
    * @throws {T2RError} graph: logits that are not finite
    */
-  advance(logits) {
-    const { width, max_tokens: most } = this.#rules, { ends, vocabulary } = this.#model;
-    const length = this.#hypotheses[0].text.length + 1;
-    const found = new Best(width === 1 ? 1 : Math.max(2, 1 + ends.size) * width);
+  advance(found) {
+    const { width, max_tokens: most } = this.#rules, { ends } = this.#model;
+    const length = this.#hypotheses[0].text.length + 1, best = new Best(this.#candidates);
     this.#hypotheses.forEach(({ text, sum }, row) => {
-      const added = this.#added(logits.subarray(row * vocabulary, (row + 1) * vocabulary), text);
-      for (let token = 0; token < vocabulary; token++) if (added[token] > -Infinity) found.offer(sum + added[token], row, token);
+      const { added, tokens } = this.#choices(found, row, text);
+      for (let n = 0; n < added.length; n++) if (added[n] > -Infinity) best.offer(sum + added[n], row, tokens ? tokens[n] : n);
     });
     const going = [];
-    found.entries.forEach(({ sum, row, token }, place) => {
+    best.entries.forEach(({ sum, row, token }, place) => {
       const text = [...this.#hypotheses[row].text, token];
       if (!ends.has(token) && length < most) going.push({ text, sum, row });
       else if (place < width) this.#finish(text, sum / length ** this.#rules.length_penalty);
@@ -90,15 +97,30 @@ export class Search {
     return this.#hypotheses.map(({ row }) => row);
   }
 
-  /** What each token adds to a score. */
-  #added(logits, text) {
-    const { width, min_tokens: least, max_tokens: most, forced_end: forced, repetition_penalty: penalty, no_repeat_ngram: ngram } = this.#rules;
-    const { ends, banned, start } = this.#model;
-    if (forced && ends.size && text.length === most - 1) {
-      const only = new Float64Array(logits.length).fill(-Infinity);
-      only[ends.values().next().value] = 0;
-      return only;
+  /** What each token adds to the score of a row: of these tokens, or of all. */
+  #choices(found, row, text) {
+    const { min_tokens: least, max_tokens: most, forced_end: forced } = this.#rules, { ends, banned, vocabulary } = this.#model;
+    if (this.wanted === "logits") {
+      const added = this.#added(found.subarray(row * vocabulary, (row + 1) * vocabulary), text);
+      return forced && ends.size && text.length === most - 1 ? this.#end : { added, tokens: null };
     }
+    const sum = found.sums[row], size = found.tokens.length / found.sums.length, part = [row * size, (row + 1) * size];
+    if (!Number.isFinite(sum)) throw new T2RError("graph", "finite logits", `${sum}`, "check the graph with t2r verify");
+    if (forced && ends.size && text.length === most - 1) return this.#end;
+    const tokens = found.tokens.subarray(...part), kept = (token) => !banned.includes(token) && !(text.length < least && ends.has(token));
+    const added = Array.from(found.logits.subarray(...part), (logit, n) => (kept(tokens[n]) ? logit - sum : -Infinity));
+    return { added, tokens };
+  }
+
+  /** The first end alone. */
+  get #end() {
+    return { added: [0], tokens: [this.#model.ends.values().next().value] };
+  }
+
+  /** What each token of the vocabulary adds. */
+  #added(logits, text) {
+    const { width, min_tokens: least, repetition_penalty: penalty, no_repeat_ngram: ngram } = this.#rules;
+    const { ends, banned, start } = this.#model;
     const sum = logSum(logits), before = width === 1 ? 0 : sum; // of a greedy search penalties act on logits
     let values = new Float64Array(logits.length);
     for (let token = 0; token < logits.length; token++) values[token] = logits[token] - before;

@@ -4,6 +4,7 @@ import { T2RError, printable } from "./errors.js";
 import { SIZES, dimensions, product } from "./signature.js";
 
 const ARRAYS = { float32: Float32Array, float16: Uint16Array, int32: Int32Array, int64: BigInt64Array };
+const OUTPUTS = { logits: ["logits"], top: ["top_logits", "top_tokens"], largest: ["top_logits", "top_tokens", "log_sum"] };
 const HALF_ONE = 0x3c00; // 1 in float16
 
 export class States {
@@ -63,15 +64,15 @@ export class States {
 
   /**
    * One run of a step or prefill graph: rows (B, N) of tokens.
-   * @param {"logits" | "top" | null} wanted what is fetched beside the states
-   * @returns the logits, the caller's own; or {logits, tokens}, the largest; or undefined
+   * @param {"logits" | "top" | "largest" | null} wanted what is fetched beside the states
+   * @returns the logits, the caller's own; of "top" the largest, {logits, tokens}, of "largest" with {sums} too; or undefined
    */
   async run(graph, rows, wanted) {
     const ids = BigInt64Array.from(rows.flat(), BigInt);
     const dims = graph.signature.role === "step" ? [rows.length] : [rows.length, rows[0].length];
-    const names = wanted === "top" ? ["top_logits", "top_tokens"] : wanted ? ["logits"] : [];
-    const [logits, tokens] = await this.#chained(graph, { input_ids: new graph.ort.Tensor("int64", ids, dims) }, names);
-    return wanted === "top" ? { logits, tokens: Int32Array.from(tokens, Number) } : logits;
+    const names = wanted === null ? [] : OUTPUTS[wanted];
+    const [logits, tokens, sums] = await this.#chained(graph, { input_ids: new graph.ort.Tensor("int64", ids, dims) }, names);
+    return tokens ? { logits, tokens: Int32Array.from(tokens, Number), ...(sums && { sums }) } : logits;
   }
 
   /** One run of a generation graph, from the states of one sequence: the tokens that it has chosen. */

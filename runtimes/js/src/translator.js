@@ -63,14 +63,15 @@ export class Translator {
       const search = new Search(beam, this.signature), ids = this.#checked(source);
       requireBatch(this.signature, search.rules.width, this.#maxStateBytes, ids.length);
       this.#states.set(await this.#encoded([ids]));
-      let logits;
-      for (const token of this.signature.start_tokens) logits = await this.#states.run(this.#graphs.step, [[token]], "logits");
+      const { step } = this.#graphs;
+      let found;
+      for (const token of this.signature.start_tokens) found = await this.#states.run(step, [[token]], search.wanted);
       for (let before = 1; ; ) {
-        const rows = search.advance(logits);
+        const rows = search.advance(found);
         if (rows === null || (onStep && (await onStep(search.newest)) === false)) return search.translations;
         if (rows.length !== before || rows.some((row, n) => row !== n)) await this.#states.reorder(rows);
         before = rows.length;
-        logits = await this.#states.run(this.#graphs.step, search.newest.map((token) => [token]), "logits");
+        found = await this.#states.run(step, search.newest.map((token) => [token]), search.wanted);
       }
     });
   }

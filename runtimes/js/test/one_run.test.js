@@ -184,6 +184,19 @@ test("a translation in one run is the one of many", async () => {
   await translator.close();
 });
 
+test("a search from the largest logits is the one from all", async () => {
+  const translator = await Translator.open(golden("translator.onnx"));
+  const all = { repetition_penalty: 1 + 1e-9 }; // a penalty looks at all logits; this one changes nothing that is seen
+  for (const source of [[8, 12, 10, 10, 5, 9, 7], [3], [1, 2, 3, 4]]) {
+    for (const beam of BEAMS) {
+      const [few, whole] = [await translator.translate(source, beam), await translator.translate(source, { ...beam, ...all })];
+      assert.deepEqual(few.map(({ tokens }) => tokens), whole.map(({ tokens }) => tokens), JSON.stringify(beam));
+      few.forEach(({ score }, n) => assert.ok(Math.abs(score - whole[n].score) <= 1e-5, `${score} for ${whole[n].score}`));
+    }
+  }
+  await translator.close();
+});
+
 test("what a beam graph does not do is refused", async () => {
   const translator = await Translator.open(golden("translator.onnx"));
   for (const wrong of [{ width: 0 }, { n_best: 9 }, { beams: 4 }, { repetition_penalty: 1.2 }, { no_repeat_ngram: 2 }]) {

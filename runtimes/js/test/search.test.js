@@ -1,0 +1,60 @@
+/** A search from the largest logits of each step, beside one from all: rows, tokens and scores. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Search } from "../src/search.js";
+
+const VOCABULARY = 30;
+const BEAMS = [
+  { width: 1 }, { width: 3, n_best: 3, min_tokens: 4 }, { width: 4, n_best: 2, early_stopping: true }, { width: 2, forced_end: false },
+  { width: 3, n_best: 3, early_stopping: "never", length_penalty: 0.4 },
+];
+
+/** Logits of some rows, the same every time, no two of a row equal. */
+function logitsOf(rows, step) {
+  return Float32Array.from({ length: rows * VOCABULARY }, (_, n) => 3 * Math.sin((n + 1) * 12.9898 + step * 78.233 + rows));
+}
+
+/** Of each row the k largest, largest first, and the logarithm of the sum of the exponentials of all. */
+function largest(logits, k) {
+  const found = { logits: [], tokens: [], sums: [] };
+  for (let at = 0; at < logits.length; at += VOCABULARY) {
+    const row = logits.subarray(at, at + VOCABULARY), order = Array.from(row.keys()).sort((a, b) => row[b] - row[a] || a - b).slice(0, k);
+    found.tokens.push(...order);
+    found.logits.push(...order.map((token) => row[token]));
+    found.sums.push(Math.log(row.reduce((all, logit) => all + Math.exp(logit), 0)));
+  }
+  return { logits: Float32Array.from(found.logits), tokens: Int32Array.from(found.tokens), sums: Float32Array.from(found.sums) };
+}
+
+for (const beam of BEAMS) {
+  for (const banned_tokens of [[], [4, 9, 17]]) {
+    test(`${JSON.stringify(beam)}, ${banned_tokens.length} banned`, () => {
+      const model = { vocab_size: VOCABULARY, start_tokens: [3], eos_tokens: [2, 7], banned_tokens, max_positions: null, past_end: "refuse" };
+      const whole = new Search({ max_tokens: 10, ...beam }, { ...model, top_k: null });
+      const enough = (beam.width === 1 ? 1 : 3 * beam.width) + banned_tokens.length + (beam.min_tokens ? 2 : 0);
+      assert.equal(new Search(beam, { ...model, top_k: enough - 1 }).wanted, "logits", "one too few");
+      assert.equal(new Search({ ...beam, no_repeat_ngram: 2 }, { ...model, top_k: VOCABULARY }).wanted, "logits", "a penalty");
+      const few = new Search({ max_tokens: 10, ...beam }, { ...model, top_k: enough });
+      assert.deepEqual([whole.wanted, few.wanted], ["logits", "largest"]);
+      const seen = new Set();
+      for (let step = 0, rows = [0]; rows; step++) {
+        const logits = logitsOf(rows.length, step), found = few.advance(largest(logits, enough));
+        rows = whole.advance(logits);
+        assert.deepEqual(found, rows, `rows after step ${step}`);
+        assert.deepEqual(few.newest, whole.newest);
+        for (const token of whole.newest) seen.add(token);
+      }
+      assert.ok(banned_tokens.every((token) => !seen.has(token)));
+      assert.deepEqual(few.translations.map(({ tokens }) => tokens), whole.translations.map(({ tokens }) => tokens));
+      few.translations.forEach(({ score }, n) => assert.ok(Math.abs(score - whole.translations[n].score) < 1e-5));
+    });
+  }
+}
+
+test("a sum that is not finite is refused", () => {
+  const model = { vocab_size: VOCABULARY, start_tokens: [3], eos_tokens: [2], banned_tokens: [], max_positions: null, past_end: "refuse" };
+  const found = { ...largest(logitsOf(1, 0), 8), sums: Float32Array.of(NaN) };
+  assert.throws(() => new Search({}, { ...model, top_k: 8 }).advance(found), /expected finite logits/);
+});
