@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 512  # tokens that torch reads at once
-PREFILL_FROM = 33  # tokens of a prompt that the prefill graph is opened for, as `t2r generate` has it
 FEW = 5  # tokens read before a state is scaled up
 
 
@@ -60,6 +59,7 @@ class T2R:
 
     def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
         from t2r_runtime import Decoder
+        from t2r_runtime.tuning import PREFILL_FROM
 
         self._decoder = Decoder(path, threads=threads, prefill_from=PREFILL_FROM)
         self._batch = int(options.get("batch", 1))

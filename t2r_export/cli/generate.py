@@ -22,11 +22,10 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE
 from t2r_runtime.stops import Until
+from t2r_runtime.tuning import PREFILL_FROM
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
-
-PREFILL_FROM = 33  # tokens of the prompt: to open the prefill graph takes as long as that many steps, or longer
 
 
 @click.command("generate")

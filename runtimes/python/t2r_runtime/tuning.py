@@ -1,4 +1,4 @@
-"""How many threads a step graph gets where the caller does not say: by the bytes that a step reads.
+"""What was measured of sessions: how many threads a step graph gets where the caller does not say, by its bytes.
 
 A step has hundreds of operators, and each ends when the last of its threads does: to wait for each other pays where a
 thread has enough to read meanwhile. What a machine really likes says `t2r bench GRAPH --tune`, whose figures
@@ -16,6 +16,8 @@ from t2r_runtime.checks import require_kind
 from t2r_runtime.errors import UserError
 
 MAX_THREADS = 4096
+# Tokens of the prompt of a process that reads one prompt: to open the prefill graph takes as long as that many steps.
+PREFILL_FROM = 33
 BYTES_A_THREAD = 2 << 20  # of weights
 COUNTED = ("cpu", "xnnpack", "dnnl")  # providers whose threads are ONNX Runtime's own, which this module counts
 DO = "leave it out for as many as the graph's size asks for"
