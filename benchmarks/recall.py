@@ -184,9 +184,9 @@ def score(model: torch.nn.Module, task: str) -> float:
     return float(torch.stack(right).mean())
 
 
-def plan(tasks: list[str], sizes: list[int], seeds: int) -> list[tuple[str, str, int | None, int]]:
+def plan(tasks: list[str], mixers: list[str], sizes: list[int], seeds: int) -> list[tuple[str, str, int | None, int]]:
     """Task, mixer, state in KB (None: as it is), seed; a seed of everything before the next."""
-    kinds = [(n, size) for n, entry in ENTRIES.items() for size in (sizes if entry.grows else [None])]
+    kinds = [(n, size) for n in mixers for size in (sizes if ENTRIES[n].grows else [None])]
     return [(task, n, size, seed) for seed, task, (n, size) in itertools.product(range(seeds), tasks, kinds)]
 
 
@@ -272,6 +272,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("build/recall"))
     parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--mixers", default=",".join(ENTRIES))
     parser.add_argument("--sizes", default="1,4,16,64", help="of the state, KB")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
@@ -282,7 +283,7 @@ def main() -> None:
     sizes, seeds, steps = [int(size) for size in options.sizes.split(",")], options.seeds, options.steps
     if options.quick:
         sizes, seeds, steps = sizes[:2], 1, 20
-    rows = run_all(options.work, steps, plan(options.tasks.split(","), sizes, seeds))
+    rows = run_all(options.work, steps, plan(options.tasks.split(","), options.mixers.split(","), sizes, seeds))
     lines = summary(rows)
     print(markdown(lines, sizes))
     write_table(lines, options.work)
