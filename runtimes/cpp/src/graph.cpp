@@ -20,6 +20,7 @@ namespace {
 
 const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"prefill", "prefill graph"},
+                                                       {"draft_check", "draft-check graph"},
                                                        {"generate", "generation graph"},
                                                        {"encoder", "encoder graph"},
                                                        {"beam", "beam graph"}};

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61;
 constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 24;
-const std::set<std::string> roles = {"step", "prefill", "generate", "encoder", "beam"};
+const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate", "encoder", "beam"};
 
 struct DtypeForm {
     const char *name;
