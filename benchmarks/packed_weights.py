@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import onnxruntime as ort
+
+from t2r_export.python import ARGUMENTS
 
 SMALL = "1024"  # bytes of weights that stay in the graph's own file
 
@@ -58,7 +59,7 @@ def most_memory() -> int:
 
 def measured(path: Path) -> tuple[float, int]:
     """Seconds to open it in a process of its own, and the most bytes that this process had."""
-    done = subprocess.run([sys.executable, __file__, "--open", path], check=True, capture_output=True, text=True)
+    done = subprocess.run([*ARGUMENTS, __file__, "--open", path], check=True, capture_output=True, text=True)
     seconds, most = done.stdout.split()
     return float(seconds), int(most)
 

@@ -86,6 +86,8 @@ void add_normalizers(Json::Value part, std::vector<std::unique_ptr<Normalizer>> 
     else if (type == "Replace") parts.push_back(std::make_unique<Replace>(part));
     else if (type == "Strip") parts.push_back(std::make_unique<Strip>(part));
     else if (type == "Precompiled") parts.push_back(make_precompiled(part.at("precompiled_charsmap").string()));
+    else if (type == "NFC" || type == "NFKC") parts.push_back(make_normalization(type == "NFKC", true));
+    else if (type == "NFD" || type == "NFKD") parts.push_back(make_normalization(type == "NFKD", false));
     else refuse_part("normalizer", type);
 }
 

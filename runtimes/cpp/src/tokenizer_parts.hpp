@@ -47,6 +47,8 @@ public:
 // Of null too: nothing is done. What several parts do, one does after the other.
 std::unique_ptr<Normalizer> make_normalizer(Json::Value part);
 std::unique_ptr<Normalizer> make_precompiled(std::string_view base64);
+// NFD; NFKD with `compatibility`; NFC or NFKC with `compose`.
+std::unique_ptr<Normalizer> make_normalization(bool compatibility, bool compose);
 
 struct Piece {
     std::string text;

@@ -106,6 +106,7 @@ def parts() -> dict[str, dict[str, Any]]:
     for options in ({"fuse_unk": True}, {"unk_token": None}, {"ignore_merges": True}):
         found[f"model {options}"] = {"model": model | options}
     for normalizer in (
+        *({"type": form} for form in ("NFC", "NFD", "NFKC", "NFKD")),
         {"type": "Strip", "strip_left": True, "strip_right": False},
         {"type": "Strip", "strip_left": False, "strip_right": True},
         {"type": "Prepend", "prepend": "▁"},

@@ -59,6 +59,63 @@ def test_part(library: Library, name: str) -> None:
     compare(library, json.dumps(bpe() | parts()[name]), SOME)
 
 
+MARKS = [
+    0x300,
+    0x301,
+    0x307,
+    0x315,
+    0x31B,
+    0x323,
+    0x327,
+    0x328,
+    0x334,
+    0x338,
+    0x345,
+    0x35C,
+    0x591,
+    0x5B0,
+    0x93C,
+    0x3099,
+]
+JOINED = [
+    0x1100,
+    0x1161,
+    0x11A7,
+    0x11A8,
+    0x11C2,
+    0xAC00,
+    0xAC01,
+    0x9C7,
+    0x9BE,
+    0x9D7,
+    0xDD9,
+    0xDCA,
+    0xDDC,
+    0x1E9B,
+    0xFDFA,
+]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_normalization_form(library: Library, form: str) -> None:
+    """Each byte of what the form makes of every character, alone and beside others, and of marks in any order."""
+    source = json.dumps(json.loads(fallback()) | {"normalizer": {"type": form}})
+    theirs, ours = tokenizers.Tokenizer.from_str(source), Tokenizer(library, source, bos_token=0)
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    runs = [every[first : first + 512] for first in range(0, len(every), 512)]
+    chance = random.Random(5)
+    letters = [*map(chr, MARKS), *map(chr, JOINED), *"aAeo", *(c for c in every[:0x3400] if c != c.casefold())]
+    mixed = ["".join(chance.choices(letters, k=chance.randrange(1, 9))) for _ in range(MANY)]
+    for text in [
+        *("x".join(run) for run in runs),
+        *("".join(run) for run in runs),
+        *mixed,
+        "a" + "\u0327\u0301" * 50_000,
+    ]:
+        assert ours.encode(text, special=False) == (theirs.encode(text, add_special_tokens=False).ids or [0]), text[:50]
+    ours.close()
+
+
 @pytest.mark.parametrize(
     "change, named",
     [
