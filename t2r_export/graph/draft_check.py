@@ -102,8 +102,7 @@ class Few(Pieces):
     def with_ones(self, v: Value) -> Value:
         ops, (B, G, T, V) = self.ops, v.shape
         assert isinstance(V, int) and not self.padded
-        ends, axes = ops.constant([0, 1], "int64"), ops.constant([3], "int64")
-        return ops.unsqueeze(ops.emit("Pad", [v, ends, ops.constant(1.0, "float32"), axes], (B, G, T, V + 1)), 2)
+        return ops.unsqueeze(ops.pad_behind(v, None, 1, 1.0, (B, G, T, V + 1)), 2)
 
     def rows(self, q: Value, kv_heads: int) -> Value:
         q, ops = self._filled(q), self.ops
@@ -162,6 +161,4 @@ class Few(Pieces):
         if not self.padded:
             return x
         ops, rest = self.ops, self.ops.sub(self.ops.constant([self.capacity], "int64"), self.prompt.tokens)
-        ends = ops.concat([ops.constant([0], "int64"), rest])
-        shape = (*x.shape[:2], self.capacity, x.shape[3])
-        return ops.emit("Pad", [x, ends, ops.constant(0.0, "float32"), ops.constant([2], "int64")], shape)
+        return ops.pad_behind(x, rest, 0, 0.0, (*x.shape[:2], self.capacity, x.shape[3]))

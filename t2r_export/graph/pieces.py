@@ -90,9 +90,7 @@ class Chunks(Pieces):
         ops, C = self.ops, self.capacity
         B, G, _, V = v.shape
         assert isinstance(V, int)
-        zero, one = ops.constant([0], "int64"), ops.constant([1], "int64")
-        ends, axes = ops.concat([zero, zero, self.prompt.rest(C), one]), ops.constant([2, 3], "int64")
-        v = ops.emit("Pad", [v, ends, ops.constant(1.0, "float32"), axes], (B, G, f"N{C}*{C}", V + 1))
+        v = ops.pad_behind(v, self.prompt.rest(C), 1, 1.0, (B, G, f"N{C}*{C}", V + 1))
         return ops.reshape(v, (0, 0, -1, C, V + 1))
 
     def rows(self, q: Value, kv_heads: int) -> Value:

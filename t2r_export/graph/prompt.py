@@ -53,9 +53,7 @@ class Prompt:
     def blocks(self, x: Value, size: int) -> Value:
         """x (B, heads, T, d) -> (B, heads, N, size, d), filled up with zeros."""
         ops = self.ops
-        ends = ops.concat([ops.constant([0], "int64"), self.rest(size)])
-        shape = (*x.shape[:2], f"N{size}*{size}", x.shape[3])
-        x = ops.emit("Pad", [x, ends, ops.constant(0.0, "float32"), ops.constant([2], "int64")], shape)
+        x = ops.pad_behind(x, self.rest(size), 0, 0.0, (*x.shape[:2], f"N{size}*{size}", x.shape[3]))
         return ops.reshape(x, (0, 0, -1, size, *x.shape[3:]))  # type: ignore[arg-type]
 
     def unblock(self, x: Value) -> Value:
