@@ -102,7 +102,7 @@ class Few(Pieces):
     def with_ones(self, v: Value) -> Value:
         ops, (B, G, T, V) = self.ops, v.shape
         assert isinstance(V, int) and not self.padded
-        return ops.unsqueeze(ops.pad_behind(v, None, 1, 1.0, (B, G, T, V + 1)), 2)
+        return ops.unsqueeze(self.prompt.filled(v, None, 1, 1.0, (B, G, T, V + 1)), 2)
 
     def rows(self, q: Value, kv_heads: int) -> Value:
         q, ops = self._filled(q), self.ops
@@ -160,5 +160,5 @@ class Few(Pieces):
         """x (B, heads, T, d) -> with zeros behind the tokens, where it is filled up."""
         if not self.padded:
             return x
-        ops, rest = self.ops, self.ops.sub(self.ops.constant([self.capacity], "int64"), self.prompt.tokens)
-        return ops.pad_behind(x, rest, 0, 0.0, (*x.shape[:2], self.capacity, x.shape[3]))
+        rest = self.ops.sub(self.ops.constant([self.capacity], "int64"), self.prompt.tokens)
+        return self.prompt.filled(x, rest, 0, 0.0, (*x.shape[:2], self.capacity, x.shape[3]))

@@ -245,18 +245,6 @@ class Operators(Recorder, Ops[Value]):
     def drop_last(self, x: Value, count: int) -> Value:
         return self.sliced(x, 0, -count, 2, plus(x.shape[2], -count))
 
-    def pad_behind(self, x: Value, rows: Value | None, columns: int, value: float, shape: Sequence[Dim]) -> Value:
-        """x (B, heads, T, d) with `rows` (1,) more along T and `columns` more along d behind its own, `value` in them.
-
-        The ends are those of all axes: ONNX Runtime 1.31 moves a Transpose past a Pad of some and mistakes its axes,
-        and OpenVINO's provider 1.24 refuses computed ends of some.
-        """
-        if rows is None:
-            ends = self.constant([0] * 7 + [columns], "int64")
-        else:
-            ends = self.concat([self.constant([0] * 6, "int64"), rows, self.constant([columns], "int64")])
-        return self.emit("Pad", [x, ends, self.constant(value, "float32")], shape)
-
     def pad_front(self, x: Value, count: int) -> Value:
         ends, zero, axes = self.constant([count, 0], "int64"), self.constant(0.0, "float32"), [2]
         shape = (*x.shape[:2], plus(x.shape[2], count), *x.shape[3:])

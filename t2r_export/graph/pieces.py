@@ -90,7 +90,7 @@ class Chunks(Pieces):
         ops, C = self.ops, self.capacity
         B, G, _, V = v.shape
         assert isinstance(V, int)
-        v = ops.pad_behind(v, self.prompt.rest(C), 1, 1.0, (B, G, f"N{C}*{C}", V + 1))
+        v = self.prompt.filled(v, self.prompt.rest(C), 1, 1.0, (B, G, f"N{C}*{C}", V + 1))
         return ops.reshape(v, (0, 0, -1, C, V + 1))
 
     def rows(self, q: Value, kv_heads: int) -> Value:

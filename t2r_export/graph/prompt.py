@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from t2r_export.graph.operators import Operators
 from t2r_export.graph.recorder import Dim, Value
 
@@ -53,8 +55,21 @@ class Prompt:
     def blocks(self, x: Value, size: int) -> Value:
         """x (B, heads, T, d) -> (B, heads, N, size, d), filled up with zeros."""
         ops = self.ops
-        x = ops.pad_behind(x, self.rest(size), 0, 0.0, (*x.shape[:2], f"N{size}*{size}", x.shape[3]))
+        x = self.filled(x, self.rest(size), 0, 0.0, (*x.shape[:2], f"N{size}*{size}", x.shape[3]))
         return ops.reshape(x, (0, 0, -1, size, *x.shape[3:]))  # type: ignore[arg-type]
+
+    def filled(self, x: Value, rows: Value | None, columns: int, value: float, shape: Sequence[Dim]) -> Value:
+        """x (B, heads, T, d) with `rows` (1,) more along T and `columns` more along d behind its own, `value` in them.
+
+        The ends are those of all axes: ONNX Runtime 1.31 moves a Transpose past a Pad of some and mistakes its axes,
+        and OpenVINO's provider 1.24 refuses computed ends of some.
+        """
+        ops = self.ops
+        if rows is None:
+            ends = ops.constant([0] * 7 + [columns], "int64")
+        else:
+            ends = ops.concat([ops.constant([0] * 6, "int64"), rows, ops.constant([columns], "int64")])
+        return ops.emit("Pad", [x, ends, ops.constant(value, "float32")], shape)
 
     def unblock(self, x: Value) -> Value:
         """(B, heads, N, size, d) -> (B, heads, T, d)."""

@@ -82,7 +82,7 @@ class AttentionOps(GraphOps):
         assert isinstance(H, int) and isinstance(V, int)
         state = S if z is None else self.concat([S, self.unsqueeze(z, -1)])
         if z is not None:
-            v = self.pad_behind(v, None, 1, 1.0, (*v.shape[:3], V + 1))
+            v = self.prompt.filled(v, None, 1, 1.0, (*v.shape[:3], V + 1))
         W = V + (z is not None)
         q, k, v = map(self._by_token, (q, k, v))
         of_gates, of_rates = (x and self._by_token(self.prompt.of_each(x)) for x in (log_gate, beta))
