@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import t2r_runtime.tuning as tuning
 from runtime import graphs
 from t2r_runtime import Decoder, Translator, UserError, session
 from t2r_runtime.tuning import BYTES_A_THREAD, threads_for, weight_bytes
@@ -114,4 +113,8 @@ def test_entries_of_another_kind(config: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="session_config; received") as caught:
         Decoder(graphs.save(tmp_path / "g.onnx"), session_config=config)
     assert caught.value.kind == "provider"
-    assert tuning.entries(None) == {}
+
+
+def test_no_entries(tmp_path: Path, opened: Opened) -> None:
+    Decoder(graphs.save(tmp_path / "g.onnx"), session_config=None)
+    assert [entries for _, entries in opened] == [{}]

@@ -30,7 +30,7 @@ from t2r_runtime.signature import (
     Signature,
 )
 from t2r_runtime.threads import once
-from t2r_runtime.tuning import entries, threads_for, usable_cores
+from t2r_runtime.tuning import threads_for, usable_cores
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -99,7 +99,7 @@ def open_graph(
     captured = _captured(chosen, extra)
     require_graph(path)
     path = existing_file(path, "an ONNX file")
-    given = entries(config)
+    given = _texts({} if config is None else config, "session_config")
     steps = threads_for(path, provider, threads)
     session, signature, taken = _open(
         path, provider, _options(steps, given), extra, allow_fallback, max_state_bytes, STEP

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from t2r_runtime.checks import require_kind
 from t2r_runtime.errors import UserError
 
 MAX_THREADS = 4096
@@ -56,12 +54,3 @@ def weight_bytes(path: Path) -> int:
     """About what the weights of the graph at `path` take: its file, and those of weights beside it."""
     beside = path.parent.glob(f"{glob.escape(path.name)}.*.data")
     return path.stat().st_size + sum(file.stat().st_size for file in beside)
-
-
-def entries(config: Mapping[str, str] | None) -> dict[str, str]:
-    """Entries of ONNX Runtime's session configuration, as the caller gives them. Raises UserError for other kinds."""
-    config = {} if config is None else config
-    require_kind(config, Mapping, "a mapping of texts as session_config", "provider")
-    for text in (*config.keys(), *config.values()):
-        require_kind(text, str, "texts in session_config", "provider")
-    return dict(config)
