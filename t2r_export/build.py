@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.convert import convert, provenance
+from t2r_export.export import export, read_by_beam
 from t2r_export.files import write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.data import read_documents, split_documents
 from t2r_export.training.pairs import read_archived, read_pairs, split_groups, write_pairs
+from t2r_export.translations import write_translations
 from t2r_export.vocabulary import train_pair_tokenizer, train_tokenizer
 from t2r_runtime.files import unwritable
+
+PIECE = 8192  # sources whose translations stand in one file
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ def build(
     teacher = data / plan.source if plan.source is not None else _teacher(plan, shared, work, on_progress)
     students = []
     for student in plan.students:
-        students.append(_student(student, teacher, shared, work, on_progress))
+        said = {"pairs": _said(student, teacher, shared, work, on_progress)} if student.sequence_beam else {}
+        students.append(_student(student, teacher, {**shared, **said}, work, on_progress))
         results = [{**asdict(s), "path": s.path.name} for s in students]
         write_bytes(work / "results.json", (json.dumps(results, indent=1) + "\n").encode())
     return students
@@ -107,6 +113,29 @@ def _teacher(plan: Recipe, shared: Mapping[str, Any], work: Path, on_progress: C
     return path
 
 
+def _said(
+    plan: StudentPlan, teacher: Path, shared: Mapping[str, Any], work: Path, on_progress: Callable[[str], object]
+) -> tuple[Path, ...]:
+    """Files of the training pairs' sources with the teacher's own translations (Kim and Rush 2016, arXiv 1606.07947).
+
+    A piece is written at once, so that a build that was stopped goes on with the next.
+    """
+    sources = [source for path in shared["pairs"] for source, _ in read_pairs(path)]
+    beam, files = plan.sequence_beam, list[Path]()
+    graph = work / f"teacher.beam{beam}.onnx"
+    for first in range(0, len(sources), PIECE):
+        path = work / f"train.beam{beam}.{first}.tsv"
+        files.append(path)
+        if path.exists():
+            continue
+        if not graph.exists():
+            loaded = checkpoint.load(teacher)
+            export(loaded, graph, ExportConfig(top_k=read_by_beam(loaded.config, beam)))
+        on_progress(f"what the teacher says of sources {first + 1:,} and on, of {len(sources):,}: {path}")
+        write_translations(graph, path, sources[first : first + PIECE], beam)
+    return tuple(files)
+
+
 def _student(
     plan: StudentPlan, teacher: Path, shared: Mapping[str, Any], work: Path, on_progress: Callable[[str], object]
 ) -> Student:
@@ -118,8 +147,9 @@ def _student(
         loaded = checkpoint.load(teacher)
         for line in loaded.notes:
             on_progress(f"note: {line}")
-        start = initialize(loaded.model.config, plan.seed) if plan.random else loaded.model
-        model = convert(start, plan.mixer, plan.layers, plan.seed, plan.cross)
+        model = convert(loaded.model, plan.mixer, plan.layers, plan.seed, plan.cross)
+        if plan.random:
+            model = initialize(model.config, plan.seed)
         history = provenance(loaded, **plan.convert)
         checkpoint.save(swapped, model, loaded.tokenizer, history, loaded.source_tokenizer)
     on_progress(f"training the student {name}: {path}")

@@ -86,7 +86,7 @@ def export(
 def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportReport]:
     """What `export` writes, and its report, of no files yet; raises what `export` raises."""
     if config.beam and config.top_k is None:
-        config = replace(config, top_k=_for_a_beam(checkpoint.config))
+        config = replace(config, top_k=read_by_beam(checkpoint.config))
     model, folds = fold(checkpoint.model)
     model.end_positions(config.past_end)
     target = find(config.target)
@@ -145,10 +145,10 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
     return (f"runtimes will not open the tokenizer, for {what}: give them token numbers",) if unknown else ()
 
 
-def _for_a_beam(config: ModelConfig) -> int:
-    """How many of the largest logits a search of `BEAM_WIDTH` reads at most: runtimes/CONTRACT.md, "The search"."""
+def read_by_beam(config: ModelConfig, width: int = BEAM_WIDTH) -> int:
+    """How many of the largest logits a search so wide reads at most: runtimes/CONTRACT.md, "The search"."""
     ends = len(config.eos_tokens)
-    return min(max(2, 1 + ends) * BEAM_WIDTH + len(config.banned_tokens) + ends, config.vocab_size)
+    return min(max(2, 1 + ends) * width + len(config.banned_tokens) + ends, config.vocab_size)
 
 
 def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> None:

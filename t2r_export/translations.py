@@ -46,17 +46,24 @@ def translate_greedily(loaded: Checkpoint, sources: Sequence[str], on_progress: 
 
 
 def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progress: Progress) -> list[str]:
-    """Texts by an exported graph. Raises UserError: no translator, no tokenizer, or a source that it does not take."""
+    """Texts by an exported graph. Raises UserError: no translator, no tokenizer, or a source that it does not take.
+
+    Sources of like lengths go side by side: caches that grow have one length, so that the longest keeps others waiting.
+    """
     translator = Translator(existing_graph(graph))
     source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
-    known, found = translator.signature.source, list[str]()
+    known = translator.signature.source
     assert known is not None
     forced = len(known.start_tokens) - 1  # part of a translation, and of no text
     longest = LONGEST + forced if translator.signature.reach is None else None  # as many as fit, where positions end
-    for (best,) in translator.translate(map(source.encode, sources), Beam(beam, max_tokens=longest)):
-        found.append(target.decode(best.tokens[forced:]))
+    ids = [source.encode(text) for text in sources]
+    order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+    translations = translator.translate((ids[place] for place in order), Beam(beam, max_tokens=longest))
+    found: dict[int, str] = {}
+    for place, (best,) in zip(order, translations, strict=True):
+        found[place] = target.decode(best.tokens[forced:])
         on_progress(len(found))
-    return found
+    return [found[place] for place in range(len(ids))]
 
 
 def read_sources(path: Path) -> list[str]:

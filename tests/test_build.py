@@ -13,7 +13,9 @@ from cli_models import letter_tokenizer
 from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.model.initialize import initialize
 from t2r_export.training.pairs import read_pairs
+from t2r_export.translations import translate_by_graph
 from t2r_runtime.errors import UserError
 
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far.\n<|endoftext|>\n"
@@ -125,21 +127,62 @@ def test_a_text_may_be_several_files(place: Path) -> None:
     assert not any("zz" in token for token in Tokenizer.from_str(made.tokenizer).get_vocab())
 
 
-def test_a_recipe_of_pairs_makes_translators(place: Path) -> None:
-    colours, beasts = ("rot", "blau", "alt", "jung"), ("Hund", "Kater", "Hahn", "Fuchs", "Wolf", "Esel")
-    lines = [f"{b} {c}\t{c} {b}\tby somebody\n" for b in beasts for c in colours]
-    with zipfile.ZipFile(place / "pairs.zip", "w") as archive:
+COLOURS, BEASTS = ("rot", "blau", "alt", "jung"), ("Hund", "Kater", "Hahn", "Fuchs", "Wolf", "Esel")
+
+
+@pytest.fixture
+def pairs_place(tmp_path: Path) -> Path:
+    lines = [f"{b} {c}\t{c} {b}\tby somebody\n" for b in BEASTS for c in COLOURS]
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
         archive.writestr("deu.txt", "".join(lines * 2))
-    (place / "recipe.toml").write_text(PAIRS)
+    (tmp_path / "recipe.toml").write_text(PAIRS)
+    return tmp_path
+
+
+def test_a_recipe_of_pairs_makes_translators(pairs_place: Path) -> None:
+    place = pairs_place
     (student,) = build(place / "recipe.toml", place / "work", place)
     parts = {name: read_pairs(place / "work" / f"{name}.tsv") for name in ("train", "valid", "test")}
     assert {name: len(pairs) for name, pairs in parts.items()} == {"train": 16, "valid": 3, "test": 5}
-    assert parts["train"][0][0] in {f"{c} {b}" for b in beasts for c in colours}
+    assert parts["train"][0][0] in {f"{c} {b}" for b in BEASTS for c in COLOURS}
     made = checkpoint.load(student.path)
     assert made.config.layers == (LinearConfig(4),) * 2 and made.config.crosses == (LinearConfig(7),) * 2
     assert made.provenance["finetune"][-1]["pair_tokens"] == 100
     assert made.provenance["convert"]["cross"] == {"feature_size": 7}
     assert student.teacher_nats > 0
+
+
+def test_a_student_learns_what_its_teacher_says(pairs_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of it that is there is not made again."""
+    monkeypatch.setattr("t2r_export.build.PIECE", 11)
+    said = '\n[[student]]\nname = "two"\nweights = "random"\nsequence_beam = 3\n'
+    recipe = pairs_place / "recipe.toml"
+    recipe.write_text(PAIRS + said + 'convert = { feature_size = 5 }\nfinetune = { stages = "task", steps = "2" }\n')
+    work = pairs_place / "work"
+    students = build(recipe, work, pairs_place)
+    assert [s.name for s in students] == ["one", "two"]
+    pieces = [work / f"train.beam3.{first}.tsv" for first in (0, 11)]
+    sources = [source for source, _ in read_pairs(work / "train.tsv")]
+    pairs = [pair for piece in pieces for pair in read_pairs(piece)]
+    spoken = dict(zip(sources, translate_by_graph(work / "teacher.beam3.onnx", sources, 3, print), strict=True))
+    assert len(pairs) == len(sources) and all(target == " ".join(spoken[source].split()) for source, target in pairs)
+    learned = checkpoint.load(students[1].path).provenance["finetune"][-1]["files"]
+    assert learned == [piece.name for piece in pieces]
+    pieces[1].unlink()
+    kept = pieces[0].stat().st_mtime_ns
+    (work / "two.json").unlink()
+    build(recipe, work, pairs_place)
+    assert [pair for piece in pieces for pair in read_pairs(piece)] == pairs and pieces[0].stat().st_mtime_ns == kept
+
+
+def test_what_is_random_is_so_everywhere(place: Path) -> None:
+    """What conversion leaves of a teacher, products of its weights among it, is not what training begins with."""
+    random = RECIPE.replace('name = "one"', 'name = "one"\nweights = "random"')
+    (place / "recipe.toml").write_text(random)
+    build(place / "recipe.toml", place / "work", place)
+    start = checkpoint.load(place / "work" / "one.converted.pt").model
+    expected = initialize(start.config, 0).state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in start.state_dict().items())
 
 
 def test_a_student_may_start_from_random_weights(place: Path) -> None:

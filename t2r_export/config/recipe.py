@@ -50,7 +50,8 @@ PAIRS: Keys = {
     **dict.fromkeys(("source", "target", "valid_groups", "test_groups"), WHOLE),
 }
 MAX_COLUMN = 1 << 10
-STUDENT: Keys = {"name": TEXT, "weights": TEXT, "convert": TABLE, "finetune": TABLE}
+MAX_BEAM = 1 << 10
+STUDENT: Keys = {"name": TEXT, "weights": TEXT, "sequence_beam": WHOLE, "convert": TABLE, "finetune": TABLE}
 TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r finetune`
     "stages": TEXT,
     "steps": TEXT,
@@ -92,6 +93,7 @@ class StudentPlan:
     cross: MixerConfig | None  # of a translator; None: as its teacher's
     convert: Mapping[str, Any]  # as it was written, for the provenance
     training: Training
+    sequence_beam: int = 0  # trained on what its teacher says with so wide a beam, not on the pairs; 0: on the pairs
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,9 @@ def read_recipe(path: Path) -> Recipe:
     _check(data, TOP, ("pairs" if "pairs" in data else "text", "student", *made), str(path))
     if "pairs" in data and "text" in data:
         raise _wrong(str(path), "a text, or pairs", "both")
+    students = _students(data["student"], str(path))
+    if "pairs" not in data and any(student.sequence_beam for student in students):
+        raise _wrong(str(path), "pairs, whose sources a teacher translates", "a sequence_beam and a text")
     others = [name for name in ("source", "tokenizer", "model", "teacher") if name in data]
     if "source" in data and len(others) > 1:
         raise _wrong(str(path), "a source, or a tokenizer, a model and a teacher", ", ".join(others))
@@ -172,7 +177,7 @@ def read_recipe(path: Path) -> Recipe:
         _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
         _value(f"[model] of {path}", ModelConfig.from_dict, data["model"]) if made else None,
         _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}") if made else None,
-        _students(data["student"], str(path)),
+        students,
         _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
     )
 
@@ -217,7 +222,9 @@ def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
     crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
     cross = next((_value(inside, mixer_from_dict, one, CROSSES) for one in crosses), None)
     training = _training(data["finetune"], f"finetune in {where}")
-    return StudentPlan(name, weights == "random", mixer, layers, seed, cross, data["convert"], training)
+    beam = data.get("sequence_beam", 0)
+    _value(where, lambda: size("sequence_beam", beam, MAX_BEAM, least=0))
+    return StudentPlan(name, weights == "random", mixer, layers, seed, cross, data["convert"], training, beam)
 
 
 def _training(data: Mapping[str, Any], where: str) -> Training:
