@@ -79,13 +79,24 @@ def build_graph(
     if top_k is not None:
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
         if model.encoder is not None:  # a beam compares texts by probabilities
-            axis = ops.constant([-1], "int64")
-            results[LOG_SUM] = ops.emit("ReduceLogSumExp", [logits, axis], logits.shape[:-1], keepdims=0)
+            results[LOG_SUM] = _log_sum(logits, ops)
     results |= {spec.present: present[spec.name] for spec in states if not spec.constant}
     for name, after in ops.low_after.items():
         inputs.append(ops.low[name])
         results[PRESENT + ops.low[name].name.removeprefix(PAST)] = after
     return _finished(inputs, results, ops, target), ops
+
+
+def _log_sum(logits: Value, ops: GraphOps) -> Value:
+    """log Σ exp (B,) of logits (B, vocabulary), around the largest.
+
+    Not ReduceLogSumExp, which has no vector instructions in ONNX Runtime 1.31: of 128 rows of 8,000 it takes seventeen
+    times as long, more than the rest of a small translator's step.
+    """
+    largest = ops.reduce_max(logits)
+    weights = ops.exp(ops.sub(logits, largest))
+    total = ops.emit("ReduceSum", [weights, ops.constant([-1], "int64")], largest.shape, keepdims=1)
+    return ops.add(largest, ops.emit_elementwise("Log", [total])).viewed(logits.shape[:-1])
 
 
 def build_encoder(
