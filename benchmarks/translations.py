@@ -1,0 +1,105 @@
+"""How well the translators of a build translate: the table of students in docs/translation.md.
+
+    python benchmarks/translations.py build/translator [MORE …] [--save benchmarks/results/NAME.json]
+        [--page docs/translation.md]
+
+A build is a folder that `t2r build` has written from a recipe of pairs; of several, the first one's teacher was theirs
+too. A line for the teacher and for each student: nats per token of the test part's translations, sacrebleu of what its
+exported graph makes of the test part's sources with beams of 1 and 4, the bytes of a hypothesis's state and how many of
+them hold the source, and the steps and seconds of its training (a build does not keep the teacher's seconds).
+Sacrebleu's signature is printed below the table.
+`--save` keeps the cells, and `--page` puts them where a page says `<!-- table NAME.json students -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builds import keep
+from comparison.tables import Table
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.evaluate_pairs import Bleu, evaluate_pairs
+from t2r_export.export import export, read_by_beam
+from t2r_export.training.pairs import Pair, read_pairs
+from t2r_runtime.signature import SOURCE_LENGTH, StateSpec
+
+BEAMS = (1, 4)
+HEAD = ["model", "nats/token", *(f"BLEU, beam {beam}" for beam in BEAMS), "state, kB", "of it the source"]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is measured of a translator."""
+
+    nats: float
+    bleus: list[Bleu]  # a beam each
+
+
+def scores(model: Path, loaded: Checkpoint, pairs: Sequence[Pair]) -> Scores:
+    """Of the checkpoint `model` on pairs of the test part."""
+    text = evaluate_pairs(model, pairs).text
+    assert text is not None
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "model.onnx"
+        export(loaded, graph, ExportConfig(top_k=read_by_beam(loaded.config, max(BEAMS))))
+        found = [evaluate_pairs(graph, pairs, bleu=True, beam=beam).bleu for beam in BEAMS]
+    return Scores(text.nats, [bleu for bleu in found if bleu is not None])
+
+
+def kilobytes(states: Iterable[StateSpec]) -> str:
+    """Of one hypothesis, or of what it grows with."""
+    states = list(states)
+    grown = {
+        "target": any(spec.grows for spec in states),
+        "source": any(SOURCE_LENGTH in spec.shape for spec in states),
+    }
+    if any(grown.values()):
+        return "grows with " + " and ".join(name for name, grows in grown.items() if grows)
+    return f"{sum(spec.bytes() for spec in states) / 1e3:.1f}"
+
+
+def steps(loaded: Checkpoint) -> int:
+    """Of all stages that made a checkpoint, its teacher's not among them."""
+    return sum(stage["steps"] for stage in loaded.provenance["finetune"][-1]["stages"])
+
+
+def line(name: str, model: Path, pairs: Sequence[Pair], seconds: float | None) -> tuple[list[str], list[Bleu]]:
+    """The cells of a translator, and its scores."""
+    loaded = checkpoint.load(model)
+    found, states = scores(model, loaded, pairs), loaded.model.state_spec()
+    source = [spec for spec in states if spec.constant]
+    bleus = [f"{bleu.score:.2f}" for bleu in found.bleus]
+    cells = [name, f"{found.nats:.3f}", *bleus, kilobytes(states), kilobytes(source) if source else "0"]
+    return [*cells, f"{steps(loaded):,}", "-" if seconds is None else f"{seconds:,.0f}"], found.bleus
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("builds", type=Path, nargs="+")
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    first: Path = options.builds[0]
+    pairs = read_pairs(first / "test.tsv")
+    models: list[tuple[str, Path, float | None]] = [("softmax teacher", first / "teacher.pt", None)]
+    for work in options.builds:
+        results = json.loads((work / "results.json").read_text(encoding="utf-8"))
+        models += [(row["name"], work / row["path"], row["seconds"]) for row in results]
+    rows, bleus = zip(*(line(name, path, pairs, seconds) for name, path, seconds in models), strict=True)
+    made = Table("", [*HEAD, "steps", "seconds"], list(rows))
+    print(made.markdown())
+    for bleu in bleus[0]:
+        print(f"beam {bleu.beam}: {bleu.sentences:,} sentences, {bleu.signature}")
+    if options.save:
+        keep(made, options.save, options.page)
+
+
+if __name__ == "__main__":
+    main()

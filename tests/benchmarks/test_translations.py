@@ -1,0 +1,69 @@
+"""The table of translators says what their graphs translate, and what a hypothesis keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import small
+import texts
+import translations
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.mixers import MixerConfig
+from t2r_export.evaluate_pairs import evaluate_pairs
+from t2r_export.training.pairs import read_pairs, write_pairs
+from t2r_runtime.signature import StateSpec
+
+SUM = StateSpec("S.0", "float32", ("B", 7, 5, 9))
+CACHE = StateSpec("k.0", "float32", ("B", 2, "T", 5))
+OF_SOURCE = StateSpec("source_k.0", "float32", ("B", 2, "M", 5), constant=True)
+PAIRS = [("ab", "ba"), ("abc", "cba"), ("h", "h"), ("a b", "b a")]
+PLAN = {"finetune": [{"stages": [{"steps": 5}]}, {"stages": [{"steps": 30}, {"steps": 1700}]}]}
+
+
+@pytest.mark.parametrize(
+    "states, text",
+    [
+        ([SUM], "1.3"),
+        ([SUM, CACHE], "grows with target"),
+        ([SUM, OF_SOURCE], "grows with source"),
+        ([CACHE, OF_SOURCE], "grows with target and source"),
+    ],
+)
+def test_what_a_hypothesis_keeps(states: list[StateSpec], text: str) -> None:
+    assert translations.kilobytes(states) == text
+
+
+def save(path: Path, cross: MixerConfig, base: str) -> None:
+    """A translator of letters."""
+    made = small.translator(cross, base=base, source_vocabulary=None)
+    made = dataclasses.replace(made, vocab_size=len(texts.LETTERS) + 2, bos_token=None, eos_tokens=(texts.EOS,))
+    checkpoint.save(path, small.model(made), texts.tokenizer(), PLAN)
+
+
+def test_a_builds_translators_are_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "teacher.pt", small.SOFTMAX, "softmax")
+    save(tmp_path / "one.pt", small.LINEAR_CROSS, "sinusoidal")
+    write_pairs(tmp_path / "test.tsv", PAIRS)
+    (tmp_path / "results.json").write_text(json.dumps([{"name": "one", "path": "one.pt", "seconds": 61.6}]))
+    saved = tmp_path / "kept.json"
+    monkeypatch.setattr(sys, "argv", ["translations.py", str(tmp_path), "--save", str(saved)])
+    translations.main()
+    teacher, student = json.loads(saved.read_text())["rows"]
+    nats = evaluate_pairs(tmp_path / "one.pt", read_pairs(tmp_path / "test.tsv")).text
+    assert nats is not None and student[:2] == ["one", f"{nats.nats:.3f}"]
+    assert teacher[0] == "softmax teacher" and teacher[4:] == [
+        "grows with target and source",
+        "grows with source",
+        "1,730",
+        "-",
+    ]
+    assert student[-2:] == ["1,730", "62"] and float(student[4]) > float(student[5]) > 0
+    printed = capsys.readouterr().out
+    assert "beam 1: 4 sentences, nrefs:1" in printed and "beam 4: 4 sentences, nrefs:1" in printed
