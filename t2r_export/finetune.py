@@ -29,6 +29,7 @@ from t2r_export.training import lora
 from t2r_export.training.best import Kept
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
+from t2r_export.training.memory import freed_memory_kept
 from t2r_export.training.state import TrainingState, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import UserError
@@ -85,7 +86,8 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
             state.measured = {k: evaluate(m, batches.test).nats for k, m in measured.items() if m is not None}
             if teacher is not None:  # what the student's validations compare with
                 state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
-        trainer.run()
+        with freed_memory_kept():
+            trainer.run()
         if main:
             if config.rounding is not None:
                 student = settled(student)

@@ -1,0 +1,47 @@
+"""Memory that a training run keeps for its next step."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+# options of glibc's mallopt, from its malloc.h: as a run wants them, and as they are where nobody chose
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+KEEPING = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 1 << 28}
+USUAL = {M_MMAP_MAX: 1 << 16, M_TRIM_THRESHOLD: 1 << 17, M_TOP_PAD: 1 << 17}
+
+
+@contextlib.contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Inside, memory that is freed stays with the process where the C library is glibc; elsewhere nothing changes.
+
+    Each step frees tensors that the next one allocates again. Those above 32 MiB, such as the logits of some thousand
+    tokens, glibc gives back to the system at once, which then clears them anew page by page: more time than it takes to
+    compute them.
+    """
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    _choose(libc, KEEPING)
+    try:
+        yield
+    finally:
+        _choose(libc, USUAL)
+        libc.malloc_trim(ctypes.c_size_t(0))
+
+
+def _glibc() -> Any:
+    """The C library of this process, or None where it has no such options."""
+    try:
+        libc = ctypes.CDLL(None)
+        return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+    except (OSError, TypeError):  # Windows has no library without a name
+        return None
+
+
+def _choose(libc: Any, options: dict[int, int]) -> None:
+    for option, value in options.items():
+        libc.mallopt(ctypes.c_int(option), ctypes.c_int(value))
