@@ -6,6 +6,7 @@ import "C"
 
 import (
 	"runtime"
+	"strings"
 	"unsafe"
 )
 
@@ -45,6 +46,9 @@ func (d *Decoder) SetStates(states []Tensor, position int64) error {
 	defer pinner.Unpin()
 	given := make([]C.t2r_tensor, len(states))
 	for i, state := range states {
+		if strings.IndexByte(state.Name+state.Dtype, 0) >= 0 {
+			return failed(KindSnapshot, "expected a state's name and dtype; received a zero byte in it; see Decoder.States")
+		}
 		given[i].name, given[i].dtype = C.CString(state.Name), C.CString(state.Dtype)
 		defer C.free(unsafe.Pointer(given[i].name))
 		defer C.free(unsafe.Pointer(given[i].dtype))

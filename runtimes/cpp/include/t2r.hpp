@@ -2,6 +2,7 @@
 #ifndef T2R_HPP
 #define T2R_HPP
 
+#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -18,7 +19,7 @@ using Tokens = std::vector<std::int64_t>;
 // What a call says that failed.
 class Failed : public std::runtime_error {
 public:
-    explicit Failed(t2r_kind kind) : std::runtime_error(t2r_error()), kind(kind) {}
+    explicit Failed(t2r_kind kind, const char *line = t2r_error()) : std::runtime_error(line), kind(kind) {}
     t2r_kind kind;
 };
 
@@ -26,29 +27,42 @@ inline void check(t2r_kind kind) {
     if (kind != T2R_OK) throw Failed(kind);
 }
 
-// A handle of the C API and what closes it.
-template <class T, t2r_kind (*close)(T *)> class Handle {
+// A path for C, which would end at a zero byte.
+inline const char *c_path(const std::string &path) {
+    if (path.find('\0') != path.npos) throw Failed(T2R_FILE, "expected a path; received one with a zero byte in it; name a file");
+    return path.c_str();
+}
+
+// A handle of the C API and what closes it. One that was closed or moved from is an error to use, and nothing worse.
+template <class T, t2r_kind (*close_handle)(T *)> class Handle {
 public:
     Handle() = default;
-    Handle(Handle &&other) noexcept : value(std::exchange(other.value, nullptr)) {}
+    Handle(Handle &&other) noexcept : value(std::exchange(other.value, nullptr)), closed(other.closed) {}
     Handle &operator=(Handle &&other) noexcept {
         std::swap(value, other.value);
+        std::swap(closed, other.closed);
         return *this;
     }
     ~Handle() {
-        if (value) close(value);
+        if (value && !closed) close_handle(value);
+    }
+    // Give its memory back before its scope ends.
+    void close() {
+        check(close_handle(value));
+        closed = true;
     }
     operator T *() const { return value; }  // for all that t2r.h has
     T **place() { return &value; }
 
 private:
     T *value = nullptr;
+    bool closed = false;
 };
 
 class Decoder : public Handle<t2r_decoder, t2r_close> {
 public:
     explicit Decoder(const std::string &path, const t2r_options &options = t2r_defaults()) {
-        check(t2r_open(path.c_str(), &options, place()));
+        check(t2r_open(c_path(path), &options, place()));
     }
     // Another of the same opened graph, for another thread.
     Decoder fork() const {
@@ -68,26 +82,41 @@ public:
         check(t2r_step(*this, tokens.data(), tokens.size(), &logits));
         return logits;
     }
-    // callback: called with each token; false ends the text. It must not throw.
+    // callback: called with each token; false ends the text. What it throws ends it too, and comes out.
     Tokens generate(const Tokens &prompt, std::int64_t max_tokens, const t2r_sampling &sampling = t2r_sampling_defaults(),
                     std::function<bool(std::int64_t)> callback = nullptr) const {
-        const auto call = [](std::int64_t token, void *user) -> int {
-            return (*static_cast<std::function<bool(std::int64_t)> *>(user))(token);
-        };
+        Call call{std::move(callback), nullptr};
         const std::int64_t *tokens;
         std::size_t count;
-        check(t2r_generate(*this, prompt.data(), prompt.size(), max_tokens, &sampling, callback ? +call : nullptr, &callback, &tokens, &count));
+        check(t2r_generate(*this, prompt.data(), prompt.size(), max_tokens, &sampling, call.callback ? Call::go_on : nullptr, &call, &tokens, &count));
+        if (call.thrown) std::rethrow_exception(call.thrown);
         return {tokens, tokens + count};
     }
-    void save(const std::string &path, std::int64_t token = -1) const { check(t2r_save(*this, path.c_str(), token)); }
+    void save(const std::string &path, std::int64_t token = -1) const { check(t2r_save(*this, c_path(path), token)); }
     std::int64_t load(const std::string &path) const {
         std::int64_t token;
-        check(t2r_load(*this, path.c_str(), &token));
+        check(t2r_load(*this, c_path(path), &token));
         return token;
     }
 
 private:
     Decoder() = default;
+
+    // A callback on its way through C, through which no exception may go.
+    struct Call {
+        std::function<bool(std::int64_t)> callback;
+        std::exception_ptr thrown;
+
+        static int go_on(std::int64_t token, void *user) {
+            const auto call = static_cast<Call *>(user);
+            try {
+                return call->callback(token);
+            } catch (...) {
+                call->thrown = std::current_exception();
+                return 0;
+            }
+        }
+    };
 };
 
 class Tokenizer : public Handle<t2r_tokenizer, t2r_close_tokenizer> {

@@ -1,9 +1,11 @@
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import t2r.Decoder;
 import t2r.Sampling;
 import t2r.T2rException;
+import t2r.Tensor;
 
 /** Misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. */
 public class Misuse {
@@ -21,6 +23,7 @@ public class Misuse {
             Map.entry("rows", () -> open("tiny").prefill(new long[] {1, 2}, new long[] {1})),
             Map.entry("position", Misuse::position),
             Map.entry("other-model", () -> open("tiny").load(folder.resolve("packed.state"))),
+            Map.entry("state-name", Misuse::stateName),
             Map.entry("no-utf8", () -> open("bytes").tokenizer().encode("\ud800")),
             Map.entry("closed", Misuse::closed),
             Map.entry("closed-tokenizer", Misuse::closedTokenizer),
@@ -47,6 +50,14 @@ public class Misuse {
         for (int step = 0; step <= 40; step++) {
             decoder.step(1, 2);
         }
+    }
+
+    private static void stateName() {
+        var decoder = open("tiny");
+        var states = new ArrayList<Tensor>(decoder.states());
+        Tensor first = states.get(0);
+        states.set(0, new Tensor(first.name() + "\0", first.dtype(), first.shape(), first.data()));
+        decoder.setStates(states, 0);
     }
 
     private static void closed() {

@@ -17,6 +17,7 @@ const inMemory = (graph) => Decoder.open({ graph: "g.onnx", files: { "g.onnx": g
 test("no file, a folder, and no path at all", async () => {
   await refused(() => Decoder.open(golden("none.onnx")), "file", /received nothing; check the path/);
   await refused(() => Decoder.open(golden(".")), "file");
+  await refused(() => Decoder.open(golden("tiny.onnx\0")), "file");
   await refused(() => Decoder.open(7), "file");
   await refused(() => Decoder.open({ graph: "a", files: {} }), "file");
 });

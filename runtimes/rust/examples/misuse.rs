@@ -21,6 +21,14 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
         "other-model" => drop(open("tiny.onnx")?.load(format!("{folder}/packed.state"))?),
         "no-utf8" => drop(open("bytes.onnx")?.tokenizer()?.encode(b"\xFF")?),
         "zero-byte" => drop(open("tiny\0.onnx")?),
+        "zero-byte-saved" => open("tiny.onnx")?.save("saved\0", None)?,
+        "zero-byte-loaded" => drop(open("tiny.onnx")?.load(format!("{folder}/tiny.state\0"))?),
+        "state-name" => {
+            let mut decoder = open("tiny.onnx")?;
+            let mut states = decoder.states()?;
+            states[0].name.push('\0');
+            decoder.set_states(&states, 0)?;
+        }
         "callback" => {
             let mut decoder = open("tiny.onnx")?;
             let broken = |_| panic!("mine");

@@ -11,6 +11,16 @@ import (
 var misuses = map[string]func(folder string) error{
 	"no-file":       func(folder string) error { return opened(folder + "/nowhere.onnx") },
 	"zero-byte":     func(folder string) error { return opened(folder + "/tiny\x00.onnx") },
+	"zero-byte-saved": func(folder string) error { return open(folder, "tiny").Save("saved\x00", -1) },
+	"zero-byte-loaded": func(folder string) error {
+		return second(open(folder, "tiny").Load(folder + "/tiny.state\x00"))
+	},
+	"state-name": func(folder string) error {
+		decoder := open(folder, "tiny")
+		states := must(decoder.States())
+		states[0].Name += "\x00"
+		return decoder.SetStates(states, 0)
+	},
 	"prefill-graph": func(folder string) error { return opened(folder + "/bad/role.onnx") },
 	"token":         func(folder string) error { return second(open(folder, "tiny").Step(17)) },
 	"batch":         func(folder string) error { return second(open(folder, "tiny").Step(1, 2)) },

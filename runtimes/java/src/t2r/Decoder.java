@@ -180,8 +180,8 @@ public final class Decoder extends Handle {
                 MemorySegment given = all.asSlice(index * TENSOR.byteSize(), TENSOR);
                 MemorySegment data = arena.allocate(Math.max(state.data().length, 1), Long.BYTES);
                 MemorySegment.copy(state.data(), 0, data, JAVA_BYTE, 0, state.data().length);
-                given.set(ADDRESS, at(TENSOR, "name"), arena.allocateFrom(state.name()));
-                given.set(ADDRESS, at(TENSOR, "dtype"), arena.allocateFrom(state.dtype()));
+                given.set(ADDRESS, at(TENSOR, "name"), word(arena, state.name()));
+                given.set(ADDRESS, at(TENSOR, "dtype"), word(arena, state.dtype()));
                 given.set(JAVA_LONG, at(TENSOR, "rank"), state.shape().length);
                 given.set(ADDRESS, at(TENSOR, "shape"), numbers(arena, state.shape()));
                 given.set(ADDRESS, at(TENSOR, "data"), data);
@@ -190,6 +190,14 @@ public final class Decoder extends Handle {
             check((int) Native.SET_STATES.invokeExact(handle, all, (long) states.size(), position));
             return null;
         });
+    }
+
+    private static MemorySegment word(Arena arena, String text) {
+        if (text.indexOf('\0') >= 0) {
+            throw new T2rException(
+                    Kind.SNAPSHOT, "expected a state's name and dtype; received a zero byte in it; see Decoder.states");
+        }
+        return arena.allocateFrom(text);
     }
 
     /** Writes the states to a file, and a token that was chosen and has not been read, or -1. */

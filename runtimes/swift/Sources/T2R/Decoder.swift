@@ -143,6 +143,11 @@ public final class Decoder {
         guard let state = rest.first else {
             return try check(t2r_set_states(handle, given, given.count, position))
         }
+        guard !(state.name + state.dtype).utf8.contains(0) else {
+            throw Failure(
+                kind: .snapshot,
+                message: "expected a state's name and dtype; received a zero byte in it; see Decoder.states")
+        }
         try state.name.withCString { name in
             try state.dtype.withCString { dtype in
                 try state.shape.withUnsafeBufferPointer { shape in

@@ -1,0 +1,128 @@
+/* misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <t2r.h>
+
+static const char *folder;
+static const int64_t tokens[] = {1, 2};
+
+/* One line, which begins with the kind, and the program's exit code. */
+static int told(t2r_kind kind) {
+    if (kind == T2R_OK) return 0;
+    fprintf(stderr, "%s: %s\n", t2r_kind_name(kind), t2r_error());
+    return 2;
+}
+
+static t2r_decoder *opened(const char *name) {
+    char path[4096];
+    t2r_decoder *decoder;
+    snprintf(path, sizeof path, "%s/%s.onnx", folder, name);
+    if (told(t2r_open(path, NULL, &decoder))) exit(2);
+    return decoder;
+}
+
+static t2r_tokenizer *opened_tokenizer(void) {
+    t2r_tokenizer *tokenizer;
+    if (told(t2r_open_tokenizer(opened("bytes"), &tokenizer))) exit(2);
+    return tokenizer;
+}
+
+static t2r_kind encoded(t2r_tokenizer *tokenizer, const char *text) {
+    const int64_t *found;
+    size_t count;
+    return t2r_encode(tokenizer, text, strlen(text), 1, &found, &count);
+}
+
+static t2r_kind generated(t2r_decoder *decoder, t2r_callback callback) {
+    const int64_t *found;
+    size_t count;
+    return t2r_generate(decoder, tokens, 1, 2, NULL, callback, decoder, &found, &count);
+}
+
+static int no_file(void) { return opened("nowhere") == NULL; }
+
+static int prefill_graph(void) { return opened("bad/role") == NULL; }
+
+static int token(void) {
+    const int64_t none = 17;
+    return told(t2r_step(opened("tiny"), &none, 1, NULL));
+}
+
+static int position(void) {
+    t2r_decoder *decoder = opened("ends");
+    t2r_kind kind = t2r_reset(decoder, 2);
+    for (int step = 0; step <= 40 && kind == T2R_OK; step++) kind = t2r_step(decoder, tokens, 2, NULL);
+    return told(kind);
+}
+
+static int batch(void) { return told(t2r_step(opened("tiny"), tokens, 2, NULL)); }
+
+static int other_model(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/packed.state", folder);
+    return told(t2r_load(opened("tiny"), path, NULL));
+}
+
+static int no_utf8(void) { return told(encoded(opened_tokenizer(), "\xFF")); }
+
+static int after_close(void) {
+    t2r_decoder *decoder = opened("tiny");
+    t2r_close(decoder);
+    return told(t2r_step(decoder, tokens, 1, NULL));
+}
+
+static int after_close_tokenizer(void) {
+    t2r_tokenizer *tokenizer = opened_tokenizer();
+    t2r_close_tokenizer(tokenizer);
+    return told(encoded(tokenizer, "a"));
+}
+
+static int status; /* of what was done inside of a callback */
+
+static void *step(void *decoder) {
+    status = told(t2r_step(decoder, tokens, 1, NULL));
+    return NULL;
+}
+
+static int step_here(int64_t chosen, void *decoder) {
+    (void)chosen;
+    step(decoder);
+    return 0;
+}
+
+static int step_in_another_thread(int64_t chosen, void *decoder) {
+    pthread_t thread;
+    (void)chosen;
+    if (pthread_create(&thread, NULL, step, decoder) == 0) pthread_join(thread, NULL);
+    return 0;
+}
+
+static int two_threads(void) { return told(generated(opened("tiny"), step_in_another_thread)) || status == 0 ? 1 : status; }
+
+static int from_a_callback(void) { return told(generated(opened("tiny"), step_here)) || status == 0 ? 1 : status; }
+
+static const struct {
+    const char *name;
+    int (*run)(void);
+} misuses[] = {
+    {"no-file", no_file},
+    {"prefill-graph", prefill_graph},
+    {"token", token},
+    {"position", position},
+    {"batch", batch},
+    {"other-model", other_model},
+    {"no-utf8", no_utf8},
+    {"closed", after_close},
+    {"closed-tokenizer", after_close_tokenizer},
+    {"two-threads", two_threads},
+    {"from-a-callback", from_a_callback},
+};
+
+int main(int count, char **arguments) {
+    if (count == 3) folder = arguments[1];
+    for (size_t i = 0; folder && i < sizeof misuses / sizeof *misuses; i++)
+        if (strcmp(arguments[2], misuses[i].name) == 0) return misuses[i].run();
+    return fputs("usage: misuse FOLDER NAME\n", stderr), 1;
+}

@@ -1,0 +1,102 @@
+// misuse FOLDER NAME: one thing that no program should do to the golden files of FOLDER, and what comes of it.
+#include <functional>
+#include <iostream>
+#include <map>
+#include <t2r.hpp>
+#include <thread>
+
+namespace {
+
+std::string folder;
+
+t2r::Decoder opened(const std::string &name) { return t2r::Decoder(folder + "/" + name + ".onnx"); }
+
+void position() {
+    const t2r::Decoder decoder = opened("ends");
+    decoder.reset(2);
+    for (int step = 0; step <= 40; step++) decoder.step({1, 2});
+}
+
+void closed() {
+    t2r::Decoder decoder = opened("tiny");
+    decoder.close();
+    decoder.step({1});
+}
+
+void closed_tokenizer() {
+    t2r::Tokenizer tokenizer(opened("bytes"));
+    tokenizer.close();
+    tokenizer.encode("a");
+}
+
+void moved() {
+    t2r::Decoder decoder = opened("tiny");
+    const t2r::Decoder other = std::move(decoder);
+    decoder.step({1});
+}
+
+// What the second thread is told is thrown in this one.
+void two_threads() {
+    const t2r::Decoder decoder = opened("tiny");
+    std::exception_ptr told;
+    const auto step = [&] {
+        try {
+            decoder.step({1});
+        } catch (...) {
+            told = std::current_exception();
+        }
+    };
+    decoder.generate({1}, 2, t2r_sampling_defaults(), [&](std::int64_t) {
+        std::thread(step).join();
+        return false;
+    });
+    if (told) std::rethrow_exception(told);
+}
+
+void from_a_callback() {
+    const t2r::Decoder decoder = opened("tiny");
+    decoder.generate({1}, 2, t2r_sampling_defaults(), [&](std::int64_t) { return decoder.step({1}) != nullptr; });
+}
+
+void callback() {
+    const t2r::Decoder decoder = opened("tiny");
+    try {
+        decoder.generate({1}, 5, t2r_sampling_defaults(), [](std::int64_t) -> bool { throw std::string("mine"); });
+    } catch (const std::string &thrown) {
+        std::cout << thrown << "\n";
+    }
+    decoder.step({1});  // it is not in use for ever
+}
+
+const std::map<std::string, std::function<void()>> misuses = {
+    {"no-file", [] { opened("nowhere"); }},
+    {"zero-byte", [] { opened(std::string("tiny\0", 5)); }},
+    {"zero-byte-saved", [] { opened("tiny").save(folder + std::string("/x\0", 3)); }},
+    {"zero-byte-loaded", [] { opened("tiny").load(folder + std::string("/tiny.state\0", 12)); }},
+    {"prefill-graph", [] { opened("bad/role"); }},
+    {"token", [] { opened("tiny").step({17}); }},
+    {"position", position},
+    {"batch", [] { opened("tiny").step({1, 2}); }},
+    {"other-model", [] { opened("tiny").load(folder + "/packed.state"); }},
+    {"no-utf8", [] { t2r::Tokenizer(opened("bytes")).encode("\xFF"); }},
+    {"closed", closed},
+    {"closed-tokenizer", closed_tokenizer},
+    {"moved", moved},
+    {"two-threads", two_threads},
+    {"from-a-callback", from_a_callback},
+    {"callback", callback},
+};
+
+}  // namespace
+
+int main(int count, char **arguments) try {
+    if (count != 3 || !misuses.count(arguments[2])) {
+        std::cerr << "usage: misuse FOLDER NAME\n";
+        return 1;
+    }
+    folder = arguments[1];
+    misuses.at(arguments[2])();
+} catch (const t2r::Failed &failed) {
+    std::cerr << t2r_kind_name(failed.kind) << ": " << failed.what() << "\n";
+    return 2;
+}

@@ -1,0 +1,46 @@
+"""What no program should do, by the names of every language's program `misuse FOLDER NAME`, and what comes of it.
+
+Each is one line, which begins with the kind, and the exit code 2.
+"""
+
+from __future__ import annotations
+
+NO_PATH = "file: expected a path; received one with a zero byte in it; "
+MISUSES = {
+    "no-file": "file: expected an ONNX file; received ",
+    "zero-byte": NO_PATH,
+    "zero-byte-saved": NO_PATH,
+    "zero-byte-loaded": NO_PATH,
+    "prefill-graph": "graph: expected a step graph; received a prefill graph; ",
+    "token": "token: expected tokens in 0 … 16; received 17; ",
+    "position": "position: expected at most 40 tokens, ",
+    "batch": "batch: expected tokens of 1 sequences; received 2; ",
+    "rows": "batch: expected rows of one length; received 2 and 1 tokens; ",
+    "other-model": "snapshot: expected a snapshot of the checkpoint ",
+    "state-name": "snapshot: expected a state's name and dtype; received a zero byte in it; ",
+    "no-utf8": "tokenizer: expected text in UTF-8; ",
+    "closed": "graph: expected an open decoder; received one that was closed",
+    "closed-tokenizer": "graph: expected an open tokenizer; received one that was closed",
+    "moved": "graph: expected an open decoder; received NULL; ",
+    "two-threads": "graph: expected one call at a time in a decoder; ",
+    "from-a-callback": "graph: expected one call at a time in a decoder; ",
+}
+_PATHS = {"zero-byte", "zero-byte-saved", "zero-byte-loaded"}
+UNSAYABLE = {
+    "c": {*_PATHS, "rows", "state-name", "moved"},  # texts end at a zero byte, rows are one array, nothing is moved
+    "cpp": {"rows", "state-name"},  # those are t2r.h's
+    # they do not compile: lib.rs has them tried
+    "rust": {"closed", "closed-tokenizer", "moved", "two-threads", "from-a-callback"},
+    "go": {"moved"},
+    "java": {*_PATHS, "moved"},  # no java.nio.file.Path has a zero byte
+}
+
+
+def sayable(language: str) -> list[str]:
+    """The misuses that a program of this language can say."""
+    return [name for name in MISUSES if name not in UNSAYABLE[language]]
+
+
+def check(name: str, written: str, told: str) -> None:
+    """What the program wrote to its standard output, and what to the other."""
+    assert told.startswith(MISUSES[name]) and told.endswith("\n") and told.count("\n") == 1 and not written
