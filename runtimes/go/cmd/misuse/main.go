@@ -9,8 +9,8 @@ import (
 )
 
 var misuses = map[string]func(folder string) error{
-	"no-file":       func(folder string) error { return opened(folder + "/nowhere.onnx") },
-	"zero-byte":     func(folder string) error { return opened(folder + "/tiny\x00.onnx") },
+	"no-file":         func(folder string) error { return opened(folder + "/nowhere.onnx") },
+	"zero-byte":       func(folder string) error { return opened(folder + "/tiny\x00.onnx") },
 	"zero-byte-saved": func(folder string) error { return open(folder, "tiny").Save("saved\x00", -1) },
 	"zero-byte-loaded": func(folder string) error {
 		return second(open(folder, "tiny").Load(folder + "/tiny.state\x00"))
