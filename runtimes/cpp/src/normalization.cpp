@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tokenizer_parts.hpp"
+#include "unicode.hpp"
 #include "utf8.hpp"
 
 namespace t2r {
@@ -16,16 +17,7 @@ namespace {
 constexpr char32_t syllables = 0xAC00, leads = 0x1100, vowels = 0x1161, tails = 0x11A7;
 constexpr char32_t lead_count = 19, vowel_count = 21, tail_count = 28, syllable_count = lead_count * vowel_count * tail_count;
 
-struct Mark {
-    char32_t code;
-    unsigned combining_class;
-};
-
-unsigned class_of(char32_t code) {
-    const auto after = std::upper_bound(class_ranges, class_ranges + class_range_count, code,
-                                        [](char32_t value, const ClassRange &range) { return value < range.first; });
-    return (after - 1)->combining_class;
-}
+unsigned class_of(char32_t code) { return range_of(class_ranges, class_range_count, code).combining_class; }
 
 const Decomposition *decomposition_of(char32_t code, bool compatibility) {
     const auto end = decompositions + decomposition_count;
@@ -49,6 +41,10 @@ char32_t together(char32_t first, char32_t second) {
     return found != end && found->first == first && found->second == second ? found->made : 0;
 }
 
+// A mark with its class above its code point: a text may be nothing but marks, and each is 4 bytes here.
+using Mark = std::uint32_t;
+constexpr unsigned class_at = 24;
+
 // The text so far, and its end, which what follows may still change: a character of class 0 and the marks behind it.
 class Writer {
 public:
@@ -56,8 +52,18 @@ public:
 
     void add(char32_t code) {
         const unsigned combining_class = class_of(code);
-        if (combining_class) marks.push_back({code, combining_class});
-        else end_marks(), begin(code);
+        if (!combining_class) return end_marks(), begin(code);
+        require_text(made.size() + 2 * (marks.size() + 1));  // the fewest bytes of a mark
+        marks.push_back(combining_class << class_at | code);
+    }
+
+    // A run of ASCII, which no form changes, and of which only the last character may join what follows.
+    void add_ascii(std::string_view run) {
+        end_marks();
+        write();
+        made.append(run, 0, run.size() - 1);
+        starter = static_cast<unsigned char>(run.back());
+        started = true;
     }
 
     std::string text() {
@@ -69,18 +75,20 @@ public:
 private:
     // A mark is put together with the character unless one of its class, or of a higher one, stays between the two.
     void end_marks() {
-        std::stable_sort(marks.begin(), marks.end(), [](const Mark &a, const Mark &b) { return a.combining_class < b.combining_class; });
-        for (const Mark &mark : marks) {
-            const bool reached = kept.empty() || kept.back().combining_class < mark.combining_class;
-            const char32_t both = compose && started && reached ? together(starter, mark.code) : 0;
+        const auto lower = [](Mark a, Mark b) { return a >> class_at < b >> class_at; };
+        if (marks.size() > 1) std::stable_sort(marks.begin(), marks.end(), lower);
+        auto kept = marks.begin();
+        for (const Mark mark : marks) {
+            const bool reached = kept == marks.begin() || lower(kept[-1], mark);
+            const char32_t both = compose && started && reached ? together(starter, code_of(mark)) : 0;
             if (both) starter = both;
-            else kept.push_back(mark);
+            else *kept++ = mark;
         }
-        marks.clear();
+        marks.erase(kept, marks.end());
     }
 
     void begin(char32_t code) {
-        const char32_t both = compose && started && kept.empty() ? together(starter, code) : 0;
+        const char32_t both = compose && started && marks.empty() ? together(starter, code) : 0;
         if (!both) write();
         starter = both ? both : code;
         started = true;
@@ -88,17 +96,24 @@ private:
 
     void write() {
         if (started) append_utf8(made, starter);
-        for (const Mark &mark : kept) append_utf8(made, mark.code);
-        kept.clear();
+        for (const Mark mark : marks) append_utf8(made, code_of(mark));
+        marks.clear();
         require_text(made.size());
     }
+
+    static char32_t code_of(Mark mark) { return mark & ((Mark{1} << class_at) - 1); }
 
     const bool compose;
     std::string made;
     bool started = false;
     char32_t starter = 0;
-    std::vector<Mark> marks, kept;  // as they came; behind the starter, in order
+    std::vector<Mark> marks;  // as they came; and once they end, in order
 };
+
+std::size_t ascii_run(std::string_view text) {
+    const auto end = std::find_if(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+    return static_cast<std::size_t>(end - text.begin());
+}
 
 class Normalization : public Normalizer {
 public:
@@ -106,10 +121,16 @@ public:
 
     std::string normalize(std::string text) const override {
         Writer writer(compose);
-        for (std::size_t at = 0; at < text.size();) {
-            const Decoded character = decode_utf8(text, at);
-            take_apart(character.code, writer);
-            at += character.size;
+        for (std::string_view rest = text; !rest.empty();) {
+            std::size_t size = ascii_run(rest);
+            if (size > 0) {
+                writer.add_ascii(rest.substr(0, size));
+            } else {
+                const Decoded character = decode_utf8(rest, 0);
+                take_apart(character.code, writer);
+                size = character.size;
+            }
+            rest.remove_prefix(size);
         }
         return writer.text();
     }

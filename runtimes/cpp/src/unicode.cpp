@@ -1,6 +1,5 @@
 #include "unicode.hpp"
 
-#include <algorithm>
 #include <array>
 
 #include "utf8.hpp"
@@ -11,11 +10,7 @@ namespace {
 
 enum Break { other, cr, lf, control, extend, zwj, regional, prepend, spacing, hangul_l, hangul_v, hangul_t, hangul_lv, hangul_lvt };
 
-std::uint16_t look_up(char32_t code) {
-    const auto after = std::upper_bound(character_ranges, character_ranges + character_range_count, code,
-                                        [](char32_t value, const CharacterRange &range) { return value < range.first; });
-    return (after - 1)->flags;
-}
+std::uint16_t look_up(char32_t code) { return range_of(character_ranges, character_range_count, code).flags; }
 
 Break break_of(char32_t code, std::uint16_t flags) {
     if (code >= 0xAC00 && code <= 0xD7A3) return (code - 0xAC00) % 28 ? hangul_lvt : hangul_lv;

@@ -1,6 +1,8 @@
 // What tokenizers ask of a character, from generated tables; and where graphemes end (Unicode, annex 29).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -25,6 +27,12 @@ struct CharacterRange {
 };
 extern const CharacterRange character_ranges[];
 extern const std::size_t character_range_count;
+
+// The range that a character is in, of a sorted table's, each of which goes from its `first` up to the next.
+template <class Range> const Range &range_of(const Range *ranges, std::size_t count, char32_t code) {
+    const auto lower = [](char32_t value, const Range &range) { return value < range.first; };
+    return *(std::upper_bound(ranges, ranges + count, code, lower) - 1);
+}
 
 std::uint16_t flags_of(char32_t code);
 

@@ -11,6 +11,7 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cpp_build import GOLDEN, ROOT, SANITIZERS, STRICT, build
@@ -66,13 +67,23 @@ def test_damaged_snapshots(fuzzer: Path, tmp_path: Path) -> None:
 
 def test_damaged_tokenizers(fuzzer: Path, tmp_path: Path) -> None:
     """Small ones: a change of a large vocabulary seldom matters."""
-    seeds = [tmp_path / "bytes", tmp_path / "unigram"]
-    for seed, source in zip(seeds, (fallback(), unigram(byte_fallback=False)), strict=True):
+    sources = {"bytes": fallback(), "unigram": unigram(byte_fallback=False)}
+    sources |= {form: json.dumps(normalized(form)) for form in FORMS}
+    seeds = [tmp_path / name for name in sources]
+    for seed, source in zip(seeds, sources.values(), strict=True):
         seed.write_text(small(source), "utf-8")
     fuzz(fuzzer, tmp_path, "tokenizer", seeds)
 
 
 CHARSMAP = base64.b64encode(struct.pack("<5I", 16, 0x400, 0x161, 0x80000000, 0x400) + b"b\0c\0").decode()
+
+
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+def normalized(form: str) -> dict[str, Any]:
+    """Byte-pair encoding with tokens of all bytes, of a form's text."""
+    return json.loads(fallback()) | {"normalizer": {"type": form}}
 
 
 def small(source: str) -> str:
@@ -87,10 +98,45 @@ def small(source: str) -> str:
     return json.dumps(made)
 
 
-def test_damaged_text(fuzzer: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer").write_text(storyteller(), "utf-8")
-    (tmp_path / "text").write_text("Once upon a time, 12 été 日本 <s> 😀\n  it's", "utf-8")
-    fuzz(fuzzer, tmp_path, "text", [tmp_path / "text"], T2R_FUZZ_TOKENIZER=str(tmp_path / "tokenizer"))
+PLAIN = "Once upon a time, 12 été 日本 <s> 😀\n  it's"
+# what forms take apart, put in order and join
+MARKED = "e\u0323\u0301 \u0301\u0323x \u1100\u1161\u11a8각 ﬁ ½ \u0344\ufdfa\u1e9b\u0323"
+
+
+@pytest.mark.parametrize("name", ["storyteller", "NFC", "NFKD"])
+def test_damaged_text(fuzzer: Path, tmp_path: Path, name: str) -> None:
+    source = storyteller() if name == "storyteller" else json.dumps(normalized(name))
+    (tmp_path / "tokenizer").write_text(source, "utf-8")
+    seeds = [tmp_path / "plain", tmp_path / "marked"]
+    for seed, text in zip(seeds, (PLAIN, MARKED), strict=True):
+        seed.write_text(text, "utf-8")
+    fuzz(fuzzer, tmp_path, "text", seeds, T2R_FUZZ_TOKENIZER=str(tmp_path / "tokenizer"))
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKD"])
+@pytest.mark.parametrize(
+    "text, memory",
+    [
+        ("\u0323\u0301" * (1 << 20), 16 << 20),  # a sixteenth of the most marks that a text may have, and of the bound
+        ("\u0344" * (1 << 20), 16 << 20),  # each comes apart into two
+        ("\u0344" * (1 << 24) + "\u0344", 256 << 20),  # into more than a text may have
+    ],
+    ids=["many", "twice", "too-many"],
+)
+def test_memory_of_marks(fuzzer: Path, tmp_path: Path, form: str, text: str, memory: int) -> None:
+    """A text of nothing but marks takes no more than any other; what is measured is the form's, no token is made."""
+    empty = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": form}}
+    (tmp_path / "tokenizer").write_text(json.dumps(empty), "utf-8")
+    (tmp_path / "text").write_text(text, "utf-8")
+    made = {"T2R_FUZZ_TOKENIZER": str(tmp_path / "tokenizer"), "T2R_FUZZ_MEMORY": str(memory)}
+    done = subprocess.run(
+        [fuzzer, "-rss_limit_mb=0", tmp_path / "text"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **SANITIZERS, "T2R_FUZZ": "text", **made},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_memory_past_the_bound_is_seen(fuzzer: Path, tmp_path: Path) -> None:
