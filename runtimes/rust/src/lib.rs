@@ -12,7 +12,8 @@
 //! # Ok::<(), t2r::Error>(())
 //! ```
 //!
-//! Two threads in one decoder, logits after the next call and a decoder after its end are refused by the compiler:
+//! Two threads in one decoder, a decoder in its own callback, logits after the next call, and a decoder or a tokenizer after
+//! its end are refused by the compiler:
 //!
 //! ```compile_fail,E0499
 //! let mut decoder = t2r::Decoder::open("story.onnx")?;
@@ -20,6 +21,11 @@
 //!     scope.spawn(|| decoder.step(&[1]).map(<[f32]>::len));
 //!     scope.spawn(|| decoder.step(&[2]).map(<[f32]>::len));
 //! });
+//! # Ok::<(), t2r::Error>(())
+//! ```
+//! ```compile_fail,E0499
+//! let mut decoder = t2r::Decoder::open("story.onnx")?;
+//! decoder.generate_with(&[1], 5, &t2r::Sampling::greedy(), |token| decoder.step(&[token]).is_ok())?;
 //! # Ok::<(), t2r::Error>(())
 //! ```
 //! ```compile_fail,E0499
@@ -33,6 +39,12 @@
 //! let mut decoder = t2r::Decoder::open("story.onnx")?;
 //! drop(decoder);
 //! decoder.step(&[1])?;
+//! # Ok::<(), t2r::Error>(())
+//! ```
+//! ```compile_fail,E0382
+//! let mut tokenizer = t2r::Decoder::open("story.onnx")?.tokenizer()?;
+//! drop(tokenizer);
+//! tokenizer.encode("once")?;
 //! # Ok::<(), t2r::Error>(())
 //! ```
 
