@@ -67,7 +67,7 @@ class BenchOptions:
     provider: str = "cpu"
     provider_options: Mapping[str, str] = field(default_factory=dict)
     allow_fallback: bool = False
-    session_config: Mapping[str, str] = field(default_factory=dict)  # of decoders: ONNX Runtime's
+    session_config: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's
 
 
 @dataclass(frozen=True, kw_only=True)

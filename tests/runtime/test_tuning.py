@@ -108,10 +108,19 @@ def test_entries_reach_every_session(opened: Opened) -> None:
     assert opened[1][1]["session.force_spinning_stop"] == "0", "the caller's own go before ours"
 
 
+def test_entries_reach_every_session_of_a_translator(opened: Opened) -> None:
+    golden = Path(__file__).parents[2] / "models" / "tiny"
+    translator = Translator(golden / "translator.onnx", session_config={"my.entry": "5"})
+    (best,) = translator.translate([[1, 3]])
+    assert translator.search([1, 3])[0].tokens == best[0].tokens
+    assert [entries["my.entry"] for _, entries in opened] == ["5"] * 3
+
+
 @pytest.mark.parametrize("config", [[("a", "b")], {"a": 1}, {1: "a"}, "a=b"])
-def test_entries_of_another_kind(config: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Decoder, Translator])
+def test_entries_of_another_kind(kind: type, config: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="session_config; received") as caught:
-        Decoder(graphs.save(tmp_path / "g.onnx"), session_config=config)
+        kind(graphs.save(tmp_path / "g.onnx"), session_config=config)
     assert caught.value.kind == "provider"
 
 

@@ -41,7 +41,8 @@ class Translator:
     """A translator: its step graph, opened, and the companions beside it.
 
     Args:
-        path: the step graph, an .onnx file; all others as for Decoder.
+        path: the step graph, an .onnx file; all others as for Decoder. `session_config` reaches the sessions of the
+            encoder and of the beam graph too.
 
     Raises:
         UserError: as for Decoder; a graph of a decoder alone, or one that names no encoder.
@@ -57,8 +58,18 @@ class Translator:
         provider_options: Mapping[str, str] | None = None,
         allow_fallback: bool = False,
         max_state_bytes: int = MAX_STATE_BYTES,
+        session_config: Mapping[str, str] | None = None,
     ) -> None:
-        self._decoder = Decoder(path, provider, threads, provider_options, allow_fallback, COMPANIONS, max_state_bytes)
+        self._decoder = Decoder(
+            path,
+            provider,
+            threads,
+            provider_options,
+            allow_fallback,
+            COMPANIONS,
+            max_state_bytes,
+            session_config=session_config,
+        )
         self._graph = self._decoder._graph
         if self.signature.source is None:
             raise UserError("a translator", "the graph of a decoder alone", "use Decoder, or t2r generate", "graph")
