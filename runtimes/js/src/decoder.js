@@ -1,13 +1,14 @@
 /** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
 
 import { T2RError, isWhole, printable } from "./errors.js";
+import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
 import { generationFeeds } from "./interface.js";
-import { Sampler, samplingOf } from "./sampler.js";
+import { Sampler } from "./sampler.js";
 import { readFile } from "./session.js";
 import { checkStates, readSnapshot, writeSnapshot } from "./snapshot.js";
-import { requireBatch } from "./signature.js";
+import { requireBatch, requireRoom, requireTokens } from "./signature.js";
 import { States } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
@@ -146,16 +147,8 @@ export class Decoder {
   async *stream(prompt, maxTokens, options = {}) {
     this.#graphs.enter();
     try {
-      const { ids, sampler, stop } = this.#checked(prompt, maxTokens, options);
-      const few = sampler.limit > 0 && sampler.limit <= (this.signature.top_k ?? 0); // the graph's own choice is enough
-      let next = [ids];
-      for (let left = maxTokens; ; ) {
-        const found = await this.#read(next, few ? "top" : "logits");
-        const token = few ? sampler.pick(found.logits, [], found.tokens) : sampler.pick(found, this.#occurred(sampler));
-        yield token;
-        if (--left === 0 || stop.has(token)) return;
-        next = [[token]];
-      }
+      const request = this.#checked(prompt, maxTokens, options);
+      yield* tokensOf(request, (rows, wanted) => this.#read(rows, wanted), () => this.#history[0].latest);
     } finally {
       this.#graphs.leave();
     }
@@ -169,14 +162,9 @@ export class Decoder {
    */
   async generate(prompt, maxTokens, options = {}, callback = null, signal = null) {
     if (!callback && !signal && this.hasGenerationGraph) {
-      return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options), maxTokens));
+      return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options)));
     }
-    const tokens = [];
-    for await (const token of this.stream(prompt, maxTokens, options)) {
-      tokens.push(token);
-      if ((callback && (await callback(token)) === false) || signal?.aborted) break;
-    }
-    return tokens;
+    return collected(this.stream(prompt, maxTokens, options), callback, signal);
   }
 
   /** Give back what ONNX Runtime holds; whatever is asked of the decoder afterwards is an error of the kind graph. */
@@ -210,58 +198,27 @@ export class Decoder {
     const rows = single ? list.map((id) => [id]) : Array.isArray(list[0]) ? list : [list];
     if (rows.length !== this.batch) throw batch(`tokens of ${this.batch} sequences`, `${rows.length}`);
     if (rows.some((row) => row.length !== rows[0].length)) throw batch("rows of one length", rows.map((row) => row.length).join(", "));
-    this.#requireTokens(rows.flat(), "tokens");
-    this.#requireRoom(rows[0].length);
+    requireTokens(this.signature, rows.flat(), "tokens");
+    requireRoom(this.signature, this.position, rows[0].length);
     return rows;
   }
 
-  #requireTokens(ids, what, least = 1) {
-    const most = this.signature.vocab_size - 1;
-    const wrong = ids.find((id) => !isWhole(id, 0, most));
-    if (wrong !== undefined || ids.length < least) {
-      const received = wrong === undefined ? "none" : printable(wrong, 40);
-      throw new T2RError("token", `${what} in 0 … ${most}`, received, "use the model's own tokenizer");
-    }
-  }
-
-  #requireRoom(more) {
-    const { max_positions: most, past_end: end } = this.signature;
-    if (most !== null && end === "refuse" && this.position + more > most) {
-      const received = `${this.position} read and ${more} more`;
-      throw new T2RError("position", `at most ${most} tokens, where the model's positions end`, received, "reset, or read less");
-    }
-  }
-
   #checked(prompt, maxTokens, options) {
-    const sampler = new Sampler(options);
-    if (!isWhole(maxTokens, 1)) {
-      throw new T2RError("sampling", "a number of tokens of at least 1", printable(maxTokens, 40), "correct it");
-    }
-    if (this.batch !== 1) throw batch("one sequence to generate", `${this.batch}`);
-    const ids = Array.from(prompt ?? [], Number);
-    this.#requireTokens(ids, "a prompt of tokens");
-    const stop = Array.from(samplingOf(options).stop_tokens ?? this.signature.eos_tokens, Number);
-    this.#requireTokens(stop, "stop tokens", 0);
-    this.#requireRoom(ids.length + maxTokens - 1);
-    return { ids, sampler, stop: new Set(stop) };
+    return requestOf(this, new Sampler(options), prompt, maxTokens);
   }
 
   /** Read a prompt, and generate in one run, as `stream` does in many. */
-  async #generated({ ids, sampler, stop }, maxTokens) {
+  async #generated({ ids, sampler, stop, maxTokens }) {
     const graph = await this.#graphs.other("generate"), newest = ids.at(-1);
     if (ids.length > 1) await this.#read([ids.slice(0, -1)], null);
-    const feeds = generationFeeds(graph.ort, newest, sampler, maxTokens, stop, this.#occurred(sampler));
+    const occurred = sampler.looksBack ? this.#history[0].latest : [];
+    const feeds = generationFeeds(graph.ort, newest, sampler, maxTokens, stop, occurred);
     const tokens = await this.#states.generate(graph, feeds);
     this.#passed([[newest, ...tokens].slice(0, -1)]);
     if (tokens.at(-1) < 0) {
       throw new T2RError("graph", "finite logits", `others after ${this.position} tokens`, "check the graph with t2r verify");
     }
     return tokens;
-  }
-
-  /** What has occurred, oldest first, where a choice depends on it. */
-  #occurred(sampler) {
-    return sampler.looksBack ? this.#history[0].latest : [];
   }
 
   /** These rows have been read. */

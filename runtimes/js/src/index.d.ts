@@ -187,6 +187,19 @@ export class Translator {
   /** All states that the translations of these sources start from. @throws {T2RError} token, position, batch */
   encode(sources: readonly Tokens[]): Promise<Map<string, State>>;
   /**
+   * One translation as it comes, greedy unless told otherwise: no token is forced, and the start tokens are not given.
+   * @throws {T2RError} sampling, token, position, batch
+   */
+  stream(source: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
+  /** All of its tokens. A callback that gives false, or the signal, ends the text within a token. */
+  generate(
+    source: Tokens,
+    maxTokens: number,
+    options?: SamplingOptions,
+    callback?: ((token: number) => unknown) | null,
+    signal?: AbortSignal | null,
+  ): Promise<number[]>;
+  /**
    * The n best translations of a source, best first.
    * @param onStep called with the newest token of each hypothesis after each step; false ends the search
    */

@@ -149,6 +149,24 @@ export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES,
   }
 }
 
+/** Refuse tokens that the model has not, or fewer than `least`. */
+export function requireTokens(signature, ids, what, least = 1) {
+  const most = signature.vocab_size - 1;
+  const wrong = ids.find((id) => !isWhole(id, 0, most));
+  if (wrong !== undefined || ids.length < least) {
+    const received = wrong === undefined ? "none" : printable(wrong, 40);
+    throw new T2RError("token", `${what} in 0 … ${most}`, received, "use the model's own tokenizer");
+  }
+}
+
+/** Refuse more tokens behind those that have been read than the model has positions for. */
+export function requireRoom({ max_positions: most, past_end: end }, position, more) {
+  if (most !== null && end === "refuse" && position + more > most) {
+    const received = `${position} read and ${more} more`;
+    throw new T2RError("position", `at most ${most} tokens, where the model's positions end`, received, "reset, or read less");
+  }
+}
+
 /** What a companion's metadata must be beside the step graph's: a name of one that differs, or undefined. */
 export function differs(step, other, role) {
   if (other.role !== role) return "role";

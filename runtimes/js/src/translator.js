@@ -1,14 +1,18 @@
 /** A translator's graphs: a source is encoded once, and its translation is searched token by token. */
 
 import { T2RError, isWhole, printable } from "./errors.js";
+import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
+import { History } from "./history.js";
 import { beamFeeds } from "./interface.js";
+import { Sampler } from "./sampler.js";
 import { Search } from "./search.js";
 import { dimensions, product, requireBatch, requireMemory } from "./signature.js";
 import { checkStates } from "./snapshot.js";
 import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
 
+const GREEDY = { temperature: 0 };
 const MAX_SOURCE = 1 << 16; // tokens, where the model says nothing
 
 export class Translator {
@@ -51,6 +55,38 @@ export class Translator {
   /** Read sources, tokens of each: all states that their translations start from. @throws {T2RError} token, position, batch */
   async encode(sources) {
     return this.#graphs.alone(() => this.#encoded(sources));
+  }
+
+  /**
+   * One translation, greedy or sampled, as Decoder.stream writes a text: no token is forced, and the start tokens are not
+   * given. Options are those of CONTRACT.md, "Generate".
+   * @throws {T2RError} sampling, token, position, batch
+   */
+  async *stream(source, maxTokens, options = GREEDY) {
+    this.#graphs.enter();
+    try {
+      const sampler = new Sampler(options), states = await this.#encoded([source]), history = new History();
+      const request = requestOf({ signature: this.signature, batch: 1, position: 0 }, sampler, this.signature.start_tokens, maxTokens);
+      this.#states.set(states);
+      const read = async ([row], wanted) => {
+        history.add(row);
+        const newest = row.at(-1);
+        for (const token of row.slice(0, -1)) await this.#states.run(this.#graphs.step, [[token]], null);
+        return this.#states.run(this.#graphs.step, [[newest]], wanted);
+      };
+      yield* tokensOf(request, read, () => history.latest);
+    } finally {
+      this.#graphs.leave();
+    }
+  }
+
+  /**
+   * All of its tokens.
+   * @param callback called with each token; false ends the text
+   * @param {AbortSignal} signal ends the text within a token
+   */
+  async generate(source, maxTokens, options = GREEDY, callback = null, signal = null) {
+    return collected(this.stream(source, maxTokens, options), callback, signal);
   }
 
   /**

@@ -17,6 +17,8 @@ export async function used(bytes: Uint8Array): Promise<string> {
   const translator = await Translator.open("de-en.onnx");
   const [best]: Translation[] = translator.hasBeamGraph ? await translator.search([3, 2], { width: 5 }) : [];
   story += best?.tokens.length;
+  for await (const token of translator.stream([3, 2], 40, { temperature: 0.6 })) story += token;
+  story += (await translator.generate([3, 2], 40)).length;
   // @ts-expect-error a token is a number
   await decoder.step("1");
   // @ts-expect-error there is no such option

@@ -1,0 +1,64 @@
+/** A text of one sequence, token by token, as a decoder and a translator write it: CONTRACT.md, "Generate". */
+
+import { T2RError, isWhole, printable } from "./errors.js";
+import { requireRoom, requireTokens } from "./signature.js";
+
+/**
+ * What a text needs, found to be in order. Nothing is read.
+ * @param {{signature: import("./index.js").Signature, batch: number, position: number}} at where it goes on from
+ * @param {import("./sampler.js").Sampler} sampler
+ * @param {ArrayLike<number>} prompt
+ * @param {number} maxTokens
+ * @throws {T2RError} sampling, batch, token, position
+ */
+export function requestOf({ signature, batch, position }, sampler, prompt, maxTokens) {
+  if (!isWhole(maxTokens, 1)) {
+    throw new T2RError("sampling", "a number of tokens of at least 1", printable(maxTokens, 40), "correct it");
+  }
+  if (batch !== 1) throw new T2RError("batch", "one sequence to generate", `${batch}`, "give as many as the decoder has, or reset it");
+  const ids = Array.from(prompt ?? [], Number);
+  requireTokens(signature, ids, "a prompt of tokens");
+  const stop = Array.from(sampler.options.stop_tokens ?? signature.eos_tokens, Number);
+  requireTokens(signature, stop, "stop tokens", 0);
+  requireRoom(signature, position, ids.length + maxTokens - 1);
+  return { ids, sampler, stop: new Set(stop), maxTokens, banned: signature.banned_tokens ?? [], largest: signature.top_k ?? 0 };
+}
+
+/**
+ * The tokens of a request, as they are chosen. The last has been chosen and not read.
+ * @param {(rows: number[][], wanted: string) => Promise<any>} read gives the logits, or the largest, as States.run does
+ * @param {() => ArrayLike<number>} occurred what has been read, oldest first
+ */
+export async function* tokensOf({ ids, sampler, stop, maxTokens, banned, largest }, read, occurred) {
+  const few = sampler.limit > 0 && sampler.limit + banned.length <= largest; // the graph's own choice is enough
+  let next = ids;
+  for (let left = maxTokens; ; ) {
+    const found = await read([next], few ? "top" : "logits");
+    const token = few ? pickOfFew(sampler, found, banned) : pickOfAll(sampler, found, banned, occurred);
+    yield token;
+    if (--left === 0 || stop.has(token)) return;
+    next = [token];
+  }
+}
+
+/** All that a stream gives. A callback that gives false, or the signal, ends it. */
+export async function collected(stream, callback, signal) {
+  const tokens = [];
+  for await (const token of stream) {
+    tokens.push(token);
+    if ((callback && (await callback(token)) === false) || signal?.aborted) break;
+  }
+  return tokens;
+}
+
+function pickOfFew(sampler, { logits, tokens }, banned) {
+  tokens.forEach((token, place) => {
+    if (banned.includes(token)) logits[place] = -Infinity;
+  });
+  return sampler.pick(logits, [], tokens);
+}
+
+function pickOfAll(sampler, logits, banned, occurred) {
+  for (const token of banned) logits[token] = -Infinity;
+  return sampler.pick(logits, sampler.looksBack ? occurred() : []);
+}
