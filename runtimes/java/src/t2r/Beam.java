@@ -1,16 +1,22 @@
 package t2r;
 
-import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
-import static java.lang.foreign.ValueLayout.JAVA_INT;
-import static java.lang.foreign.ValueLayout.JAVA_LONG;
-import static t2r.Native.BEAM;
-import static t2r.Native.at;
-
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /** How translations are searched for. A new one has the library's defaults. */
 public final class Beam {
+    private static final Fields<Beam> FIELDS = new Fields<Beam>(Native.BEAM, Native.BEAM_DEFAULTS)
+            .whole("width", made -> made.width, (made, value) -> made.width = value)
+            .whole("max_tokens", made -> made.maxTokens, (made, value) -> made.maxTokens = value)
+            .whole("min_tokens", made -> made.minTokens, (made, value) -> made.minTokens = value)
+            .small("early_stopping", made -> made.earlyStopping.ordinal(),
+                    (made, value) -> made.earlyStopping = EarlyStopping.values()[value])
+            .small("forced_end", made -> made.forcedEnd ? 1 : 0, (made, value) -> made.forcedEnd = value != 0)
+            .whole("n_best", made -> made.nBest, (made, value) -> made.nBest = value)
+            .real("length_penalty", made -> made.lengthPenalty, (made, value) -> made.lengthPenalty = value)
+            .real("repetition_penalty", made -> made.repetitionPenalty, (made, value) -> made.repetitionPenalty = value)
+            .whole("no_repeat_ngram", made -> made.noRepeatNgram, (made, value) -> made.noRepeatNgram = value);
+
     /** When a search ends before its maxTokens. */
     public enum EarlyStopping {
         /** When width hypotheses are finished, and none that goes on looks better. */
@@ -37,31 +43,10 @@ public final class Beam {
     public long noRepeatNgram;
 
     public Beam() {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment made = Native.defaults(Native.BEAM_DEFAULTS, arena);
-            width = made.get(JAVA_LONG, at(BEAM, "width"));
-            maxTokens = made.get(JAVA_LONG, at(BEAM, "max_tokens"));
-            minTokens = made.get(JAVA_LONG, at(BEAM, "min_tokens"));
-            earlyStopping = EarlyStopping.values()[made.get(JAVA_INT, at(BEAM, "early_stopping"))];
-            forcedEnd = made.get(JAVA_INT, at(BEAM, "forced_end")) != 0;
-            nBest = made.get(JAVA_LONG, at(BEAM, "n_best"));
-            lengthPenalty = made.get(JAVA_DOUBLE, at(BEAM, "length_penalty"));
-            repetitionPenalty = made.get(JAVA_DOUBLE, at(BEAM, "repetition_penalty"));
-            noRepeatNgram = made.get(JAVA_LONG, at(BEAM, "no_repeat_ngram"));
-        }
+        FIELDS.reset(this);
     }
 
     MemorySegment given(Arena arena) {
-        MemorySegment made = Native.defaults(Native.BEAM_DEFAULTS, arena);
-        made.set(JAVA_LONG, at(BEAM, "width"), width);
-        made.set(JAVA_LONG, at(BEAM, "max_tokens"), maxTokens);
-        made.set(JAVA_LONG, at(BEAM, "min_tokens"), minTokens);
-        made.set(JAVA_INT, at(BEAM, "early_stopping"), earlyStopping.ordinal());
-        made.set(JAVA_INT, at(BEAM, "forced_end"), forcedEnd ? 1 : 0);
-        made.set(JAVA_LONG, at(BEAM, "n_best"), nBest);
-        made.set(JAVA_DOUBLE, at(BEAM, "length_penalty"), lengthPenalty);
-        made.set(JAVA_DOUBLE, at(BEAM, "repetition_penalty"), repetitionPenalty);
-        made.set(JAVA_LONG, at(BEAM, "no_repeat_ngram"), noRepeatNgram);
-        return made;
+        return FIELDS.given(this, arena);
     }
 }

@@ -1,15 +1,15 @@
 package t2r;
 
-import static java.lang.foreign.ValueLayout.JAVA_INT;
-import static java.lang.foreign.ValueLayout.JAVA_LONG;
-import static t2r.Native.OPTIONS;
-import static t2r.Native.at;
-
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /** How a graph is opened. A new one has the library's defaults. */
 public final class Options {
+    private static final Fields<Options> FIELDS = new Fields<Options>(Native.OPTIONS, Native.OPTIONS_DEFAULTS)
+            .small("threads", made -> made.threads, (made, value) -> made.threads = value)
+            .small("companions", made -> made.companions ? 1 : 0, (made, value) -> made.companions = value != 0)
+            .whole("max_state_bytes", made -> made.maxStateBytes, (made, value) -> made.maxStateBytes = value);
+
     /** Inside an operator; 0: one a core. */
     public int threads;
     /** Whether the prefill, generation and beam graphs that lie beside are used. */
@@ -18,19 +18,10 @@ public final class Options {
     public long maxStateBytes;
 
     public Options() {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment made = Native.defaults(Native.OPTIONS_DEFAULTS, arena);
-            threads = made.get(JAVA_INT, at(OPTIONS, "threads"));
-            companions = made.get(JAVA_INT, at(OPTIONS, "companions")) != 0;
-            maxStateBytes = made.get(JAVA_LONG, at(OPTIONS, "max_state_bytes"));
-        }
+        FIELDS.reset(this);
     }
 
     MemorySegment given(Arena arena) {
-        MemorySegment made = Native.defaults(Native.OPTIONS_DEFAULTS, arena);
-        made.set(JAVA_INT, at(OPTIONS, "threads"), threads);
-        made.set(JAVA_INT, at(OPTIONS, "companions"), companions ? 1 : 0);
-        made.set(JAVA_LONG, at(OPTIONS, "max_state_bytes"), maxStateBytes);
-        return made;
+        return FIELDS.given(this, arena);
     }
 }

@@ -1,7 +1,6 @@
 package t2r;
 
 import static java.lang.foreign.ValueLayout.ADDRESS;
-import static java.lang.foreign.ValueLayout.JAVA_DOUBLE;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static t2r.Native.SAMPLING;
 import static t2r.Native.at;
@@ -11,6 +10,15 @@ import java.lang.foreign.MemorySegment;
 
 /** How tokens are chosen. A new one has the library's defaults. */
 public final class Sampling {
+    private static final Fields<Sampling> FIELDS = new Fields<Sampling>(Native.SAMPLING, Native.SAMPLING_DEFAULTS)
+            .real("temperature", made -> made.temperature, (made, value) -> made.temperature = value)
+            .whole("top_k", made -> made.topK, (made, value) -> made.topK = value)
+            .real("top_p", made -> made.topP, (made, value) -> made.topP = value)
+            .real("min_p", made -> made.minP, (made, value) -> made.minP = value)
+            .real("repetition_penalty", made -> made.repetitionPenalty, (made, value) -> made.repetitionPenalty = value)
+            .whole("no_repeat_ngram", made -> made.noRepeatNgram, (made, value) -> made.noRepeatNgram = value)
+            .whole("seed", made -> made.seed, (made, value) -> made.seed = value);
+
     /** 0: the largest logit, of equals the lowest token. */
     public double temperature;
     /** 0: all. */
@@ -29,16 +37,7 @@ public final class Sampling {
     public long[] stopTokens;
 
     public Sampling() {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment made = Native.defaults(Native.SAMPLING_DEFAULTS, arena);
-            temperature = made.get(JAVA_DOUBLE, at(SAMPLING, "temperature"));
-            topK = made.get(JAVA_LONG, at(SAMPLING, "top_k"));
-            topP = made.get(JAVA_DOUBLE, at(SAMPLING, "top_p"));
-            minP = made.get(JAVA_DOUBLE, at(SAMPLING, "min_p"));
-            repetitionPenalty = made.get(JAVA_DOUBLE, at(SAMPLING, "repetition_penalty"));
-            noRepeatNgram = made.get(JAVA_LONG, at(SAMPLING, "no_repeat_ngram"));
-            seed = made.get(JAVA_LONG, at(SAMPLING, "seed"));
-        }
+        FIELDS.reset(this);
     }
 
     /** The likeliest token each time. */
@@ -49,14 +48,7 @@ public final class Sampling {
     }
 
     MemorySegment given(Arena arena) {
-        MemorySegment made = Native.defaults(Native.SAMPLING_DEFAULTS, arena);
-        made.set(JAVA_DOUBLE, at(SAMPLING, "temperature"), temperature);
-        made.set(JAVA_LONG, at(SAMPLING, "top_k"), topK);
-        made.set(JAVA_DOUBLE, at(SAMPLING, "top_p"), topP);
-        made.set(JAVA_DOUBLE, at(SAMPLING, "min_p"), minP);
-        made.set(JAVA_DOUBLE, at(SAMPLING, "repetition_penalty"), repetitionPenalty);
-        made.set(JAVA_LONG, at(SAMPLING, "no_repeat_ngram"), noRepeatNgram);
-        made.set(JAVA_LONG, at(SAMPLING, "seed"), seed);
+        MemorySegment made = FIELDS.given(this, arena);
         if (stopTokens != null) {
             made.set(ADDRESS, at(SAMPLING, "stop_tokens"), Native.numbers(arena, stopTokens));
             made.set(JAVA_LONG, at(SAMPLING, "stop_count"), stopTokens.length);
