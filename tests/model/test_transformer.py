@@ -14,6 +14,9 @@ from small import CONFIGS, GPT2, POSITIONS, VOCABULARY, B, T
 from t2r_export.model.feed_forward import activate
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
+from t2r_export.proof.rounding import own_rounding
+from t2r_export.proof.side_by_side import Text
+from t2r_export.proof.tolerances import widened
 from t2r_runtime.errors import UserError
 
 NAMES = [*CONFIGS, *(f"translator_{name}" for name in small.TRANSLATORS)]
@@ -30,6 +33,8 @@ def test_steps_are_the_parallel_form(name: str, wide: torch.dtype, tolerance: fl
     if name == "window_rotary":
         tolerance = max(tolerance, 1e-6)  # its turns are tables of float32, another for each form
     ids, start = small.ids(length=19), small.states(made)
+    if wide is torch.float32:  # which digit is lost where a sum is nearly zero is the processor's choice
+        tolerance = widened(tolerance, own_rounding(made, [Text(start, list(ids.T))]).logits)
     logits, after = made.prefill(ids, start)
     by_steps, stepped = small.by_steps(made, ids, start)
     assert logits.shape == (B, 19, VOCABULARY)

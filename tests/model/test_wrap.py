@@ -21,6 +21,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.signature import POSITION
 
 N, LONG = 6, 23  # three times past the end of N, whatever the position at first
+SEED = 2  # of models that float32 computes well, all of them: seed 0's divide by sums that are nearly zero
 PLACES = ("learned", "sinusoidal", "rotary_keep", "gated", "gated_rotary", "delta_rotary", "memory")
 DISTANCES = ("rotary_after", "conv_after", "hybrid_after", "rotary_drop", "none", "lstm")
 BOTH = (
@@ -36,8 +37,8 @@ BOTH = (
 )
 
 
-def wrapped(name: str, past_end: str = f"wrap:{N}") -> Transformer:
-    made = small.model(name)
+def wrapped(name: str, past_end: str = f"wrap:{N}", wide: torch.dtype = torch.float32) -> Transformer:
+    made = small.model(name).to(wide)
     made.end_positions(past_end)
     return made
 
@@ -88,12 +89,13 @@ def test_softmax_and_windows_alone_do_not_wrap() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*PLACES, *BOTH])
 def test_a_sequence_is_its_steps(name: str) -> None:
-    made, ids = wrapped(name), small.ids(length=LONG)
+    made, ids = wrapped(name, wide=torch.float64), small.ids(length=LONG)
     start = small.states(made)
     expected, after = steps(made, ids, start, lambda s: s)
     received, states = made.prefill(ids, start)
-    torch.testing.assert_close(received, expected, rtol=1e-4, atol=1e-4)
-    small.assert_states(states, after, 1e-4)
+    tolerance = 1e-6 if name == "window_rotary" else 1e-10  # its turns are tables of float32, another for each form
+    torch.testing.assert_close(received, expected, rtol=tolerance, atol=tolerance)
+    small.assert_states(states, after, tolerance)
 
 
 @torch.no_grad()
@@ -110,7 +112,8 @@ def test_graphs_wrap_as_the_model_does(name: str, tmp_path: Path) -> None:
     """Chained steps over many wraps, the prefill graph and the generation graph: the whole proof."""
     grows = any(spec.grows for spec in small.model(name).state_spec())
     options = {"prefill": True, "generate": not grows, "target": "fused" if name == "rotary_keep" else "portable"}
-    checkpoint, report = small.graph(tmp_path / "g.onnx", name, past_end=f"wrap:{N}", **options)
+    checkpoint = small.checkpoint(name, SEED)
+    report = export(checkpoint, tmp_path / "g.onnx", ExportConfig(past_end=f"wrap:{N}", **options))
     assert report.signature.past_end == f"wrap:{N}"
     proof = small.proof(checkpoint, tmp_path / "g.onnx", steps=60)
     assert proof.passed, proof.checks

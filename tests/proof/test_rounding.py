@@ -14,6 +14,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli.reports import parity_text
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
+from t2r_export.proof import tolerances
 from t2r_export.proof.report import Check
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import Errors, Text
@@ -100,6 +101,7 @@ def test_measured_where_a_bound_does_not_hold(always: bool, tmp_path: Path, monk
     first = proof.checks[0]
     narrow = dataclasses.replace(FIXED, logits=first.worst * 0.9)
     monkeypatch.setitem(TOLERANCES, ("cpu", "none"), narrow)
+    monkeypatch.setattr(tolerances, "LIMIT", 1e6)  # how far it widens is another test's: an error may be a lucky one
     proof = verify(checkpoint, tmp_path / "g.onnx", steps=9, rounding=always)
     first = proof.checks[0]
     assert first.rounding is not None
