@@ -17,7 +17,6 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from builds import keep
@@ -34,23 +33,13 @@ BEAMS = (1, 4)
 HEAD = ["model", "nats/token", *(f"BLEU, beam {beam}" for beam in BEAMS), "state, kB", "of it the source"]
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What is measured of a translator."""
-
-    nats: float
-    bleus: list[Bleu]  # a beam each
-
-
-def scores(model: Path, loaded: Checkpoint, pairs: Sequence[Pair]) -> Scores:
-    """Of the checkpoint `model` on pairs of the test part."""
-    text = evaluate_pairs(model, pairs).text
-    assert text is not None
+def bleu_of(loaded: Checkpoint, pairs: Sequence[Pair]) -> list[Bleu]:
+    """What the graph of a checkpoint has on pairs of the test part, a beam each."""
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "model.onnx"
         export(loaded, graph, ExportConfig(top_k=read_by_beam(loaded.config, max(BEAMS))))
         found = [evaluate_pairs(graph, pairs, bleu=True, beam=beam).bleu for beam in BEAMS]
-    return Scores(text.nats, [bleu for bleu in found if bleu is not None])
+    return [bleu for bleu in found if bleu is not None]
 
 
 def kilobytes(states: Iterable[StateSpec]) -> str:
@@ -73,11 +62,12 @@ def steps(loaded: Checkpoint) -> int:
 def line(name: str, model: Path, pairs: Sequence[Pair], seconds: float | None) -> tuple[list[str], list[Bleu]]:
     """The cells of a translator, and its scores."""
     loaded = checkpoint.load(model)
-    found, states = scores(model, loaded, pairs), loaded.model.state_spec()
+    text, found, states = evaluate_pairs(model, pairs).text, bleu_of(loaded, pairs), loaded.model.state_spec()
+    assert text is not None
     source = [spec for spec in states if spec.constant]
-    bleus = [f"{bleu.score:.2f}" for bleu in found.bleus]
-    cells = [name, f"{found.nats:.3f}", *bleus, kilobytes(states), kilobytes(source) if source else "0"]
-    return [*cells, f"{steps(loaded):,}", "-" if seconds is None else f"{seconds:,.0f}"], found.bleus
+    bleus = [f"{bleu.score:.2f}" for bleu in found]
+    cells = [name, f"{text.nats:.3f}", *bleus, kilobytes(states), kilobytes(source) if source else "0"]
+    return [*cells, f"{steps(loaded):,}", "-" if seconds is None else f"{seconds:,.0f}"], found
 
 
 def main() -> None:

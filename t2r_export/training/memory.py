@@ -18,8 +18,7 @@ def freed_memory_kept() -> Iterator[None]:
     """Inside, memory that is freed stays with the process where the C library is glibc; elsewhere nothing changes.
 
     Each step frees tensors that the next one allocates again. Those above 32 MiB, such as the logits of some thousand
-    tokens, glibc gives back to the system at once, which then clears them anew page by page: more time than it takes to
-    compute them.
+    tokens, glibc gives back to the system at once, which then clears them anew page by page.
     """
     libc = _glibc()
     if libc is None:
