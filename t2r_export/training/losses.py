@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SMALLEST = 1e-30  # of a share that is divided by: it may underflow
+PIECE = 1 << 22  # numbers in float32 at a time: a processor's caches hold them, and they keep a GPU busy
 
 
 class Divergence(torch.autograd.Function):
@@ -32,6 +33,35 @@ class Divergence(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (difference,) = ctx.saved_tensors
         return difference * gradients[0], None
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Mean over tokens of -log q of the label, of logits (N, vocabulary), the label's probability smoothed.
+
+    Its gradient is (q - p)/N, and p is 1 - smoothing at the label and smoothing / vocabulary everywhere more. A custom
+    function for the reasons of Divergence: torch's own takes four times as long on a processor. The softmax is taken
+    of PIECE numbers at a time, so that no tensor as large as the logits is in float32 unless they are.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        n, vocabulary = logits.shape
+        rows, wide = max(1, PIECE // vocabulary), _wide(logits)
+        gradient, loss = torch.empty_like(logits), logits.new_zeros((), dtype=wide)
+        for first in range(0, n, rows):
+            some = slice(first, first + rows)
+            log_q, label = F.log_softmax(logits[some], -1, dtype=wide), labels[some, None]
+            loss -= (1 - smoothing) * log_q.gather(1, label).sum() + smoothing / vocabulary * log_q.sum()
+            difference = log_q.exp_().sub_(smoothing / vocabulary)
+            difference.scatter_add_(1, label, difference.new_full(label.shape, smoothing - 1))
+            gradient[some] = difference.div_(n)
+        ctx.save_for_backward(gradient)
+        return loss / n
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (difference,) = ctx.saved_tensors
+        return difference * gradients[0], None, None
 
 
 class TopDivergence(torch.autograd.Function):
@@ -109,4 +139,5 @@ def next_token_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     With `smoothing`, that much of the label's probability is spread over all tokens (Szegedy et al. 2016, arXiv
     1512.00567, section 7).
     """
-    return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+    loss: Tensor = CrossEntropy.apply(logits, labels, smoothing)
+    return loss

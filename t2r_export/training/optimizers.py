@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from t2r_runtime.errors import UserError
 
 BETAS = (0.9, 0.95)
+BLOCKS = ("blocks.", "encoder.blocks.")  # where a model's blocks stand
 
 Optimizer = torch.optim.Optimizer
 
@@ -32,8 +33,9 @@ def make_optimizer(
         return _adamw(list(parameters.values()), rate, weight_decay)
     if not hasattr(torch.optim, "Muon"):
         raise UserError("a torch with Muon, 2.9 or later", torch.__version__, "update torch, or use adamw")
-    matrices = [p for name, p in parameters.items() if p.ndim == 2 and name.startswith("blocks.")]
-    others = [p for name, p in parameters.items() if not (p.ndim == 2 and name.startswith("blocks."))]
+    inside = {name for name, p in parameters.items() if p.ndim == 2 and name.startswith(BLOCKS)}
+    matrices = [p for name, p in parameters.items() if name in inside]
+    others = [p for name, p in parameters.items() if name not in inside]
     parts: list[Optimizer] = [_adamw(others, rate, weight_decay)] if others else []
     if matrices:
         parts.append(torch.optim.Muon(matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))

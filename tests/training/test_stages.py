@@ -23,7 +23,7 @@ from t2r_export.training.batch import window_batch as read
 from t2r_export.training.batch import window_batches
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layerwise import Align, Transfer
-from t2r_export.training.losses import Divergence, divergence, divergence_target
+from t2r_export.training.losses import CrossEntropy, Divergence, divergence, divergence_target
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_runtime.errors import UserError
 
