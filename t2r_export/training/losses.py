@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,17 +17,21 @@ class Divergence(torch.autograd.Function):
     """KL(p ‖ q), mean over tokens, of logits (N, vocabulary): q's from the student, p's from the teacher.
 
     Its gradient for q's logits is (q - p)/N. A custom function because autograd keeps several tensors of the size of
-    the logits until the backward pass, the largest tensors with a large vocabulary, and takes twice as long.
+    the logits until the backward pass, the largest tensors with a large vocabulary, and takes twice as long. Softmax is
+    taken of PIECE numbers at a time, so that none of that size is in float32 unless the logits are.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
         wide = _wide(logits)
-        log_p, log_q = F.log_softmax(target, -1, dtype=wide), F.log_softmax(logits, -1, dtype=wide)
-        p = log_p.exp()
-        loss = log_p.sub_(log_q).mul_(p).sum() / len(logits)
-        ctx.save_for_backward(log_q.exp_().sub_(p).div_(len(logits)).to(logits.dtype))
-        return loss
+        gradient, loss = torch.empty_like(logits), logits.new_zeros((), dtype=wide)
+        for rows in _pieces(logits):
+            log_p, log_q = F.log_softmax(target[rows], -1, dtype=wide), F.log_softmax(logits[rows], -1, dtype=wide)
+            p = log_p.exp()
+            loss += log_p.sub_(log_q).mul_(p).sum()
+            gradient[rows] = log_q.exp_().sub_(p).div_(len(logits))
+        ctx.save_for_backward(gradient)
+        return loss / len(logits)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -38,23 +42,21 @@ class Divergence(torch.autograd.Function):
 class CrossEntropy(torch.autograd.Function):
     """Mean over tokens of -log q of the label, of logits (N, vocabulary), the label's probability smoothed.
 
-    Its gradient is (q - p)/N, and p is 1 - smoothing at the label and smoothing / vocabulary everywhere more. A custom
-    function for the reasons of Divergence: torch's own takes four times as long on a processor. The softmax is taken
-    of PIECE numbers at a time, so that no tensor as large as the logits is in float32 unless they are.
+    Its gradient is (q - p)/N, where p is smoothing / vocabulary everywhere, and 1 - smoothing more at the label. A
+    custom function for the reasons of Divergence, and by pieces as well.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         n, vocabulary = logits.shape
-        rows, wide = max(1, PIECE // vocabulary), _wide(logits)
+        wide = _wide(logits)
         gradient, loss = torch.empty_like(logits), logits.new_zeros((), dtype=wide)
-        for first in range(0, n, rows):
-            some = slice(first, first + rows)
-            log_q, label = F.log_softmax(logits[some], -1, dtype=wide), labels[some, None]
+        for rows in _pieces(logits):
+            log_q, label = F.log_softmax(logits[rows], -1, dtype=wide), labels[rows, None]
             loss -= (1 - smoothing) * log_q.gather(1, label).sum() + smoothing / vocabulary * log_q.sum()
             difference = log_q.exp_().sub_(smoothing / vocabulary)
             difference.scatter_add_(1, label, difference.new_full(label.shape, smoothing - 1))
-            gradient[some] = difference.div_(n)
+            gradient[rows] = difference.div_(n)
         ctx.save_for_backward(gradient)
         return loss / n
 
@@ -108,6 +110,12 @@ def divergence(logits: Tensor, target: tuple[Tensor, ...]) -> Tensor:
     kind = Divergence if len(target) == 1 else TopDivergence
     loss: Tensor = kind.apply(logits, *target)
     return loss
+
+
+def _pieces(logits: Tensor) -> Iterator[slice]:
+    """Rows of logits (N, vocabulary), PIECE numbers at a time."""
+    rows = max(1, PIECE // logits.shape[1])
+    return (slice(first, first + rows) for first in range(0, len(logits), rows))
 
 
 def _wide(logits: Tensor) -> torch.dtype:

@@ -46,6 +46,16 @@ def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     assert {group["lr"] for group in optimizer.param_groups} == {0.01}
 
 
+def test_muon_has_an_encoders_matrices_too() -> None:
+    stage = Task(small.model(small.translator()), None)
+    optimizer = make_optimizer(stage.trainable(), 0.01, 0.1, "muon")
+    assert isinstance(optimizer, CombinedOptimizer)
+    names = {id(p): name for name, p in stage.student.named_parameters()}
+    muon = {names[id(p)] for group in optimizer.parts[1].param_groups for p in group["params"]}
+    assert {"encoder.blocks.0.mixers.0.q.weight", "blocks.0.ffn.down.weight"} <= muon
+    assert not any("embedding" in name for name in muon)
+
+
 def test_all_weights_move_and_a_state_that_was_saved_goes_on_the_same() -> None:
     start, whole, again = small.model("hybrid").state_dict(), stepped(4), stepped(4, restart=2)
     for name, weight in whole.items():

@@ -19,6 +19,7 @@ from t2r_export.convert import convert
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
+from t2r_export.training import losses
 from t2r_export.training.batch import window_batch as read
 from t2r_export.training.batch import window_batches
 from t2r_export.training.evaluate import evaluate
@@ -26,6 +27,8 @@ from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.losses import CrossEntropy, Divergence, divergence, divergence_target
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
 from t2r_runtime.errors import UserError
+
+PIECES = pytest.mark.parametrize("piece", [1, 21, 1 << 20])  # a row of seven at a time, three of five, all
 
 
 def pair(layers: str = "all") -> tuple[Transformer, Transformer]:
@@ -198,7 +201,9 @@ def test_task_is_the_texts_cross_entropy() -> None:
     assert float(Task(student, None)(read(windows())).detach()) == pytest.approx(nats(student, windows()), rel=1e-6)
 
 
-def test_divergence_is_kl_and_its_gradient_is_right() -> None:
+@PIECES
+def test_divergence_is_kl_and_its_gradient_is_right(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "PIECE", piece)
     generator = torch.Generator().manual_seed(0)
     q, p = (torch.randn(5, 7, dtype=torch.float64, generator=generator) * 3 for _ in range(2))
     q.requires_grad_()
@@ -208,14 +213,30 @@ def test_divergence_is_kl_and_its_gradient_is_right() -> None:
     assert torch.autograd.gradcheck(lambda q: 3 * Divergence.apply(q, p), (q,))
 
 
-def test_divergence_of_bfloat16_is_computed_in_float32() -> None:
-    q, p = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(5, 7).bfloat16()
-    loss: Any = Divergence.apply(q, p)
+@pytest.mark.parametrize("of", [Divergence, CrossEntropy])
+def test_losses_of_bfloat16_are_computed_in_float32(of: type[torch.autograd.Function]) -> None:
+    q = torch.randn(5, 7).bfloat16().requires_grad_()
+    target: tuple[Any, ...] = (torch.randn(5, 7).bfloat16(),) if of is Divergence else (torch.arange(5), 0.25)
+    loss: Any = of.apply(q, *target)
     loss.backward()
     assert loss.dtype == torch.float32
     assert q.grad is not None
     assert q.grad.dtype == torch.bfloat16
-    torch.testing.assert_close(loss, Divergence.apply(q.float(), p.float()))
+    wide = [value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for value in target]
+    torch.testing.assert_close(loss, of.apply(q.float(), *wide))
+
+
+@PIECES
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+def test_cross_entropy_is_torchs_and_its_gradient_is_right(
+    piece: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "PIECE", piece)
+    logits = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.tensor([6, 0, 3, 3, 1])
+    found: Any = CrossEntropy.apply(3 * logits, labels, smoothing)
+    torch.testing.assert_close(found, F.cross_entropy(3 * logits, labels, label_smoothing=smoothing))
+    assert torch.autograd.gradcheck(lambda q: 3 * CrossEntropy.apply(q, labels, smoothing), (logits,))
 
 
 def test_spans_shorten_because_the_loss_holds_them() -> None:
