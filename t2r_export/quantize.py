@@ -45,6 +45,7 @@ from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_o
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
+from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
@@ -125,7 +126,7 @@ def _written(
 ) -> tuple[QuantizeReport, Signature]:
     """Quantize a bundle and write it; the report, and the step's signature."""
     refuse_companions(out, list(bundle.companions))
-    before, quality = _weight_bytes(bundle.step), None
+    before, quality = _weight_bytes(bundle), None
     made = quantized(bundle, config, float32)
 
     def measured(part: Path) -> None:
@@ -139,7 +140,7 @@ def _written(
     files, signature = write(made, out, external_bytes, measured)
     why = f"{config.scheme} rounds the tokens of a run together, so that the states would depend on how a text is cut"
     left_out = {role: why for role in bundle.companions if role not in made.companions}
-    report = QuantizeReport(files, config.scheme, before, _weight_bytes(made.step), quality, left_out)
+    report = QuantizeReport(files, config.scheme, before, _weight_bytes(made), quality, left_out)
     return report, signature
 
 
@@ -159,8 +160,6 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         )
     if programs(bundle.step):
         raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
-    if signature.source is not None and config.budget is not None:
-        raise UserError("bits that nobody measures, for a translator", "--budget", "leave it out")
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
     if chosen.bits < 16 and not target.shared_table:
@@ -171,8 +170,11 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
             untie_embedding(graph)
     if config.budget is not None:
         assert config.calibrate is not None
-        tokens = calibration_tokens(config.calibrate, signature)
-        config = replace(config, choices=choose(bundle.step, signature, weights, config, tokens))
+        if signature.source is None:
+            passages = text_passages(calibration_tokens(config.calibrate, signature), signature)
+        else:
+            passages = pair_passages(calibration_pairs(config.calibrate, signature), signature)
+        config = replace(config, choices=choose(bundle, config, passages))
     static = target.static
     step = _quantized(bundle.step, weights, config, calibration, static)
     signature = replace(signature, quantization=config.scheme)
@@ -263,6 +265,8 @@ def _require_enough(tokens: int, path: Path) -> None:
         raise UserError(expected, f"{tokens} in {path}", "name a longer one")
 
 
-def _weight_bytes(model: onnx.ModelProto) -> int:
-    tensors = model.graph.initializer
-    return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
+def _weight_bytes(bundle: Bundle) -> int:
+    """Of the step graph and an encoder graph; what both have counts once."""
+    graphs = [bundle.step, *(graph for role, graph in bundle.companions.items() if role == ENCODER)]
+    tensors = {tensor.name: tensor for graph in graphs for tensor in graph.graph.initializer}
+    return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors.values())

@@ -14,11 +14,11 @@ import numpy as np
 from onnxruntime.quantization import CalibrationDataReader
 
 from t2r_export.quantizers.base import Calibration, Tokens
-from t2r_export.quantizers.pairs import side_by_side
+from t2r_export.quantizers.pairs import side_by_side, source_feeds
 from t2r_export.training.data import parallel_sequences
 from t2r_runtime import Decoder, Translator
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import INPUT_IDS, PAST, SOURCE_IDS, SOURCE_LENGTHS, Signature
+from t2r_runtime.signature import INPUT_IDS, PAST, Signature
 
 SEQUENCES = 4  # read side by side, of a graph of any batch size
 
@@ -69,11 +69,7 @@ def sources(calibration: Calibration) -> Iterator[dict[str, Any]]:
     signature = Translator(calibration.graph).signature
     assert signature.source is not None
     for group in side_by_side(calibration.pairs, signature.batch or 1):
-        lengths = np.array([len(source) for source in group.sources])
-        ids = np.zeros((len(lengths), signature.source.source_length or lengths.max()), np.int64)
-        for row, source in zip(ids, group.sources, strict=True):
-            row[: len(source)] = source
-        yield {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths}
+        yield source_feeds(group.sources, signature.source.source_length)
 
 
 def _require_finite(logits: np.ndarray) -> None:

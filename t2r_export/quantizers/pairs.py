@@ -16,7 +16,7 @@ import numpy.typing as npt
 from t2r_export.training.pairs import read_pairs
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import Signature
+from t2r_runtime.signature import SOURCE_IDS, SOURCE_LENGTHS, Signature
 
 ROWS = 8  # pairs side by side, of a graph of any batch size
 
@@ -84,3 +84,12 @@ def side_by_side(pairs: Sequence[TokenPair], batch: int | None) -> Iterator[Pair
         for row, pair in zip(targets, group, strict=True):
             row[: len(pair.target)] = pair.target
         yield PairGroup([pair.source for pair in group], targets, lengths)
+
+
+def source_feeds(sources: Sequence[Sequence[int]], length: int | None) -> dict[str, npt.NDArray[np.int64]]:
+    """Inputs of an encoder graph, whose sources have `length` tokens, or None: those of the longest."""
+    lengths = np.array([len(source) for source in sources])
+    ids = np.zeros((len(lengths), length or lengths.max()), np.int64)
+    for row, source in zip(ids, sources, strict=True):
+        row[: len(source)] = source
+    return {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths}

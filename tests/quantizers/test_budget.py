@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import small
+import texts
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.export import export
 from t2r_export.quantize import OPTIONS_KEY, quantize
 from t2r_export.quantizers.blocks import in_blocks, restored
 from t2r_export.quantizers.budget import CHOICES, Product, fitted, stored
-from t2r_runtime import Decoder
+from t2r_export.training.pairs import write_pairs
+from t2r_runtime import Decoder, Translator
 from t2r_runtime.errors import UserError
 
 # wide enough that blocks of 128 and of 32 are different
@@ -112,3 +118,31 @@ def test_a_budget_too_small(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a budget of at least .* received 1,000; raise --budget"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4", budget=1000, calibrate=text))
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_translators_budget_is_for_both_its_graphs(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        small.translator(small.LINEAR_CROSS, source_vocabulary=None),
+        **{"width": 160, "vocab_size": len(texts.LETTERS) + 2, "bos_token": None},
+        **{"eos_tokens": (texts.EOS,), "start_tokens": (texts.BOS,)},
+    )
+    chance, pairs = random.Random(0), tmp_path / "pairs.tsv"
+    words = ["".join(chance.choices("abcdefgh", k=chance.randint(2, 7))) for _ in range(150)]
+    write_pairs(pairs, [(word, f"{word[::-1]} {word} .") for word in words])
+    source = tmp_path / "g.onnx"
+    model = small.model(config)
+    export(Checkpoint(config, model, texts.tokenizer(), {}, "0" * 64), source, ExportConfig(beam=True))
+    plain = quantize(source, tmp_path / "plain.onnx", QuantizeConfig(scheme="w4"))
+    spent = QuantizeConfig(scheme="w4", budget=plain.bytes_after, calibrate=pairs)
+    report = quantize(source, tmp_path / "q.onnx", spent, pairs)
+    assert report.bytes_after <= plain.bytes_after
+    assert report.quality is not None and report.quality.passed
+    graphs = [onnx.load(file, load_external_data=False) for file in report.files if file.suffix == ".onnx"]
+    choices = json.loads({p.key: p.value for p in graphs[0].metadata_props}[OPTIONS_KEY])["choices"]
+    assert any(name.startswith("encoder.") for name in choices) and any(name.startswith("blocks.") for name in choices)
+    found = {}
+    for node in (node for graph in graphs for node in graph.graph.node if node.op_type == "MatMulNBits"):
+        values = {a.name: a.i for a in node.attribute}
+        found[node.input[1].rsplit("_Q", 1)[0].removesuffix(".transposed")] = [values["bits"], values["block_size"]]
+    assert found == choices and len({tuple(choice) for choice in choices.values()}) > 1
+    assert list(Translator(tmp_path / "q.onnx").translate([[1, 2, 3]]))

@@ -1,0 +1,144 @@
+"""What rounding one weight costs: the float32 graphs read a text, or a translator's pairs, with it and without.
+
+The cost is KL(float32 ‖ rounded) of the next token, a mean over tokens. Graphs are opened once, with the weights of
+their projections as inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from t2r_export.graph.weights import Weight, fill, values
+from t2r_export.quantizers.base import Tokens, initializers, projections
+from t2r_export.quantizers.pairs import TokenPair, side_by_side, source_feeds
+from t2r_export.training.data import parallel_sequences
+from t2r_runtime.errors import UserError
+from t2r_runtime.signature import INPUT_IDS, LOGITS, Signature
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+ROWS, STEPS = 16, 64  # texts that are read side by side, and tokens of each
+PAIRS = 64  # that are read side by side
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Rows that are read side by side, and what counts of them."""
+
+    ids: Tokens  # (B, T)
+    counted: npt.NDArray[np.bool_]  # (B, T), whether what is predicted behind a token counts
+    sources: Sequence[Sequence[int]] = ()  # of a translator, a row each
+
+
+def text_passages(tokens: Tokens, signature: Signature) -> list[Passage]:
+    """Of a text (N,), the rows of one passage.
+
+    Raises:
+        UserError: too short a text.
+    """
+    rows = signature.batch or ROWS
+    steps = min(STEPS, signature.max_positions or STEPS, len(tokens) // rows)
+    if steps < 1:
+        raise UserError(f"a text of at least {rows} tokens", f"{len(tokens)}", "name a longer one")
+    ids = parallel_sequences(tokens, rows, steps)
+    return [Passage(ids, np.ones(ids.shape, np.bool_))]
+
+
+def pair_passages(pairs: Sequence[TokenPair], signature: Signature) -> list[Passage]:
+    """Of pairs those, evenly spread, that have about as many target tokens as `text_passages` takes of a text."""
+    assert signature.source is not None
+    starts, tokens = len(signature.source.start_tokens), sum(len(pair.target) for pair in pairs)
+    chosen, made = pairs[:: max(1, tokens // (ROWS * STEPS))], []
+    for group in side_by_side(chosen, signature.batch or min(PAIRS, len(chosen))):
+        steps = range(group.targets.shape[1] - 1)
+        counted = np.stack([group.predicted(step, starts) for step in steps], axis=1)
+        made.append(Passage(group.targets[:, :-1], counted, group.sources))
+    return made
+
+
+class OpenGraph:
+    """A float32 graph whose projections' weights, (in, out) by name in `matrices`, may be others at each run."""
+
+    def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
+        self.matrices: dict[str, np.ndarray] = {}
+        made, kept = onnx.ModelProto(), initializers(model)
+        made.CopyFrom(model)
+        chosen = set(projections(model))
+        nodes = [node for node in model.graph.node if node.name in chosen]
+        # (out, in), where a MatMul has (in, out)
+        self._turned = {node.input[1] for node in nodes if node.op_type == "Gemm"}
+        for node in nodes:
+            name = node.input[1]
+            matrix = values(kept[name], weights)
+            self.matrices[name] = matrix.T if name in self._turned else matrix
+        del made.graph.initializer[:]
+        made.graph.initializer.extend(t for name, t in kept.items() if name not in self.matrices)
+        fill(made, weights)
+        made.graph.input.extend(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, list(kept[name].dims)) for name in self.matrices
+        )
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        self._session = ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def bound(self, changed: Mapping[str, np.ndarray]) -> Arrays:
+        """Its weights as inputs, some of them others."""
+        made = {name: changed.get(name, matrix) for name, matrix in self.matrices.items()}
+        return {name: np.ascontiguousarray(m.T if name in self._turned else m) for name, m in made.items()}
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Arrays:
+        """Its outputs by name."""
+        return dict(zip(self._outputs, self._session.run(None, dict(feeds)), strict=True))
+
+
+class Sensitivity:
+    """Passages that the float32 graphs of a bundle have read."""
+
+    def __init__(
+        self, signature: Signature, step: OpenGraph, encoder: OpenGraph | None, passages: Sequence[Passage]
+    ) -> None:
+        self.signature, self.step, self.encoder, self.passages = signature, step, encoder, passages
+        self.matrices = {**step.matrices, **(encoder.matrices if encoder is not None else {})}
+        self.expected = list(self._read({}))
+
+    def cost(self, name: str, matrix: np.ndarray) -> float:
+        """KL in nats a token where that weight is `matrix` (in, out)."""
+        total = 0.0
+        for before, after in zip(self.expected, self._read({name: matrix}), strict=True):
+            total += float((np.exp(before) * (before - after)).sum())
+        return total / sum(int(passage.counted.sum()) for passage in self.passages)
+
+    def _read(self, changed: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+        """Log-probabilities (rows that count, vocabulary) behind each token of the passages."""
+        weights = self.step.bound(changed)
+        chained = {s.past: s.present for s in self.signature.states if not s.constant}
+        for passage in self.passages:
+            states = self._start(passage, changed)
+            for ids, rows in zip(passage.ids.T, passage.counted.T, strict=True):
+                found = self.step.run({**weights, **states, INPUT_IDS: ids})
+                logits = found[LOGITS][rows].astype(np.float64)
+                logits -= logits.max(-1, keepdims=True)
+                yield logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+                states |= {past: found[present] for past, present in chained.items()}
+
+    def _start(self, passage: Passage, changed: Mapping[str, np.ndarray]) -> Arrays:
+        """States before the first token, by the names of the step graph's inputs."""
+        specs, made = self.signature.states, Arrays()
+        if self.encoder is not None:
+            assert self.signature.source is not None
+            made = self.encoder.run(
+                {**self.encoder.bound(changed), **source_feeds(passage.sources, self.signature.source.source_length)}
+            )
+        names = {spec.past: spec.name if spec.constant else spec.present for spec in specs}
+        initial = {spec.past: spec for spec in specs if names[spec.past] not in made}
+        rows = len(passage.ids)
+        return {past: made[name] for past, name in names.items() if name in made} | {
+            past: np.full(spec.dims(rows), spec.initial, spec.dtype) for past, spec in initial.items()
+        }
