@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,10 @@ def run(folder: Path, plan: tuple[StagePlan, ...], **options: Any) -> FinetuneCo
         checkpoint_every=5,
         **options,
     )
+
+
+def write_translator(path: Path, cross: MixerConfig, base: str, history: Mapping[str, Any] | None = None) -> None:
+    """A translator of letters."""
+    made = small.translator(cross, base=base, source_vocabulary=None)
+    made = dataclasses.replace(made, vocab_size=len(LETTERS) + 2, bos_token=None, eos_tokens=(EOS,))
+    checkpoint.save(path, small.model(made), tokenizer(), dict(history or {}))

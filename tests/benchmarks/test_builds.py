@@ -24,7 +24,7 @@ RESULTS = {path.name: path for path in sorted((ROOT / "benchmarks" / "results").
 NOT_KEPT = {"performance.md", "embedding.md"}  # timed on a machine that does nothing else; the results were not kept
 PLACES = [
     (page.name, name, place[0])
-    for page in sorted((ROOT / "docs").glob("*.md"))
+    for page in (*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "models").glob("*/README.md")))
     for place in PLACE.finditer(page.read_text(encoding="utf-8"))
     for name in [place[2]]
     if page.name not in NOT_KEPT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 import small
 import texts
 import translations
-from t2r_export.checkpoints import checkpoint
-from t2r_export.config.mixers import MixerConfig
 from t2r_export.evaluate_pairs import evaluate_pairs
 from t2r_export.training.pairs import read_pairs, write_pairs
 from t2r_runtime.signature import StateSpec
@@ -38,18 +35,11 @@ def test_what_a_hypothesis_keeps(states: list[StateSpec], text: str) -> None:
     assert translations.kilobytes(states) == text
 
 
-def save(path: Path, cross: MixerConfig, base: str) -> None:
-    """A translator of letters."""
-    made = small.translator(cross, base=base, source_vocabulary=None)
-    made = dataclasses.replace(made, vocab_size=len(texts.LETTERS) + 2, bos_token=None, eos_tokens=(texts.EOS,))
-    checkpoint.save(path, small.model(made), texts.tokenizer(), PLAN)
-
-
 def test_a_builds_translators_are_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tmp_path / "teacher.pt", small.SOFTMAX, "softmax")
-    save(tmp_path / "one.pt", small.LINEAR_CROSS, "sinusoidal")
+    texts.write_translator(tmp_path / "teacher.pt", small.SOFTMAX, "softmax", PLAN)
+    texts.write_translator(tmp_path / "one.pt", small.LINEAR_CROSS, "sinusoidal", PLAN)
     write_pairs(tmp_path / "test.tsv", PAIRS)
     (tmp_path / "results.json").write_text(json.dumps([{"name": "one", "path": "one.pt", "seconds": 61.6}]))
     saved = tmp_path / "kept.json"

@@ -1,0 +1,120 @@
+"""BLEU of a translator against hours of its training: the curve on models/translator-de-en's card.
+
+    python benchmarks/learning_curve.py build/translator/start.pt build/translator/teacher.pt.jsonl STATE… MODEL.pt
+        --pairs build/translator/test.tsv [--save benchmarks/results/NAME.json] [--page PAGE] [--plot CURVE.svg]
+
+A STATE is a copy of the training state (teacher.pt.training) that stood beside the unfinished model, a MODEL.pt what
+the training ended with; START.pt is what it started from, and the .jsonl its log. A line each: the steps, the tokens
+that were learned from and hours, which are these tokens over the log's mean speed up to there, without validations;
+nats per token of the pairs' translations, and sacrebleu of what the exported graph makes of their sources with beams of
+1 and 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from builds import keep
+from comparison.tables import Table
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.evaluate_pairs import evaluate_pairs
+from t2r_export.training.drawing import drawing
+from t2r_export.training.pairs import read_pairs
+from translations import BEAMS, bleu_of
+
+HEAD = ["steps", "target tokens", "hours", "nats/token", *(f"BLEU, beam {beam}" for beam in BEAMS)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model on its way, or at its end."""
+
+    steps: int
+    tokens: int
+    hours: float
+    nats: float
+    bleu: list[float]  # of each beam
+
+    def cells(self) -> list[str]:
+        scores = [f"{score:.2f}" for score in self.bleu]
+        return [f"{self.steps:,}", f"{self.tokens / 1e6:.1f} M", f"{self.hours:.2f}", f"{self.nats:.3f}", *scores]
+
+
+def speeds(log: Path) -> list[tuple[int, float]]:
+    """Steps, and tokens a second before each of them, of a log's last run."""
+    rows: list[dict[str, Any]] = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return [(row["step"], row["tokens_per_second"]) for row in rows if "tokens_per_second" in row]
+
+
+def hours(steps: int, tokens: int, log: Sequence[tuple[int, float]]) -> float:
+    """Of so many tokens in so many steps: lines of a log are about as many tokens apart, so that means are harmonic."""
+    return tokens / statistics.harmonic_mean([speed for step, speed in log if step <= steps]) / 3600
+
+
+def reached(start: Path, file: Path) -> tuple[Checkpoint, int, int]:
+    """The model in a training state, or a trained one, with its steps and tokens."""
+    if file.suffix == ".pt":
+        loaded = checkpoint.load(file)
+        (run,) = loaded.provenance["finetune"]
+        return loaded, sum(stage["steps"] for stage in run["stages"]), run["tokens"]
+    loaded, state = checkpoint.load(start), torch.load(file, map_location="cpu", weights_only=True)
+    loaded.model.load_state_dict(state["weights"])
+    return loaded, state["step"], state["tokens"]
+
+
+def point(start: Path, file: Path, log: Path, pairs: Path) -> Point:
+    """What the model of one file has on the pairs."""
+    loaded, steps, tokens = reached(start, file)
+    read = read_pairs(pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "model.pt"
+        checkpoint.save(whole, loaded.model, loaded.tokenizer, dict(loaded.provenance))
+        text = evaluate_pairs(whole, read).text
+        assert text is not None
+        scores = [found.score for found in bleu_of(checkpoint.load(whole), read)]
+    return Point(steps, tokens, hours(steps, tokens, speeds(log)), text.nats, scores)
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    with drawing(path, size=(7, 4)) as figure:
+        axes = figure.subplots()
+        for place, beam in enumerate(BEAMS):
+            scores = [one.bleu[place] for one in points]
+            axes.plot([one.hours for one in points], scores, "o-", label=f"beam {beam}")
+        axes.set(xlabel="hours of training on one core", ylabel="BLEU", xlim=(0, None), ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("start", type=Path)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--pairs", type=Path, required=True)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    points = [point(options.start, file, options.log, options.pairs) for file in options.files]
+    points.sort(key=lambda one: one.steps)
+    made = Table("", HEAD, [one.cells() for one in points])
+    print(made.markdown())
+    if options.save:
+        keep(made, options.save, options.page)
+    if options.plot:
+        draw(points, options.plot)
+
+
+if __name__ == "__main__":
+    main()
