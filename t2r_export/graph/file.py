@@ -34,7 +34,8 @@ from t2r_runtime.signature import Signature
 
 EXTERNAL_BYTES = 1_500_000_000
 _SMALL = 1024  # bytes; what is less stays in the graph
-_ALIGNMENT = 4096  # a page, so that a runtime can map a weight straight from the file
+_LARGE = 1 << 16  # bytes; what is less need not begin a page
+_PAGE, _LINE = 4096, 64  # so that a runtime can map a weight straight from the file, or read it by whole cache lines
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
@@ -170,7 +171,7 @@ def _write_data(bundle: Bundle, out: Path) -> tuple[Path, list[list[TensorProto]
     places = {}
     with replacing(data) as part, open(part, "wb") as file:
         for digest, tensor in contents.items():
-            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+            file.write(b"\0" * (-file.tell() % (_PAGE if _size(tensor, weights) >= _LARGE else _LINE)))
             start = file.tell()
             file.writelines(_pieces(tensor, weights))
             places[digest] = {"location": data.name, "offset": start, "length": file.tell() - start}
