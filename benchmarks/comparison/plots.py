@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comparison.tables import DECODE, TRANSLATE, where
+from comparison.tables import DECODE, TRANSLATE, measured
 from t2r_export.training.drawing import FORMATS, drawing
 from t2r_runtime.errors import UserError
 
@@ -94,7 +94,7 @@ def _figure(
                 style = TEACHER if "model=teacher" in name else STYLES.get(name.split(":")[0], "-")
                 axes.plot(*zip(*points, strict=True), style, marker="o", label=name)
         axes.set(xscale="log", yscale="log", xlabel=curves.label, ylabel=label)
-        axes.set_title(f"{where(result, rows[0]['threads'])}, {result['machine']['cpu']}", fontsize=10)
+        axes.set_title(f"{measured(result, rows[0]['threads'])}, {result['machine']['cpu']}", fontsize=10)
         axes.grid(True, which="both", alpha=0.25)
         if axes.lines:
             # below, where it covers no line

@@ -55,7 +55,7 @@ def decode_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for speed in result["bandwidth"]:
         threads = speed["threads"]
-        where = where(result, threads)
+        where = measured(result, threads)
 
         def of(kind: str, threads: int = threads) -> list[Row]:
             return [row for row in result[kind] if row["threads"] == threads]
@@ -113,7 +113,7 @@ def export_table(result: Mapping[str, Any]) -> Table:
 def profile_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of `bench_profile`'s result: `operators` and `products`, a column of microseconds for each graph."""
     threads, rate = result["threads"], result["bytes_per_second"] / 1e9
-    where = where(result, threads)
+    where = measured(result, threads)
     profiles = result["profiles"]
     steps = ["a whole step", *(f"{found['step']:.0f}" for found in profiles)]
     head = ["", *(found["name"] for found in profiles)]
@@ -131,7 +131,7 @@ def translate_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of `bench_translate`'s result: `parity`, and `sentences-2`, … for each number of threads."""
     tables = {"parity": _parity(result)}
     for threads in dict.fromkeys(row["threads"] for kind in ("speeds", "lengths") for row in result[kind]):
-        where = where(result, threads)
+        where = measured(result, threads)
         speeds, lengths, starts = (
             [row for row in result[kind] if row["threads"] == threads] for kind in ("speeds", "lengths", "starts")
         )
@@ -171,7 +171,7 @@ def _parity(result: Mapping[str, Any]) -> Table:
     return Table(title, ["", *(f"beam {beam}" for beam in beams)], lines)
 
 
-def where(result: Mapping[str, Any], threads: int) -> str:
+def measured(result: Mapping[str, Any], threads: int) -> str:
     """What was measured, and with how many threads."""
     return f"{result['size']}, {threads} thread{'s' if threads > 1 else ''}"
 
