@@ -167,8 +167,7 @@ def _write_data(bundle: Bundle, out: Path) -> tuple[Path, list[list[TensorProto]
                 if name is not None:
                     digests[name] = digest
             found[-1].append((tensor, digest))
-    named_for = hashlib.sha256(b"".join([*contents, b"%d %d %d" % (_LARGE, _PAGE, _LINE)]))  # where they stand, too
-    data = out.with_name(f"{out.name}.{named_for.hexdigest()[:DIGEST]}.data")
+    data = out.with_name(f"{out.name}.{hashlib.sha256(b''.join(contents)).hexdigest()[:DIGEST]}.data")
     places = {}
     with replacing(data) as part, open(part, "wb") as file:
         for digest, tensor in contents.items():
