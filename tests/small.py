@@ -225,6 +225,11 @@ TRANSLATORS = {
 MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}
 
 
+def float64_tolerance(name: str) -> float:
+    """Of MODELS[name] in float64, two ways: the turns of a rotary window are tables of float32, others each way."""
+    return 1e-6 if name == "window_rotary" else 1e-10
+
+
 def model(config: ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
     """A model of random weights, biases and scales too: what is zero or one cannot show that it was forgotten."""
     made = Transformer(MODELS[config] if isinstance(config, str) else config).eval()

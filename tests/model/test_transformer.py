@@ -27,11 +27,9 @@ decoders = pytest.mark.parametrize("name", CONFIGS)
 
 @torch.no_grad()
 @names
-@pytest.mark.parametrize("wide, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
-def test_steps_are_the_parallel_form(name: str, wide: torch.dtype, tolerance: float) -> None:
-    made = small.model(name).to(wide)
-    if name == "window_rotary":
-        tolerance = max(tolerance, 1e-6)  # its turns are tables of float32, another for each form
+@pytest.mark.parametrize("wide", [torch.float64, torch.float32])
+def test_steps_are_the_parallel_form(name: str, wide: torch.dtype) -> None:
+    made, tolerance = small.model(name).to(wide), 1e-4 if wide is torch.float32 else small.float64_tolerance(name)
     ids, start = small.ids(length=19), small.states(made)
     if wide is torch.float32:  # which digit is lost where a sum is nearly zero is the processor's choice
         tolerance = widened(tolerance, own_rounding(made, [Text(start, list(ids.T))]).logits)
@@ -51,7 +49,7 @@ def test_split_anywhere(name: str, at: int) -> None:
     logits, after = made.prefill(ids, start)
     first, between = made.prefill(ids[:, :at], start)
     second, end = made.prefill(ids[:, at:], between)
-    tolerance = 1e-6 if name == "window_rotary" else 1e-10  # its turns are tables of float32
+    tolerance = small.float64_tolerance(name)
     torch.testing.assert_close(torch.cat([first, second], 1), logits, rtol=tolerance, atol=tolerance)
     small.assert_states(end, after, 1e-10)
 

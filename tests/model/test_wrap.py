@@ -93,7 +93,7 @@ def test_a_sequence_is_its_steps(name: str) -> None:
     start = small.states(made)
     expected, after = steps(made, ids, start, lambda s: s)
     received, states = made.prefill(ids, start)
-    tolerance = 1e-6 if name == "window_rotary" else 1e-10  # its turns are tables of float32, another for each form
+    tolerance = small.float64_tolerance(name)
     torch.testing.assert_close(received, expected, rtol=tolerance, atol=tolerance)
     small.assert_states(states, after, tolerance)
 
