@@ -145,6 +145,19 @@ def students(lines: list[Line], lengths: list[int], teacher: list[tuple[float, f
     return Table("", head, [*first, *(line.cells() for line in lines)])
 
 
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """The options of `show`."""
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--page", type=Path)
+
+
+def show(made: Table, options: argparse.Namespace) -> None:
+    """Print the table, and keep it where the options say so."""
+    print(made.markdown())
+    if options.save:
+        keep(made, options.save, options.page)
+
+
 def keep(made: Table, file: Path, page: Path | None) -> None:
     """Write the table's cells to `file`, and the table where the page names that file."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -190,8 +203,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=data_folder() / "text" / "tinystories.txt")
     parser.add_argument("--teacher", type=Path, default=data_folder() / "checkpoints" / "stories260K")
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--page", type=Path)
+    add_outputs(parser)
     options = parser.parse_args()
     lengths = [int(part) for part in filter(None, options.lengths.split(","))]
     untrained, only, windows = (
@@ -206,10 +218,7 @@ def main() -> None:
     lines += windows_untrained(windows, reading)
     if options.sort:
         lines.sort(key=lambda line: line.gap if options.sort == "nats" else line.bytes)
-    made = students(lines, lengths, reading.own)
-    print(made.markdown())
-    if options.save:
-        keep(made, options.save, options.page)
+    show(students(lines, lengths, reading.own), options)
     if options.plot:
         draw(lines, options.plot)
 

@@ -23,14 +23,15 @@ from typing import Any
 
 import torch
 
-from builds import keep
+from builds import add_outputs, show
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.evaluate_pairs import evaluate_pairs
 from t2r_export.training.drawing import drawing
-from t2r_export.training.pairs import read_pairs
+from t2r_export.training.pairs import Pair, read_pairs
 from translations import BEAMS, bleu_of
+from translations import steps as steps_of
 
 HEAD = ["steps", "target tokens", "hours", "nats/token", *(f"BLEU, beam {beam}" for beam in BEAMS)]
 
@@ -51,9 +52,9 @@ class Point:
 
 
 def speeds(log: Path) -> list[tuple[int, float]]:
-    """Steps, and tokens a second before each of them, of a log's last run."""
+    """Steps, and tokens a second before each. Of steps that were repeated after a resume the last ones count."""
     rows: list[dict[str, Any]] = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    return [(row["step"], row["tokens_per_second"]) for row in rows if "tokens_per_second" in row]
+    return list({row["step"]: row["tokens_per_second"] for row in rows if "tokens_per_second" in row}.items())
 
 
 def hours(steps: int, tokens: int, log: Sequence[tuple[int, float]]) -> float:
@@ -66,23 +67,22 @@ def reached(start: Path, file: Path) -> tuple[Checkpoint, int, int]:
     if file.suffix == ".pt":
         loaded = checkpoint.load(file)
         (run,) = loaded.provenance["finetune"]
-        return loaded, sum(stage["steps"] for stage in run["stages"]), run["tokens"]
+        return loaded, steps_of(loaded), run["tokens"]
     loaded, state = checkpoint.load(start), torch.load(file, map_location="cpu", weights_only=True)
     loaded.model.load_state_dict(state["weights"])
     return loaded, state["step"], state["tokens"]
 
 
-def point(start: Path, file: Path, log: Path, pairs: Path) -> Point:
+def point(start: Path, file: Path, log: Sequence[tuple[int, float]], pairs: Sequence[Pair]) -> Point:
     """What the model of one file has on the pairs."""
     loaded, steps, tokens = reached(start, file)
-    read = read_pairs(pairs)
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "model.pt"
         checkpoint.save(whole, loaded.model, loaded.tokenizer, dict(loaded.provenance))
-        text = evaluate_pairs(whole, read).text
-        assert text is not None
-        scores = [found.score for found in bleu_of(checkpoint.load(whole), read)]
-    return Point(steps, tokens, hours(steps, tokens, speeds(log)), text.nats, scores)
+        text = evaluate_pairs(whole, pairs).text
+    assert text is not None
+    scores = [found.score for found in bleu_of(loaded, pairs)]
+    return Point(steps, tokens, hours(steps, tokens, log), text.nats, scores)
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
@@ -102,16 +102,13 @@ def main() -> None:
     parser.add_argument("log", type=Path)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--pairs", type=Path, required=True)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--page", type=Path)
+    add_outputs(parser)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    points = [point(options.start, file, options.log, options.pairs) for file in options.files]
+    log, pairs = speeds(options.log), read_pairs(options.pairs)
+    points = [point(options.start, file, log, pairs) for file in options.files]
     points.sort(key=lambda one: one.steps)
-    made = Table("", HEAD, [one.cells() for one in points])
-    print(made.markdown())
-    if options.save:
-        keep(made, options.save, options.page)
+    show(Table("", HEAD, [one.cells() for one in points]), options)
     if options.plot:
         draw(points, options.plot)
 

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from builds import keep
+from builds import add_outputs, show
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
@@ -73,8 +73,7 @@ def line(name: str, model: Path, pairs: Sequence[Pair], seconds: float | None) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("builds", type=Path, nargs="+")
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--page", type=Path)
+    add_outputs(parser)
     options = parser.parse_args()
     first: Path = options.builds[0]
     pairs = read_pairs(first / "test.tsv")
@@ -83,12 +82,9 @@ def main() -> None:
         results = json.loads((work / "results.json").read_text(encoding="utf-8"))
         models += [(row["name"], work / row["path"], row["seconds"]) for row in results]
     rows, bleus = zip(*(line(name, path, pairs, seconds) for name, path, seconds in models), strict=True)
-    made = Table("", [*HEAD, "steps", "seconds"], list(rows))
-    print(made.markdown())
+    show(Table("", [*HEAD, "steps", "seconds"], list(rows)), options)
     for bleu in bleus[0]:
         print(f"beam {bleu.beam}: {bleu.sentences:,} sentences, {bleu.signature}")
-    if options.save:
-        keep(made, options.save, options.page)
 
 
 if __name__ == "__main__":

@@ -267,6 +267,5 @@ def _require_enough(tokens: int, path: Path) -> None:
 
 def _weight_bytes(bundle: Bundle) -> int:
     """Of the step graph and an encoder graph; what both have counts once."""
-    graphs = [bundle.step, *(graph for role, graph in bundle.companions.items() if role == ENCODER)]
-    tensors = {tensor.name: tensor for graph in graphs for tensor in graph.graph.initializer}
+    tensors = {tensor.name: tensor for graph in bundle.halves for tensor in graph.graph.initializer}
     return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors.values())

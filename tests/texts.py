@@ -16,6 +16,7 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, StagePlan
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
+from t2r_export.training.pairs import write_pairs
 
 LETTERS = "abcdefgh ."
 BOS, EOS = len(LETTERS), len(LETTERS) + 1
@@ -72,6 +73,14 @@ def run(folder: Path, plan: tuple[StagePlan, ...], **options: Any) -> FinetuneCo
         checkpoint_every=5,
         **options,
     )
+
+
+def write_words(path: Path, count: int) -> Path:
+    """Pairs of a word and what is said of it."""
+    chance = random.Random(0)
+    words = ["".join(chance.choices("abcdefgh", k=chance.randint(2, 7))) for _ in range(count)]
+    write_pairs(path, [(word, f"{word[::-1]} {word} .") for word in words])
+    return path
 
 
 def write_translator(path: Path, cross: MixerConfig, base: str, history: Mapping[str, Any] | None = None) -> None:

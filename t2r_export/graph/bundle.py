@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from t2r_export.graph.weights import Weight
-from t2r_runtime.signature import Signature
+from t2r_runtime.signature import ENCODER, Signature
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class Bundle:
     weights: dict[str, Weight]  # by the names under which initializers refer to them
     companions: Mapping[str, onnx.ModelProto] = field(default_factory=dict)  # by their role
     notes: Mapping[str, str] = field(default_factory=dict)  # further metadata, informative
+
+    @property
+    def halves(self) -> tuple[onnx.ModelProto, ...]:
+        """The step graph, and a translator's encoder graph behind it: all others are made of their weights."""
+        return (self.step, *(graph for role, graph in self.companions.items() if role == ENCODER))
 
     @property
     def graphs(self) -> Iterator[onnx.ModelProto]:

@@ -18,10 +18,9 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.bundle import Bundle
 from t2r_export.quantizers.base import initializers, projections
 from t2r_export.quantizers.blocks import BLOCK_SIZE, restored
-from t2r_export.quantizers.sensitivity import OpenGraph, Passage, Sensitivity
+from t2r_export.quantizers.sensitivity import Passage, Sensitivity
 from t2r_export.quantizers.tables import table_of
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import ENCODER
 
 Choice = tuple[int, int]  # bits, and weights that share a scale
 CHOICES: tuple[Choice, ...] = ((8, 32), (4, 16), (4, 32), (4, 64), (4, 128))  # the mildest first
@@ -56,11 +55,8 @@ def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) 
         UserError: a budget that the smallest choices do not meet.
     """
     assert config.budget is not None
-    graphs = [bundle.step, *(bundle.companions[role] for role in (ENCODER,) if role in bundle.companions)]
-    left = config.budget - _others(graphs, config)
-    step, encoder = (*(OpenGraph(graph, bundle.weights) for graph in graphs), None)[:2]
-    assert step is not None
-    sensitivity = Sensitivity(bundle.signature, step, encoder, passages)
+    left = config.budget - _others(bundle.halves, config)
+    sensitivity = Sensitivity(bundle, passages)
     products = []
     for name, matrix in sensitivity.matrices.items():
         rounded = (restored(matrix, bits, block, config.asymmetric) for bits, block in CHOICES)

@@ -15,6 +15,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.weights import Weight, fill, values
 from t2r_export.quantizers.base import Tokens, initializers, projections
 from t2r_export.quantizers.pairs import TokenPair, side_by_side, source_feeds
@@ -101,11 +102,12 @@ class OpenGraph:
 class Sensitivity:
     """Passages that the float32 graphs of a bundle have read."""
 
-    def __init__(
-        self, signature: Signature, step: OpenGraph, encoder: OpenGraph | None, passages: Sequence[Passage]
-    ) -> None:
-        self.signature, self.step, self.encoder, self.passages = signature, step, encoder, passages
-        self.matrices = {**step.matrices, **(encoder.matrices if encoder is not None else {})}
+    def __init__(self, bundle: Bundle, passages: Sequence[Passage]) -> None:
+        self.signature, self.passages = bundle.signature, passages
+        opened = [OpenGraph(graph, bundle.weights) for graph in bundle.halves]
+        self.step, self.encoder = opened[0], opened[1] if len(opened) > 1 else None
+        self.matrices = {name: matrix for graph in opened for name, matrix in graph.matrices.items()}
+        self.encoded = [self._encode(passage, {}) for passage in passages]
         self.expected = list(self._read({}))
 
     def cost(self, name: str, matrix: np.ndarray) -> float:
@@ -119,8 +121,9 @@ class Sensitivity:
         """Log-probabilities (rows that count, vocabulary) behind each token of the passages."""
         weights = self.step.bound(changed)
         chained = {s.past: s.present for s in self.signature.states if not s.constant}
-        for passage in self.passages:
-            states = self._start(passage, changed)
+        of_encoder = self.encoder is not None and bool(changed.keys() & self.encoder.matrices.keys())
+        for passage, encoded in zip(self.passages, self.encoded, strict=True):
+            states = self._start(self._encode(passage, changed) if of_encoder else encoded, len(passage.ids))
             for ids, rows in zip(passage.ids.T, passage.counted.T, strict=True):
                 found = self.step.run({**weights, **states, INPUT_IDS: ids})
                 logits = found[LOGITS][rows].astype(np.float64)
@@ -128,17 +131,18 @@ class Sensitivity:
                 yield logits - np.log(np.exp(logits).sum(-1, keepdims=True))
                 states |= {past: found[present] for past, present in chained.items()}
 
-    def _start(self, passage: Passage, changed: Mapping[str, np.ndarray]) -> Arrays:
+    def _encode(self, passage: Passage, changed: Mapping[str, np.ndarray]) -> Arrays:
+        """What a translator's encoder makes of the sources, by the names of its outputs; of a decoder alone nothing."""
+        if self.encoder is None:
+            return {}
+        assert self.signature.source is not None
+        sources = source_feeds(passage.sources, self.signature.source.source_length)
+        return self.encoder.run({**self.encoder.bound(changed), **sources})
+
+    def _start(self, encoded: Arrays, rows: int) -> Arrays:
         """States before the first token, by the names of the step graph's inputs."""
-        specs, made = self.signature.states, Arrays()
-        if self.encoder is not None:
-            assert self.signature.source is not None
-            made = self.encoder.run(
-                {**self.encoder.bound(changed), **source_feeds(passage.sources, self.signature.source.source_length)}
-            )
-        names = {spec.past: spec.name if spec.constant else spec.present for spec in specs}
-        initial = {spec.past: spec for spec in specs if names[spec.past] not in made}
-        rows = len(passage.ids)
-        return {past: made[name] for past, name in names.items() if name in made} | {
-            past: np.full(spec.dims(rows), spec.initial, spec.dtype) for past, spec in initial.items()
-        }
+        states = Arrays()
+        for spec in self.signature.states:
+            made = encoded.get(spec.name if spec.constant else spec.present)
+            states[spec.past] = np.full(spec.dims(rows), spec.initial, spec.dtype) if made is None else made
+        return states

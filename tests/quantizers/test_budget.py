@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +21,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
 from t2r_export.quantize import OPTIONS_KEY, quantize
 from t2r_export.quantizers.blocks import in_blocks, restored
-from t2r_export.quantizers.budget import CHOICES, Product, fitted, stored
-from t2r_export.training.pairs import write_pairs
+from t2r_export.quantizers.budget import CHOICES, Product, fitted
 from t2r_runtime import Decoder, Translator
 from t2r_runtime.errors import UserError
 
@@ -84,6 +83,15 @@ def test_what_costs_most_keeps_its_bits() -> None:
     assert fitted([dear, cheap], room, room) == {"dear": 0, "cheap": len(CHOICES) - 1}
 
 
+def as_rounded(graphs: Iterable[onnx.ModelProto]) -> dict[str, list[int]]:
+    """Bits and block size of each product, by its weight's name."""
+    found = {}
+    for node in (node for graph in graphs for node in graph.graph.node if node.op_type == "MatMulNBits"):
+        values = {a.name: a.i for a in node.attribute}
+        found[node.input[1].rsplit("_Q", 1)[0].removesuffix(".transposed")] = [values["bits"], values["block_size"]]
+    return found
+
+
 def test_the_graph_has_what_was_chosen(tmp_path: Path) -> None:
     source, text = tmp_path / "g.onnx", tmp_path / "text.npy"
     small.graph(source, WIDE, prefill=True)
@@ -95,13 +103,7 @@ def test_the_graph_has_what_was_chosen(tmp_path: Path) -> None:
     made = onnx.load(tmp_path / "q.onnx", load_external_data=False)
     notes = {p.key: p.value for p in made.metadata_props}
     choices = json.loads(notes[OPTIONS_KEY])["choices"]
-    found, size = {}, 0
-    for node in made.graph.node:
-        if node.op_type == "MatMulNBits":
-            values = {a.name: a.i for a in node.attribute}
-            found[node.input[1].rsplit("_Q", 1)[0].removesuffix(".transposed")] = [values["bits"], values["block_size"]]
-            size += stored((values["K"], values["N"]), values["bits"], values["block_size"])
-    assert found == choices
+    assert as_rounded([made]) == choices
     assert len({tuple(choice) for choice in choices.values()}) > 1
     decoder, prompt = Decoder(tmp_path / "q.onnx"), small.ids(1, 9, vocabulary=WIDE.vocab_size).numpy()
     whole = decoder.prefill(prompt)
@@ -126,10 +128,7 @@ def test_a_translators_budget_is_for_both_its_graphs(tmp_path: Path) -> None:
         **{"width": 160, "vocab_size": len(texts.LETTERS) + 2, "bos_token": None},
         **{"eos_tokens": (texts.EOS,), "start_tokens": (texts.BOS,)},
     )
-    chance, pairs = random.Random(0), tmp_path / "pairs.tsv"
-    words = ["".join(chance.choices("abcdefgh", k=chance.randint(2, 7))) for _ in range(150)]
-    write_pairs(pairs, [(word, f"{word[::-1]} {word} .") for word in words])
-    source = tmp_path / "g.onnx"
+    pairs, source = texts.write_words(tmp_path / "pairs.tsv", 150), tmp_path / "g.onnx"
     model = small.model(config)
     export(Checkpoint(config, model, texts.tokenizer(), {}, "0" * 64), source, ExportConfig(beam=True))
     plain = quantize(source, tmp_path / "plain.onnx", QuantizeConfig(scheme="w4"))
@@ -140,9 +139,5 @@ def test_a_translators_budget_is_for_both_its_graphs(tmp_path: Path) -> None:
     graphs = [onnx.load(file, load_external_data=False) for file in report.files if file.suffix == ".onnx"]
     choices = json.loads({p.key: p.value for p in graphs[0].metadata_props}[OPTIONS_KEY])["choices"]
     assert any(name.startswith("encoder.") for name in choices) and any(name.startswith("blocks.") for name in choices)
-    found = {}
-    for node in (node for graph in graphs for node in graph.graph.node if node.op_type == "MatMulNBits"):
-        values = {a.name: a.i for a in node.attribute}
-        found[node.input[1].rsplit("_Q", 1)[0].removesuffix(".transposed")] = [values["bits"], values["block_size"]]
-    assert found == choices and len({tuple(choice) for choice in choices.values()}) > 1
+    assert as_rounded(graphs) == choices and len({tuple(choice) for choice in choices.values()}) > 1
     assert list(Translator(tmp_path / "q.onnx").translate([[1, 2, 3]]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,10 +37,7 @@ TRANSLATOR = dataclasses.replace(
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    chance = random.Random(0)
-    words = ["".join(chance.choices("abcdefgh", k=chance.randint(2, 7))) for _ in range(90)]
-    write_pairs(tmp_path / "pairs.tsv", [(word, f"{word[::-1]} {word} .") for word in words])
-    return tmp_path / "pairs.tsv"
+    return texts.write_words(tmp_path / "pairs.tsv", 90)
 
 
 @pytest.fixture

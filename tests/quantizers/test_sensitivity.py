@@ -17,20 +17,12 @@ from t2r_export.export import build
 from t2r_export.graph.bundle import Bundle
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantizers.pairs import TokenPair
-from t2r_export.quantizers.sensitivity import OpenGraph, Passage, Sensitivity, pair_passages, text_passages
+from t2r_export.quantizers.sensitivity import Sensitivity, pair_passages, text_passages
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import ENCODER
 
 
 def built(model: Transformer, batch: int | None = None) -> Bundle:
     return build(Checkpoint(model.config, model, None, {}, "0" * 64), ExportConfig(batch=batch))[0]
-
-
-def opened(bundle: Bundle, passages: list[Passage]) -> Sensitivity:
-    encoder = bundle.companions.get(ENCODER)
-    graphs = [graph and OpenGraph(graph, bundle.weights) for graph in (bundle.step, encoder)]
-    assert graphs[0] is not None
-    return Sensitivity(bundle.signature, graphs[0], graphs[1], passages)
 
 
 def divergence(model: Transformer, name: str, other: Tensor, logits: Callable[[], list[Tensor]]) -> float:
@@ -58,7 +50,7 @@ def test_of_pairs(name: str) -> None:
         TokenPair(*([chance.randrange(size) for _ in range(chance.randint(2, 7))] for size in sizes)) for _ in range(6)
     ]
     pairs = [TokenPair(pair.source, [3, *pair.target]) for pair in pairs]
-    found = opened(bundle, pair_passages(pairs, bundle.signature))
+    found = Sensitivity(bundle, pair_passages(pairs, bundle.signature))
     matrix = found.matrices[name]
     other = (matrix * 1.3 + np.linspace(-0.2, 0.2, matrix.shape[1])).astype(np.float32)
 
@@ -80,7 +72,7 @@ def test_of_a_text(batch: int | None) -> None:
     model, tokens = small.model("hybrid"), np.random.default_rng(0).integers(0, 11, 100)
     bundle = built(model, batch)
     passages = text_passages(tokens, bundle.signature)
-    found, name = opened(bundle, passages), "blocks.0.mixers.0.o.weight"
+    found, name = Sensitivity(bundle, passages), "blocks.0.mixers.0.o.weight"
     ids = torch.from_numpy(passages[0].ids)
     assert tuple(ids.shape) == ((16, 6) if batch is None else (3, 33))
     other = found.matrices[name][::-1].copy()
