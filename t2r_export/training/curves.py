@@ -1,7 +1,6 @@
 """Training curves: the logs that `finetune` writes, as rows of a table, as CSV and as a drawing.
 
-A log begins with the options of its run, from which tokens are counted: tokens = steps of all stages so far · batch ·
-length.
+A log begins with the options of its run. Its other lines say how many tokens the run had learned from.
 """
 
 from __future__ import annotations
@@ -78,11 +77,10 @@ def _read(path: Path, name: str) -> Curve:
 def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
     found: dict[tuple[int, int], Point] = {}  # by stage and step
     stage, teacher = 0, None
-    plan: list[tuple[str, int]] = []
+    plan: list[str] = []
     for line in lines:
         if line.get("event") == "start":
-            plan = [(part["stage"], part["steps"]) for part in line["stages"]]
-            size = line["batch"] * line["length"]
+            plan = [part["stage"] for part in line["stages"]]
             stage = line["stage"]
             # steps after the state that this run began with are repeated
             found = {key: point for key, point in found.items() if key <= (stage, line["step"])}
@@ -90,12 +88,11 @@ def _curve(name: str, lines: list[dict[str, Any]]) -> Curve:
             before_it = line["before"]  # a log from before texts had three parts has one figure for both
             teacher = before_it.get("teacher_valid", before_it.get("teacher"))
         else:
-            stage = [part for part, _ in plan].index(line["stage"], stage)  # a plan may have a stage twice
-            before = sum(steps for _, steps in plan[:stage])
+            stage = plan.index(line["stage"], stage)  # a plan may have a stage twice
             key = (stage, line["step"])
             known = {field.name: line[field.name] for field in fields(Point) if line.get(field.name) is not None}
             old = vars(found[key]) if key in found else {}
-            found[key] = Point(**{**old, **known, "tokens": (before + line["step"]) * size})
+            found[key] = Point(**{**old, **known, "tokens": line["tokens"]})
     return Curve(name, [found[key] for key in sorted(found)], teacher)
 
 

@@ -25,7 +25,7 @@ class TrainingLog:
     def __init__(self, path: Path | None, enabled: bool = True, seconds: float = SECONDS) -> None:
         self.enabled, self.seconds = enabled, seconds
         self._file = _open(path) if enabled and path is not None else None
-        self._stage = Stopwatch("", 0, 0)
+        self._stage = Stopwatch("", 0, 0, 0)
         self._bar: Any = None
         self._validation = ""
         self._last_line = -math.inf
@@ -45,10 +45,10 @@ class TrainingLog:
             self._file.write(json.dumps(_plain(fields)) + "\n")
             self._file.flush()
 
-    def start_stage(self, name: str, done: int, steps: int) -> None:
-        """Begin this stage, of which `done` of `steps` steps were run earlier."""
+    def start_stage(self, name: str, done: int, steps: int, tokens: int) -> None:
+        """Begin this stage, of which `done` of `steps` steps were run earlier, after `tokens` tokens of the run."""
         self.close_bar()
-        self._stage = Stopwatch(name, done, steps)
+        self._stage = Stopwatch(name, done, steps, tokens)
         self._last_line = -math.inf
         self._validation = ""
         if self.enabled and sys.stderr.isatty():
@@ -57,11 +57,10 @@ class TrainingLog:
             self._bar = tqdm(total=steps, initial=done, desc=name, unit="step", dynamic_ncols=True)
 
     def progress(self, done: int, loss: float, learning_rate: float, tokens: int) -> None:
-        """`done` steps of the stage are complete; `loss` is the mean since the last call, `tokens` their number."""
+        """`done` steps of the stage are complete; `loss` is the mean since the last call, `tokens` those of the run."""
         rate = self._stage.lap(tokens)
-        self.record(
-            stage=self._stage.name, step=done, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1)
-        )
+        place = {"stage": self._stage.name, "step": done, "tokens": tokens}
+        self.record(**place, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1))
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}{self._validation}, {rate:,.0f} tok/s", refresh=False)
             self._bar.update(done - self._bar.n)
@@ -75,12 +74,15 @@ class TrainingLog:
                 f"{stage.left(done):.0f} s left"
             )
 
-    def validation(self, done: int, loss: float, nats: float, layers: Sequence[Mapping[str, float]] = ()) -> None:
-        """On the valid part after `done` steps: the stage's own loss, nats per token, and the statistics of each
-        layer's features (none for most kinds of mixer)."""
+    def validation(
+        self, done: int, loss: float, nats: float, tokens: int, layers: Sequence[Mapping[str, float]] = ()
+    ) -> None:
+        """On the valid part after `done` steps and `tokens` tokens of the run: the stage's own loss, nats per token,
+        and the statistics of each layer's features (none for most kinds of mixer)."""
         self._validation = f", validation {loss:.4f} ({nats:.3f} nats/token)"
         statistics = {"layers": [dict(layer) for layer in layers]} if any(layers) else {}
-        self.record(stage=self._stage.name, step=done, validation_loss=loss, validation_nats=nats, **statistics)
+        place = {"stage": self._stage.name, "step": done, "tokens": tokens}
+        self.record(**place, validation_loss=loss, validation_nats=nats, **statistics)
 
     def aside(self) -> Pause:
         """A context whose duration counts neither in tokens/s nor in the time left: evaluation, saving."""
@@ -103,15 +105,17 @@ class TrainingLog:
 class Stopwatch:
     """Time spent on the steps of a stage."""
 
-    def __init__(self, name: str, done: int, steps: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.name, self.first, self.steps, self.clock = name, done, steps, clock
+    def __init__(
+        self, name: str, done: int, steps: int, tokens: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name, self.first, self.steps, self.tokens, self.clock = name, done, steps, tokens, clock
         self.started = self.lapped = clock()
 
     def lap(self, tokens: int) -> float:
-        """Tokens per second since the last lap."""
+        """Tokens per second since the last lap, where the run has seen `tokens`."""
         now = self.clock()
-        rate = tokens / max(now - self.lapped, 1e-9)
-        self.lapped = now
+        rate = (tokens - self.tokens) / max(now - self.lapped, 1e-9)
+        self.lapped, self.tokens = now, tokens
         return rate
 
     def left(self, done: int) -> float:

@@ -109,7 +109,7 @@ class Trainer:
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         stage, module, parameters, optimizer, guard = self._open(plan)
-        self.log.start_stage(plan.stage, self.state.step, plan.steps)
+        self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens)
         if self.state.best is None:
             self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading
@@ -129,7 +129,7 @@ class Trainer:
                 pending.clear()
                 if validating:
                     self._validate(stage, done)
-                self.log.progress(done, loss, rate, tokens)
+                self.log.progress(done, loss, rate, self.state.tokens)
                 tokens = 0
             if saving:
                 self._save(optimizer)
@@ -215,7 +215,7 @@ class Trainer:
                 nats = evaluate(self.student, parts).nats
                 layers = feature_statistics(self.student, (part.to(self.device) for part in parts))
                 loss = sum(losses) / sum(part.count for part in parts)
-                self.log.validation(done, loss, nats, layers)
+                self.log.validation(done, loss, nats, self.state.tokens, layers)
                 remember(self.state, done, stage.score(loss, nats), self.student)
 
     def _save(self, optimizer: Any) -> None:

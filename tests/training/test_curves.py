@@ -18,12 +18,19 @@ def start(stage: int = 0, step: int = 0) -> dict[str, Any]:
     return {"event": "start", "stage": stage, "step": step, "stages": PLAN, "batch": 2, "length": 8}
 
 
+TOKENS = {"transfer": 0, "task": 321}  # of the run before a stage; seventeen a step, as batches of pairs have
+
+
+def place(stage: str, number: int) -> dict[str, Any]:
+    return {"stage": stage, "step": number, "tokens": TOKENS[stage] + 17 * number}
+
+
 def step(stage: str, number: int, loss: float) -> dict[str, Any]:
-    return {"stage": stage, "step": number, "loss": loss, "learning_rate": 0.1, "tokens_per_second": 5.0}
+    return {**place(stage, number), "loss": loss, "learning_rate": 0.1, "tokens_per_second": 5.0}
 
 
 def validation(stage: str, number: int, nats: float | None) -> dict[str, Any]:
-    return {"stage": stage, "step": number, "validation_loss": 0.5, "validation_nats": nats}
+    return {**place(stage, number), "validation_loss": 0.5, "validation_nats": nats}
 
 
 RUN = [
@@ -43,14 +50,14 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_tokens_are_counted_over_the_stages(tmp_path: Path) -> None:
+def test_tokens_are_those_that_the_log_counts(tmp_path: Path) -> None:
     (curve,) = read_curves([write(tmp_path / "one.pt.jsonl", RUN)])
     assert (curve.name, curve.teacher) == ("one", 1.5)
     assert [(p.stage, p.step, p.tokens, p.loss, p.validation_nats) for p in curve.points] == [
-        ("transfer", 10, 160, 4.0, None),
-        ("transfer", 20, 320, 3.0, 2.5),
-        ("task", 10, 480, 2.0, None),
-        ("task", 30, 800, 1.0, 2.25),
+        ("transfer", 10, 170, 4.0, None),
+        ("transfer", 20, 340, 3.0, 2.5),
+        ("task", 10, 491, 2.0, None),
+        ("task", 30, 831, 1.0, 2.25),
     ]
     assert [len(stage) for stage in curve.stages()] == [2, 2]
 
@@ -65,10 +72,10 @@ def test_a_resumed_run_counts_once(tmp_path: Path) -> None:
     ]
     lines += [start(1, 10), step("task", 20, 2.0)]
     (curve,) = read_curves([write(tmp_path / "log", lines)])
-    assert [(p.tokens, p.loss) for p in curve.points] == [(160, 4.0), (320, 3.0), (480, 9.0), (640, 2.0)]
+    assert [(p.tokens, p.loss) for p in curve.points] == [(170, 4.0), (340, 3.0), (491, 9.0), (661, 2.0)]
     again = [*lines, start(), step("transfer", 10, 7.0)]
     (curve,) = read_curves([write(tmp_path / "log", again)])
-    assert [(p.tokens, p.loss) for p in curve.points] == [(160, 7.0)]
+    assert [(p.tokens, p.loss) for p in curve.points] == [(170, 7.0)]
 
 
 def test_runs_of_one_name_go_by_their_paths(tmp_path: Path) -> None:
@@ -111,6 +118,7 @@ def test_drawings_show_every_run_and_depend_on_nothing_else(tmp_path: Path) -> N
         ("[1]\n", "a training log in"),
         ('{"event": "start"}\n', "KeyError: 'stages'"),
         (json.dumps(start()) + '\n{"stage": "dream", "step": 1}\n', "a training log in"),
+        (json.dumps(start()) + '\n{"stage": "task", "step": 1, "loss": 2.0}\n', "KeyError: 'tokens'"),
     ],
 )
 def test_other_files_are_refused(content: str, message: str, tmp_path: Path) -> None:

@@ -23,21 +23,23 @@ def test_the_file_has_an_object_a_line_and_is_appended_to(tmp_path: Path) -> Non
     path = tmp_path / "log"
     for first in (0, 10):
         with TrainingLog(path) as log:
-            log.start_stage("task", first, 20)
-            log.validation(first + 10, 1.25, math.nan)
-            log.progress(first + 10, 1.5, 1e-3, 640)
+            log.start_stage("task", first, 20, 64 * first)
+            log.validation(first + 10, 1.25, math.nan, 64 * first + 640)
+            log.progress(first + 10, 1.5, 1e-3, 64 * first + 640)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [10, 10, 20, 20]
-    assert lines[0] == {"stage": "task", "step": 10, "validation_loss": 1.25, "validation_nats": None}
-    assert lines[1].items() >= {"stage": "task", "step": 10, "loss": 1.5, "learning_rate": 1e-3}.items()
-    assert lines[1]["tokens_per_second"] > 0
+    assert [line["tokens"] for line in lines] == [640, 640, 1280, 1280]
+    place = {"stage": "task", "step": 10, "tokens": 640}
+    assert lines[0] == {**place, "validation_loss": 1.25, "validation_nats": None}
+    assert lines[1].items() >= {**place, "loss": 1.5, "learning_rate": 1e-3}.items()
+    assert lines[3]["tokens_per_second"] > 0
 
 
 def test_layers_are_told_of_where_they_say_something(tmp_path: Path) -> None:
     with TrainingLog(tmp_path / "log") as log:
-        log.start_stage("task", 0, 20)
-        log.validation(10, 1.25, 2.0, [{}, {"dead_keys": 0.5, "smallest_normalizer": math.inf}])
-        log.validation(20, 1.25, 2.0, [{}, {}])
+        log.start_stage("task", 0, 20, 0)
+        log.validation(10, 1.25, 2.0, 320, [{}, {"dead_keys": 0.5, "smallest_normalizer": math.inf}])
+        log.validation(20, 1.25, 2.0, 640, [{}, {}])
     first, second = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
     assert first["layers"] == [{}, {"dead_keys": 0.5, "smallest_normalizer": None}]
     assert "layers" not in second
@@ -45,10 +47,10 @@ def test_layers_are_told_of_where_they_say_something(tmp_path: Path) -> None:
 
 def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLog(None, seconds=1000) as log:
-        log.start_stage("distill", 0, 40)
-        log.validation(10, 0.5, 1.75)
+        log.start_stage("distill", 0, 40, 0)
+        log.validation(10, 0.5, 1.75, 100)
         for done in (10, 20, 30, 40):
-            log.progress(done, 0.25, 1e-3, 100)
+            log.progress(done, 0.25, 1e-3, 10 * done)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2  # the first, and the last of the stage
     assert lines[0].startswith("distill 10/40: loss 0.2500, validation 0.5000 (1.750 nats/token), ")
@@ -60,10 +62,10 @@ def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys: pytest.Ca
 def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with TrainingLog(None) as log:
-        log.start_stage("distill", 4, 20)
+        log.start_stage("distill", 4, 20, 40)
         log.progress(10, 0.25, 1e-3, 100)
         log.message("a remark")
-        log.start_stage("task", 0, 5)
+        log.start_stage("task", 0, 5, 100)
     shown = capsys.readouterr().err
     assert "10/20" in shown
     assert "loss 0.2500" in shown
@@ -73,7 +75,7 @@ def test_on_a_terminal_there_is_a_bar(capsys: pytest.CaptureFixture[str], monkey
 
 def test_all_processes_but_one_are_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with TrainingLog(tmp_path / "log", enabled=False) as log:
-        log.start_stage("task", 0, 1)
+        log.start_stage("task", 0, 1, 0)
         log.progress(1, 1.0, 1.0, 1)
         log.message("nothing")
         log.record(event="nothing")
@@ -83,14 +85,14 @@ def test_all_processes_but_one_are_silent(tmp_path: Path, capsys: pytest.Capture
 
 def test_the_time_left_is_for_the_steps_that_are_left() -> None:
     clock = Clock()
-    watch = Stopwatch("task", done=10, steps=50, clock=clock)  # resumed at step 10
+    watch = Stopwatch("task", done=10, steps=50, tokens=300, clock=clock)  # resumed at step 10
     clock.now += 20
-    assert watch.lap(600) == 30
+    assert watch.lap(900) == 30
     assert watch.left(20) == 60  # ten steps took 20 s, thirty are left
     with Pause(watch):
         clock.now += 1000
     clock.now += 10
-    assert watch.lap(600) == 60
+    assert watch.lap(1500) == 60
     assert watch.left(25) == 50
 
 

@@ -25,6 +25,7 @@ from t2r_export.finetune import finetune
 from t2r_export.model.mixers.base import own_states
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batch
+from t2r_export.training.curves import read_curves
 from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
@@ -240,6 +241,8 @@ def test_a_translator_learns_from_pairs(config: FinetuneConfig) -> None:
     done = checkpoint.load(config.output)
     assert done.provenance["finetune"][0]["pair_tokens"] == 120
     assert done.provenance["finetune"][0]["files"] == ["pairs.tsv"]
+    (curve,) = read_curves([config.log_path])
+    assert curve.points[-1].tokens == done.provenance["finetune"][0]["tokens"] == report.tokens
 
 
 @pytest.mark.parametrize("layers", [(AverageConfig(), AverageConfig(12)), (small.SOFTMAX, small.SHARED)])
@@ -271,6 +274,9 @@ def test_a_run_on_pairs_goes_on_to_the_same_bits(
             finetune(config)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
+    (resumed,), (uninterrupted,) = read_curves([config.log_path]), read_curves([whole.log_path])
+    last = uninterrupted.points[-1]
+    assert (resumed.points[-1].step, resumed.points[-1].tokens) == (last.step, last.tokens)
 
 
 def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) -> None:
