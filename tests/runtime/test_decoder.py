@@ -99,8 +99,9 @@ def test_what_is_handed_out_is_the_callers(kind: str, opened: Open) -> None:
 
 
 def test_no_buffer_is_past_and_present(opened: Open) -> None:
-    chain = opened("both")._states
-    bindings = chain._bindings[LOGITS_ALONE]
+    decoder = opened("both")
+    decoder.step(1)
+    bindings = decoder._states._bindings[LOGITS_ALONE]
     for binding in bindings:
         bound_in, bound_out = binding._bound_inputs, binding._bound_outputs
         for spec in graphs.states("constant"):

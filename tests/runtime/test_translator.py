@@ -43,6 +43,7 @@ def test_the_n_best_of_transformers(
 
 def test_log_sum_is_that_of_all_logits(translator: Open) -> None:
     states = States(translator(top_k=17)._graph, 3)
+    states.reset()
     for token in range(3):
         logits, log_sum = (array.copy() for array in states.step(np.full(3, token), (*LOGITS_ALONE, LOG_SUM)))
         np.testing.assert_allclose(log_sum, np.log(np.exp(logits.astype(np.float64)).sum(axis=1)), atol=1e-5)
@@ -117,7 +118,7 @@ def test_states_within_sentences_move_alone(translator: Open, monkeypatch: pytes
     assert calls[0] == "take" and set(calls[1:]) == {"reorder"} and len(calls) <= LONGEST
     calls.clear()
     list(translator(1).translate(SOURCES[:3], beam(1, min_tokens=LONGEST)))
-    assert calls == ["take"]
+    assert calls == []
 
 
 def test_the_graph_chooses_where_it_can(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:

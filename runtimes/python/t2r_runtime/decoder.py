@@ -417,6 +417,7 @@ class Decoder:
     def _start(self, batch: int) -> None:
         """New states of so many sequences, at the start of a text."""
         self._states = States(self._graph, batch)
+        self._states.reset()
         self._positions, self._history = np.zeros(batch, np.int64), History(batch)
 
     def _generate_in_graph(self, token: int, sampler: Sampler, max_tokens: int, stop: Collection[int]) -> list[int]:

@@ -75,7 +75,7 @@ class Rules:
             added = np.subtract(logits[:, : self.enough], log_sums[:, None], dtype=np.float64)
             if self.banned.size:
                 added[self.is_banned[tokens]] = -np.inf
-            if lengths.min() < self.beam.min_tokens:
+            if self.beam.min_tokens:
                 added[self.is_end[tokens] & (lengths < self.beam.min_tokens)[:, None]] = -np.inf
         else:
             added, tokens = self._of_all(outputs[0], texts, lengths)
@@ -137,8 +137,8 @@ class Search:
         count = len(self.sentences)
         self.sums = np.zeros((count, 1))  # of log-probabilities (S, R), largest first
         forced = np.array(rules.forced, np.int64)
-        # with room behind the first `lengths`
-        self.texts = np.tile(np.concatenate([forced, np.zeros(16, np.int64)]), (count, 1, 1))
+        self.texts = np.zeros((count, 1, forced.size + 16), np.int64)  # with room behind the first `lengths`
+        self.texts[:, :, : forced.size] = forced
         self.lengths = np.full(count, forced.size)  # tokens of each sentence's hypotheses
         self.newest = np.zeros((count, 1), np.int64)  # the last token of each, which no step has read
 
@@ -155,11 +155,7 @@ class Search:
         count, hypotheses = self.sums.shape
         texts = self.texts.reshape(count * hypotheses, -1)
         added, tokens = rules.choices(outputs, texts, self.lengths.repeat(hypotheses))
-        sums = (self.sums.reshape(-1, 1) + added).reshape(count, -1)
-        # candidates by their places among all, which tell the row too
-        places = np.argsort(-sums, axis=1, kind="stable")[:, : rules.candidates]
-        places += (np.arange(count) * sums.shape[1])[:, None]
-        sums, tokens, rows = sums.take(places), tokens.take(places), places // added.shape[1]
+        sums, tokens, rows = self._candidates(added, tokens)
         before, length = self.lengths, self.lengths + 1
         ends = rules.is_end[tokens] | (length == rules.max_tokens)[:, None]
         if ends.any():
@@ -171,10 +167,23 @@ class Search:
             going += (np.arange(count) * ends.shape[1])[:, None]
             sums, tokens, rows = sums.take(going), tokens.take(going), rows.take(going)
         self.sums, self.newest, rows = sums[:, :width], tokens[:, :width], rows[:, :width]
-        self.texts, self.lengths = _with_room(texts[rows], int(length.max())), length
+        texts = self.texts if width == hypotheses == 1 else texts[rows]
+        self.texts, self.lengths = _with_room(texts, int(length.max())), length
         self.texts[np.arange(count), :, before] = self.newest
         best = zip(self.sentences, self.sums[:, 0].tolist(), length.tolist(), strict=True)
         return rows, [rules.ended(sentence.finished, *sum_and_length) for sentence, *sum_and_length in best]
+
+    def _candidates(self, added: Array, tokens: Array) -> tuple[Array, Array, Array]:
+        """The best of what may come next of each sentence: sums, tokens, and rows of the step, (S, candidates) each."""
+        count = len(self.sentences)
+        sums = self.sums.reshape(-1, 1) + added
+        if sums.size == count:
+            return sums, tokens, np.arange(count)[:, None]
+        sums = sums.reshape(count, -1)
+        # by their places among all, which tell the row too
+        places = np.argsort(-sums, axis=1, kind="stable")[:, : self.rules.candidates]
+        places += (np.arange(count) * sums.shape[1])[:, None]
+        return sums.take(places), tokens.take(places), places // added.shape[1]
 
     def keep(self, places: Sequence[int]) -> None:
         """Go on with these sentences alone."""
@@ -249,5 +258,5 @@ def _log_sums(logits: Array) -> Array:
 
 
 def _require_finite(values: Array) -> None:
-    if not math.isfinite(values.sum()):
+    if not math.isfinite(np.add.reduce(values, axis=None)):
         raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")

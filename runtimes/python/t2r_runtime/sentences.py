@@ -94,10 +94,14 @@ class Sentences:
         for other in others:
             self._search.join(other)
         rows = sum(len(taken) for _, taken in parts)
+        (states, taken), *more = parts
+        if not more and states.batch == rows and taken.tolist() == list(range(rows)):  # all go on where they are
+            if states is self._entering:
+                self._states, self._entering = states, self._states
+            return
         if whole:
             assert self._states is not None
-            if not np.array_equal(parts[0][1], np.arange(rows)):
-                self._states.reorder(parts[0][1])
+            self._states.reorder(taken)
             return
         if self._states is not None and self._states.batch == rows:
             into = self._states

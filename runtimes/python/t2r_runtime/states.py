@@ -55,7 +55,7 @@ _captures = itertools.count(1)  # numbers of CUDA graphs; a session knows its gr
 
 
 class States:
-    """All states of `batch` sequences and the bindings that chain them.
+    """All states of `batch` sequences and the bindings that chain them: no numbers before `reset`, `write` or `take`.
 
     Raises:
         UserError: the states of that many sequences exceed what one graph may ask for.
@@ -65,6 +65,7 @@ class States:
         specs = graph.signature.states
         self.batch = batch
         self._graph, self._session, self._device = graph, graph.session, graph.device
+        self._longest = 0  # the longest sources that were found to fit
         self._require_memory(source=1)
         self._rebind = graph.device != "cpu" and len(graph.placement) > 1
         self._captured = graph.captured
@@ -72,24 +73,17 @@ class States:
         self._fixed = [spec for spec in specs if not spec.grows]
         self._growing = [spec for spec in specs if spec.grows]
         self._ids = self._empty((batch,), "int64")
-        self._results = {LOGITS: self._empty((batch, graph.signature.vocab_size), "float32")}
-        if graph.signature.top_k is not None:
-            few = (batch, graph.signature.top_k)
-            self._results |= {TOP_LOGITS: self._empty(few, "float32"), TOP_TOKENS: self._empty(few, "int64")}
-        if graph.signature.has_log_sum:
-            self._results[LOG_SUM] = self._empty((batch,), "float32")
-        first = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._fixed}
-        second = {
-            spec.name: first[spec.name] if spec.constant else self._empty(spec.dims(batch), spec.dtype)
-            for spec in self._fixed
-        }
-        self._buffers = [first, second]
+        self._results: dict[str, ort.OrtValue] = {}  # of what was wanted so far
+        self._constant = [spec for spec in self._fixed if spec.constant]
+        self._chained = [spec for spec in self._fixed if not spec.constant]
+        self._buffers = [  # of a constant one, which is in both, once its shape is known
+            {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._chained} for _ in range(2)
+        ]
         self._nothing = {spec.name: self._empty(spec.dims(batch), spec.dtype) for spec in self._growing}
         self._caches: dict[str, ort.OrtValue] = {}
         self._unchecked: dict[str, ort.OrtValue] = {}  # the caches before the latest check, until the next run
         self._turn = 0  # the buffer, and the binding, that the next step reads from
-        self._bindings = {LOGITS_ALONE: [self._bind(past, LOGITS_ALONE) for past in range(2)]}
-        self.reset()
+        self._bindings: dict[tuple[str, ...], list[ort.IOBinding]] = {}  # by what is wanted, of each turn
 
     def reset(self) -> None:
         """Every state to its initial value, of a source of length 1."""
@@ -141,10 +135,9 @@ class States:
 
     def _take_chained(self, parts: Sequence[tuple[Mapping[str, ort.OrtValue], Rows]]) -> None:
         there = 1 - self._turn
-        for spec in self._fixed:
-            if not spec.constant:
-                found = [(value[spec.name], rows) for value, rows in parts]
-                gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
+        for spec in self._chained:
+            found = [(value[spec.name], rows) for value, rows in parts]
+            gather_rows(found, self._buffers[there][spec.name], spec.dtype, self._device)
         for spec in self._growing:
             found = [(value[spec.name], rows) for value, rows in parts]
             out = self._empty((self.batch, *found[0][0].shape()[1:]), spec.dtype)
@@ -153,18 +146,27 @@ class States:
         self._turn = there
 
     def _take_sources(self, parts: Sequence[tuple[Mapping[str, ort.OrtValue], Rows]], source: int | None) -> None:
-        constant = [spec for spec in self._fixed if spec.constant]
-        lengths = [spec.source_length(tuple(value[spec.name].shape())) for spec in constant for value, _ in parts]
+        named = [(spec, value[spec.name]) for spec in self._constant for value, _ in parts]
+        lengths = [spec.source_length(tuple(value.shape())) for spec, value in named]
         longest = max(lengths, default=1) if source is None else source
         self._require_memory(longest)
-        for spec in constant:
+        for spec in self._constant:
             found = [(value[spec.name], rows) for value, rows in parts]
-            out = self._empty(spec.dims(self.batch, source=longest), spec.dtype)
+            out = self._source_buffer(spec, longest, [value for value, _ in found])
             if all(value.shape()[1:] == out.shape()[1:] for value, _ in found):
                 gather_rows(found, out, spec.dtype, self._device)
             else:
                 out.update_inplace(_side_by_side([(value.numpy(), rows) for value, rows in found], tuple(out.shape())))
-            self._bind_source(spec, out)
+            if out is not self._buffers[0].get(spec.name):
+                self._bind_source(spec, out)
+
+    def _source_buffer(self, spec: StateSpec, length: int, read: Sequence[ort.OrtValue]) -> ort.OrtValue:
+        """Where a constant state of sources so long may be written: the one it has, unless that is read or another's
+        length."""
+        shape, now = spec.dims(self.batch, source=length), self._buffers[0].get(spec.name)
+        if now is not None and tuple(now.shape()) == shape and not any(value is now for value in read):
+            return now
+        return self._empty(shape, spec.dtype)
 
     def step(self, ids: NDArray[np.int64], wanted: tuple[str, ...] = LOGITS_ALONE) -> list[Array]:
         """Read one token of each sequence, ids (B,) → the outputs `wanted`, as views that the next step overwrites.
@@ -229,8 +231,8 @@ class States:
 
     def _place(self, spec: StateSpec, array: Array) -> None:
         """Copy a state of fixed shape to where the next step reads it."""
-        buffer = self._buffers[self._turn][spec.name]
-        if tuple(buffer.shape()) != array.shape:  # a source of another length
+        buffer = self._buffers[self._turn].get(spec.name)
+        if buffer is None or tuple(buffer.shape()) != array.shape:  # a source, the first or of another length
             buffer = self._empty(array.shape, spec.dtype)
             self._bind_source(spec, buffer)
         buffer.update_inplace(np.ascontiguousarray(array))
@@ -242,7 +244,9 @@ class States:
         self._bindings, self._graph_ids = {}, defaultdict(_captures.__next__)  # those of another tensor
 
     def _require_memory(self, source: int) -> None:
-        self._graph.signature.require_memory(self.batch, self._graph.max_state_bytes, source)
+        if source > self._longest:
+            self._graph.signature.require_memory(self.batch, self._graph.max_state_bytes, source)
+            self._longest = source
 
     def _values(self) -> dict[str, ort.OrtValue]:
         return self._buffers[self._turn] | self._caches
@@ -283,10 +287,20 @@ class States:
         binding = (session or self._session).io_binding()
         self._bind_inputs(binding, past, ids or self._ids)
         for name in wanted:
+            if name not in self._results:
+                self._results[name] = self._empty(*self._result(name))
             binding.bind_ortvalue_output(name, self._results[name])
         self._bind_outputs(binding, past)
         self._let_go(binding)
         return binding
+
+    def _result(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype of an output of the step that is no state."""
+        if name == LOG_SUM:
+            return (self.batch,), "float32"
+        columns = self._graph.signature.vocab_size if name == LOGITS else self._graph.signature.top_k
+        assert columns is not None, name
+        return (self.batch, columns), "int64" if name == TOP_TOKENS else "float32"
 
     def _bind_inputs(self, binding: ort.IOBinding, past: int, ids: ort.OrtValue) -> None:
         binding.bind_ortvalue_input(INPUT_IDS, ids)
@@ -294,9 +308,8 @@ class States:
             binding.bind_ortvalue_input(spec.past, self._buffers[past][spec.name])
 
     def _bind_outputs(self, binding: ort.IOBinding, past: int) -> None:
-        for spec in self._fixed:
-            if not spec.constant:
-                binding.bind_ortvalue_output(spec.present, self._buffers[1 - past][spec.name])
+        for spec in self._chained:
+            binding.bind_ortvalue_output(spec.present, self._buffers[1 - past][spec.name])
 
     def _run_options(self, wanted: tuple[str, ...]) -> ort.RunOptions | None:
         """A CUDA graph replays the addresses it was captured with: each binding needs a graph of its own.

@@ -19,7 +19,7 @@ from t2r_runtime.beam import Beam, Translation
 from t2r_runtime.checks import array_of, listed
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.interface import GENERATED, SCORES, beam_feeds, check_states
+from t2r_runtime.interface import GENERATED, SCORES, beam_feeds
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.search import Rules
 from t2r_runtime.sentences import Sentences
@@ -77,6 +77,9 @@ class Translator:
             raise UserError(
                 "a translator's step graph, which names its encoder", "none", "export the model again", "graph"
             )
+        started = [spec for spec in self.signature.chained if spec.name in self.source.start_states]
+        self._encoded = [*self.signature.constant, *started]  # what the encoder gives, and the names of its outputs
+        self._encoded_as = [spec.name if spec.constant else spec.present for spec in self._encoded]
 
     @property
     def signature(self) -> Signature:
@@ -114,21 +117,20 @@ class Translator:
         ids = np.zeros((len(rows), self.source.source_length or longest), np.int64)
         for row, source in zip(ids, rows, strict=True):
             row[: source.size] = source
-        started = [spec for spec in signature.chained if spec.name in self.source.start_states]
-        outputs = {spec.name: spec.name for spec in signature.constant} | {spec.name: spec.present for spec in started}
         session = graph.companions[ENCODER]()
         try:
-            found = session.run([*outputs.values()], {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths})
+            found = session.run(self._encoded_as, {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths})
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
             raise UserError("the encoder graph to run", printable(error), "export the model again", "graph") from error
-        states = {spec.name: np.full(spec.dims(len(rows)), spec.initial, spec.dtype) for spec in signature.chained}
-        states |= zip(outputs, map(np.asarray, found), strict=True)
-        batch, _ = check_states(signature, {name: (str(state.dtype), state.shape) for name, state in states.items()})
-        if batch != len(rows):
-            raise UserError(
-                f"states of {len(rows)} sources from the encoder", f"{batch}", "export the model again", "graph"
-            )
-        return states
+        states: dict[str, Array] = {}
+        for spec, state in zip(self._encoded, map(np.asarray, found), strict=True):
+            if state.shape != (shape := spec.dims(len(rows), source=ids.shape[1])):
+                raise UserError(
+                    f"{spec.name} {shape} from the encoder", f"{state.shape}", "export the model again", "graph"
+                )
+            states[spec.name] = state
+        others = (spec for spec in signature.chained if spec.name not in states)
+        return {spec.name: np.full(spec.dims(len(rows)), spec.initial, spec.dtype) for spec in others} | states
 
     def start(self, sources: Iterable[ArrayLike]) -> Decoder:
         """A decoder that is about to read the start tokens of a translation of each source.
