@@ -121,6 +121,18 @@ def test_states_within_sentences_move_alone(translator: Open, monkeypatch: pytes
     assert calls == []
 
 
+def test_sentences_of_one_length_use_the_same_memory(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+    right = States._bind_source
+    monkeypatch.setattr(
+        States, "_bind_source", lambda self, spec, buffer: bound.append(spec.name) or right(self, spec, buffer)
+    )
+    opened = translator(1)
+    list(opened.translate(SOURCES[:1] * 5, beam(4), batch=1))
+    constant = [spec.name for spec in opened.signature.constant]
+    assert sorted(bound) == sorted(constant * 2)  # those of the row that enters, and of the four that go on
+
+
 def test_the_graph_chooses_where_it_can(translator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[str, ...]] = []
     right = States.step
