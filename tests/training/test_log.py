@@ -32,6 +32,7 @@ def test_the_file_has_an_object_a_line_and_is_appended_to(tmp_path: Path) -> Non
     place = {"stage": "task", "step": 10, "tokens": 640}
     assert lines[0] == {**place, "validation_loss": 1.25, "validation_nats": None}
     assert lines[1].items() >= {**place, "loss": 1.5, "learning_rate": 1e-3}.items()
+    assert lines[1]["tokens_per_second"] > 0
     assert lines[3]["tokens_per_second"] > 0
 
 

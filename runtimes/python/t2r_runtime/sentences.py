@@ -49,7 +49,6 @@ class Sentences:
         """
         searches: list[Search] = []
         parts: list[Part] = []
-        whole = not entering  # nobody comes or goes
         done: dict[int, list[Translation]] = {}
         both = [(self._search, self._read)] if self._search.sentences else []
         both += [(self._enter(entering), lambda: self._start(states))] if entering else []
@@ -61,11 +60,10 @@ class Sentences:
             kept = [place for place, over in enumerate(ended) if not over]
             if len(kept) < len(ended):
                 search.keep(kept)
-                whole = False
             if kept:
                 searches.append(search)
                 parts.append((from_states, rows[kept].reshape(-1)))
-        self._settle(searches, parts, whole)
+        self._settle(searches, parts)
         return done
 
     def _enter(self, sources: Sequence[NDArray[np.int64]]) -> Search:
@@ -85,7 +83,7 @@ class Sentences:
         start = np.tile([self._rules.start, *self._rules.forced], (batch, 1))
         return self._entering, self._entering.prefill(start, self._rules.wanted)
 
-    def _settle(self, searches: Sequence[Search], parts: Sequence[Part], whole: bool) -> None:
+    def _settle(self, searches: Sequence[Search], parts: Sequence[Part]) -> None:
         """Make the rows those of the hypotheses that go on."""
         if not searches:
             self._search = Search(self._rules, [])
@@ -99,9 +97,8 @@ class Sentences:
             if states is self._entering:
                 self._states, self._entering = states, self._states
             return
-        if whole:
-            assert self._states is not None
-            self._states.reorder(taken)
+        if not more and states.batch == rows and states is self._states:  # nobody came or went
+            states.reorder(taken)
             return
         if self._states is not None and self._states.batch == rows:
             into = self._states
