@@ -1,18 +1,30 @@
-"""What it is worth that a head's φ of q starts as a copy of its group's φ of k: the figures in docs/quality.md.
+"""What it is worth where T2R's feature maps start: the figures in docs/quality.md.
 
-    python benchmarks/feature_init.py [--steps 300,0] [--feature-size 16] [--seeds 0,1,2]
+    python benchmarks/feature_init.py [--starts own,copy,lifted,…] [--teacher M.pt] [--feature-size 16] [--gated]
+        [--after] [--stages transfer] [--steps 300] [--rates 1e-2] [--seeds 0,1,2]
 
-stories260K, all layers converted, steps of the stages transfer and distill, 4 · 256 tokens each. Prints nats per token
-above the teacher on the test part, both ways, a row a seed.
+A student of stories260K, or of --teacher, all layers converted, for each start of W and b in φ(x) = relu(W x + b):
+
+    own     W drawn at random and b = 0, of q and of k each on its own
+    copy    the same, φ of q a copy of its group's φ of k: what `t2r convert` does
+    lifted  copy, but b = 1: nearly every feature is above zero at first
+    pairs   W is [Q, -Q, R, -R, …] with random rotations Q, R, …: relu(x) and relu(-x) together keep all of x
+    eye     pairs, but Q = I
+    elu     eye, but b = 1: with K = d it is relu(x + 1), which is elu(x) + 1 but for a bend below -1
+    given   no T2R at all, but elu(x) + 1, which has nothing to learn and needs K = d
+
+Prints nats per token above the teacher on the test part, a row a seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
@@ -23,47 +35,92 @@ from t2r_export.finetune import finetune
 from t2r_export.model.mixers.feature_maps import FeatureMaps, Relu
 from t2r_export.model.transformer import Transformer
 
+STARTS = ("own", "copy", "lifted", "pairs", "eye", "elu", "given")
+
+
+def paired(head_size: int, feature_size: int, eye: bool) -> Tensor:
+    """W (d, K) of one head: [Q, -Q, R, -R, …], Q the identity or random as the others."""
+    rotations = [
+        torch.eye(head_size) if eye and number == 0 else nn.init.orthogonal_(torch.empty(head_size, head_size))
+        for number in range(math.ceil(feature_size / head_size / 2))
+    ]
+    return torch.cat([signed for rotation in rotations for signed in (rotation, -rotation)], 1)[:, :feature_size]
+
 
 @torch.no_grad()
-def initialise(model: Transformer, copied: bool, seed: int) -> None:
-    """φ of q as a copy of φ of k, or drawn on its own."""
+def initialise(model: Transformer, start: str, seed: int) -> None:
+    """W and b of every layer's φ of k and of q, as one of STARTS."""
     torch.manual_seed(seed)
     for block in model.blocks:
         maps = next(module for module in block.modules() if isinstance(module, FeatureMaps))
-        assert isinstance(maps.q, Relu)
-        if copied:
-            maps.q.copy_from_keys(maps.k)
-        else:
+        assert isinstance(maps.q, Relu) and isinstance(maps.k, Relu)
+        if start == "own":
             maps.q.reset_parameters()
+            continue
+        if start in ("pairs", "eye", "elu"):
+            drawn = [paired(maps.k.head_size, maps.k.size, start != "pairs") for _ in range(maps.k.heads)]
+            maps.k.weight.copy_(torch.stack(drawn))
+        if start in ("lifted", "elu"):
+            maps.k.bias.fill_(1.0)
+        maps.q.copy_from_keys(maps.k)
 
 
-def gap(folder: Path, feature_size: int, steps: str, seed: int, copied: bool) -> float:
+def gap(folder: Path, options: argparse.Namespace, seed: int, start: str) -> float:
     """Nats per token above the teacher."""
-    loaded = checkpoint.load(data_folder() / "checkpoints" / "stories260K")
-    model = convert(loaded.model, LinearConfig(feature_size), seed=seed)
-    initialise(model, copied, seed)
-    start, tuned = folder / "start.pt", folder / f"{seed}-{copied}.pt"
-    checkpoint.save(start, model, loaded.tokenizer, provenance(loaded))
-    text = data_folder() / "text" / "tinystories.txt"
-    plan = parse_plan("transfer,distill", steps)
-    report = finetune(
-        FinetuneConfig(model=start, output=tuned, data=(text,), plan=plan, batch=4, seed=seed, device="cpu")
+    loaded = checkpoint.load(options.teacher)
+    mixer = LinearConfig(
+        options.feature_size,
+        feature_map="elu" if start == "given" else "relu",
+        positions="after" if options.after else "keep",
+        update_rule="gated" if options.gated else "linear",
+        gate="data" if options.gated else "none",
     )
+    model = convert(loaded.model, mixer, seed=seed)
+    if start != "given":
+        initialise(model, start, seed)
+    converted, tuned = folder / "start.pt", folder / f"{seed}-{start}.pt"
+    checkpoint.save(converted, model, loaded.tokenizer, provenance(loaded))
+    plan = parse_plan(options.stages, options.steps, options.rates)
+    config = FinetuneConfig(
+        model=converted,
+        output=tuned,
+        teacher=options.teacher,
+        data=(options.text,),
+        plan=plan,
+        batch=options.batch,
+        seed=seed,
+        device="cpu",
+        precision=options.precision,
+    )
+    report = finetune(config)
     assert report.teacher is not None
     return report.after.nats - report.teacher.nats
 
 
 def main() -> None:
+    data = data_folder()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", default="300,0", help="of the stages transfer and distill")
+    parser.add_argument("--teacher", type=Path, default=data / "checkpoints" / "stories260K")
+    parser.add_argument("--text", type=Path, default=data / "text" / "tinystories.txt")
+    parser.add_argument("--starts", default=",".join(STARTS[:-1]))
     parser.add_argument("--feature-size", type=int, default=16)
+    parser.add_argument("--gated", action="store_true", help="a gate from the token")
+    parser.add_argument("--after", action="store_true", help="rotary teachers: rotated behind the map")
+    parser.add_argument("--stages", default="transfer")
+    parser.add_argument("--steps", default="300")
+    parser.add_argument("--rates", default="1e-2")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--seeds", default="0,1,2")
     options = parser.parse_args()
-    print(f"{'seed':>4}  {'own φ_q':>8}  {'copy of φ_k':>11}")
+    starts = options.starts.split(",")
+    if unknown := set(starts) - set(STARTS):
+        parser.error(f"expected starts of {', '.join(STARTS)}; received {', '.join(sorted(unknown))}")
+    print("seed", *(f"{start:>8}" for start in starts))
     with tempfile.TemporaryDirectory() as folder:
         for seed in map(int, options.seeds.split(",")):
-            own, copy = (gap(Path(folder), options.feature_size, options.steps, seed, c) for c in (False, True))
-            print(f"{seed:>4}  {own:8.4f}  {copy:11.4f}", flush=True)
+            gaps = (gap(Path(folder), options, seed, start) for start in starts)
+            print(f"{seed:>4}", *(f"{value:8.4f}" for value in gaps), flush=True)
 
 
 if __name__ == "__main__":
