@@ -1,7 +1,8 @@
 """What it is worth where T2R's feature maps start: the figures in docs/quality.md.
 
     python benchmarks/feature_init.py [--starts own,copy,lifted,…] [--teacher M.pt] [--feature-size 16] [--gated]
-        [--after] [--stages transfer] [--steps 300] [--rates 1e-2] [--seeds 0,1,2]
+        [--after] [--text TEXT] [--stages transfer] [--steps 300] [--rates 1e-2] [--batch 4] [--precision auto]
+        [--seeds 0,1,2]
 
 A student of stories260K, or of --teacher, all layers converted, for each start of W and b in φ(x) = relu(W x + b):
 
@@ -35,7 +36,8 @@ from t2r_export.finetune import finetune
 from t2r_export.model.mixers.feature_maps import FeatureMaps, Relu
 from t2r_export.model.transformer import Transformer
 
-STARTS = ("own", "copy", "lifted", "pairs", "eye", "elu", "given")
+T2R = ("own", "copy", "lifted", "pairs", "eye", "elu")
+STARTS = (*T2R, "given")
 
 
 def paired(head_size: int, feature_size: int, eye: bool) -> Tensor:
@@ -49,7 +51,7 @@ def paired(head_size: int, feature_size: int, eye: bool) -> Tensor:
 
 @torch.no_grad()
 def initialise(model: Transformer, start: str, seed: int) -> None:
-    """W and b of every layer's φ of k and of q, as one of STARTS."""
+    """W and b of every layer's φ of k and of q, as one of T2R."""
     torch.manual_seed(seed)
     for block in model.blocks:
         maps = next(module for module in block.modules() if isinstance(module, FeatureMaps))
@@ -76,7 +78,7 @@ def gap(folder: Path, options: argparse.Namespace, seed: int, start: str) -> flo
         gate="data" if options.gated else "none",
     )
     model = convert(loaded.model, mixer, seed=seed)
-    if start != "given":
+    if start in T2R:
         initialise(model, start, seed)
     converted, tuned = folder / "start.pt", folder / f"{seed}-{start}.pt"
     checkpoint.save(converted, model, loaded.tokenizer, provenance(loaded))
@@ -102,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--teacher", type=Path, default=data / "checkpoints" / "stories260K")
     parser.add_argument("--text", type=Path, default=data / "text" / "tinystories.txt")
-    parser.add_argument("--starts", default=",".join(STARTS[:-1]))
+    parser.add_argument("--starts", default=",".join(T2R))
     parser.add_argument("--feature-size", type=int, default=16)
     parser.add_argument("--gated", action="store_true", help="a gate from the token")
     parser.add_argument("--after", action="store_true", help="rotary teachers: rotated behind the map")

@@ -56,7 +56,7 @@ def test_no_two_features_of_a_head_start_alike():
     assert all(len(torch.unique(head.T, dim=0)) == 14 for head in weight)
 
 
-@pytest.mark.parametrize("start", [s for s in feature_init.STARTS if s != "given"])
+@pytest.mark.parametrize("start", feature_init.T2R)
 def test_only_own_draws_the_queries_apart(start):
     maps = maps_from(start, 5)
     same = torch.equal(maps.q.weight, maps.k.weight.repeat_interleave(2, 0))
