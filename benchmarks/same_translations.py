@@ -27,13 +27,14 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.export import export
 from t2r_export.training.pairs import read_pairs
 from t2r_runtime import Beam, Tokenizer, Translation, Translator
+from t2r_runtime.options import BeamOptions
 
 WIDTHS, PENALTIES, BATCHES = (1, 4, 8), (0.6, 1.0), (1, 16)
 TOKENS = 64
 Best = list[list[Translation]]
 
 
-def theirs(model: Any, sources: Sequence[Sequence[int]], beam: Beam, batch: int, config: ModelConfig) -> Best:
+def theirs(model: Any, sources: Sequence[Sequence[int]], beam: BeamOptions, batch: int, config: ModelConfig) -> Best:
     """The n best of each source by transformers, where a greedy text has no score."""
     found: Best = []
     for first in range(0, len(sources), batch):
@@ -96,7 +97,7 @@ def main() -> None:
                 continue  # a single hypothesis: nothing is compared by its score
             beam = Beam(width, penalty, max_tokens=TOKENS, n_best=width)
             ours = list(translator.translate(sources, beam, batch))
-            differing, worst = row(ours, theirs(model, sources, beam, batch, loaded.config))
+            differing, worst = row(ours, theirs(model, sources, beam.resolved(), batch, loaded.config))
             rows.append((width, penalty, batch, len(sources), differing, "none" if width == 1 else f"{worst:.1e}"))
             print(f"{len(rows)} of 10", file=sys.stderr)
     print(table(rows, ("width", "length penalty", "batch", "sentences", "n best differ", "worst score")))

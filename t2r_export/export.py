@@ -208,6 +208,7 @@ def _signature(
         role=STEP,
         graphs={},
         chat_template=checkpoint.chat_template,
+        generation=None if config.generation is None else config.generation.to_dict(),
         source=None if config.encoder is None else _source(checkpoint, config, model.start_states, options),
     )
 

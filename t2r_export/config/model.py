@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from t2r_export.config.attention import AttentionConfig, check_rotated
 from t2r_export.config.encoder import EncoderConfig, check_hidden, check_merged, check_source_mixers, mixers_from
 from t2r_export.config.feed_forward import DENSE, FeedForwardConfig, feed_forward_from_dict
+from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import CROSSES, MIXERS, MergedConfig, MixerConfig
 from t2r_export.config.mixers.shared import check_borrowed
 from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, choice, fields, flag, need, number, size
@@ -57,6 +58,7 @@ class ModelConfig:
     crosses: tuple[MixerConfig, ...] = ()  # how each layer looks at the source: one per layer where there is an encoder
     start_tokens: tuple[int, ...] = ()  # read before the first token of a translation is chosen
     banned_tokens: tuple[int, ...] = ()  # never chosen in a translation
+    generation: GenerationOptions | None = None  # how it is meant to generate; None: nothing is said
 
     NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
     NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "both")
@@ -107,6 +109,8 @@ class ModelConfig:
             mixer.check(attention)
         self._check_encoder()
         self._check_borrowed()
+        if self.generation is not None:
+            self.generation.check(translates=self.encoder is not None)
 
     def __deepcopy__(self, _: dict[int, Any]) -> ModelConfig:
         """Itself, which nothing changes: every mixer has it, and a copy of one would copy the configs of all layers."""
@@ -137,7 +141,7 @@ class ModelConfig:
         assert encoder is not None
         changes: dict[str, Any] = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
         changes |= dict.fromkeys(("crosses", "attentions", "feed_forwards", "eos_tokens", "start_tokens"), ())
-        changes |= {"encoder": None, "bos_token": None, "banned_tokens": ()}
+        changes |= {"encoder": None, "bos_token": None, "banned_tokens": (), "generation": None}
         return dataclasses.replace(self, **{**changes, "vocab_size": encoder.vocab_size or self.vocab_size})
 
     @property
@@ -232,6 +236,10 @@ class ModelConfig:
             usual: dict[str, Any] = {"encoder": None, "crosses": [], "start_tokens": [], "banned_tokens": []}
             usual |= {"embedding_norm": False, "last_norm": True}
             data = {name: value for name, value in data.items() if name not in usual or value != usual[name]}
+        if self.generation is None:  # as before there was any
+            del data["generation"]
+        else:
+            data["generation"] = self.generation.to_dict()
         data["feed_forwards"] = [feed_forward.to_dict() for feed_forward in self.feed_forwards]
         data["attentions"] = list(data["attentions"])
         return data
@@ -256,6 +264,8 @@ class ModelConfig:
             values["attention"] = AttentionConfig.from_dict(values["attention"])
         if values.get("encoder") is not None:
             values["encoder"] = EncoderConfig.from_dict(values["encoder"])
+        if values.get("generation") is not None:
+            values["generation"] = GenerationOptions.from_dict(values["generation"])
         for name in ("eos_tokens", "start_tokens", "banned_tokens"):
             tokens = values.get(name, ())
             need(isinstance(tokens, list | tuple), f"{name} to be a list", type(tokens).__name__, f"correct {name}")

@@ -37,6 +37,13 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 0, "no_repeat_ngram": 1, "repetition_penalty": 1.3},
     {"stop_tokens": [5, 11]},
     {"stop_tokens": []},
+    # the defaults of the table, which another default of the graph gives way to
+    {"temperature": 1},
+    {"top_k": 0},
+    {"top_p": 1},
+    {"min_p": 0},
+    {"repetition_penalty": 1},
+    {"no_repeat_ngram": 0},
 )
 SEEDS = (0, 1, 12345, WORD - 500, WORD + 7, 1 << 52)  # the last two are cut into words
 
@@ -49,13 +56,14 @@ def sampling(name: str) -> dict[str, Any]:
     """Texts of the golden model `name`, as plain JSON data."""
     made, random = Eager(checkpoint(name)), np.random.default_rng(list(f"{name} choices".encode()))
     texts: list[dict[str, Any]] = []
-    ends = checkpoint(name).config.eos_tokens
+    config = checkpoint(name).config
+    of_graph = {} if config.generation is None else config.generation.to_dict()
     for place, options in enumerate(OPTIONS):
         for attempt in range(ATTEMPTS):
             given = {**options, "seed": SEEDS[place % len(SEEDS)] + attempt}
             prompt = [1, *random.integers(0, made.vocab_size, place % 4).tolist()]
             try:
-                tokens = text(made, prompt, given, ends)
+                tokens = text(made, prompt, {**of_graph, **given}, config.eos_tokens)
             except NearAnEdge:
                 continue
             texts.append({"prompt": prompt, "max_tokens": LENGTH, "options": given, "tokens": tokens})

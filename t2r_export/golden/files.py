@@ -34,7 +34,8 @@ def _traces(folder: Path) -> Iterator[Case]:
 
 
 def _sampled(folder: Path) -> Iterator[Case]:
-    for name in ("tiny", "top3", "loop"):  # by all logits, by the graph's largest, by the graph itself
+    # by all logits, by the graph's largest, by the graph itself, by the options that the graph has
+    for name in ("tiny", "top3", "loop", "options"):
         yield f"sampling-{name}", "sampling", sampling(name)
 
 

@@ -17,6 +17,7 @@ import torch
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
@@ -109,6 +110,18 @@ MODELS = {
     "loop": GoldenModel(
         dataclasses.replace(PLAIN, layers=(LinearConfig(feature_size=5, guard=CLAMP), _WINDOW)),
         (1, 12, 4),
+        ExportConfig(generate=True),
+    ),
+    # options of its own, which hold where a caller gives none
+    "options": GoldenModel(
+        dataclasses.replace(
+            PLAIN,
+            layers=PLAIN.layers[:1],
+            generation=GenerationOptions(
+                temperature=0.8, top_k=9, top_p=0.9, min_p=0.05, repetition_penalty=1.3, no_repeat_ngram=3
+            ),
+        ),
+        None,
         ExportConfig(generate=True),
     ),
     "int8": GoldenModel(_WIDE, (1, 0, 5), quantized=QuantizeConfig(scheme="int8")),

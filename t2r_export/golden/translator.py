@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import torch
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig
 from t2r_export.export import export
 from t2r_export.golden.computed import Eager
 from t2r_export.golden.models import CLAMP, PLAIN, seeded
@@ -26,8 +28,9 @@ from t2r_export.golden.texts import Case
 from t2r_export.golden.traces import array
 from t2r_export.proof.tolerances import tolerance
 from t2r_runtime.beam import Beam
+from t2r_runtime.options import BeamOptions
 
-NAME, MARGIN, LENGTHS, ATTEMPTS = "translator", 1e-3, (7, 3, 5), 400
+MARGIN, LENGTHS, ATTEMPTS = 1e-3, (7, 3, 5), 400
 LONG = 3  # tokens of a translation that says something
 SOURCE_VOCABULARY = 13
 CONFIG = dataclasses.replace(
@@ -50,6 +53,22 @@ BEAMS: tuple[dict[str, Any], ...] = (
     {"width": 3, "max_tokens": 7, "length_penalty": 2.0, "early_stopping": "never", "min_tokens": 3},
     {"width": 2, "max_tokens": 6, "forced_end": False, "length_penalty": -0.5},
 )
+# what a caller gives beside the options of the graph
+OF_GRAPH = GenerationOptions(
+    width=2, max_tokens=9, min_tokens=4, length_penalty=0.5, early_stopping="never", forced_end=False
+)
+GIVEN: tuple[dict[str, Any], ...] = (
+    {},
+    {"n_best": 2},
+    {"width": 1},
+    {"max_tokens": 6, "forced_end": True},
+    {"min_tokens": 0, "width": 3},
+    {"length_penalty": 1, "early_stopping": False},
+)
+MODELS = {
+    "translator": (CONFIG, BEAMS),
+    "translator-options": (dataclasses.replace(CONFIG, generation=OF_GRAPH), GIVEN),
+}
 
 
 class TooNear(Exception):
@@ -57,16 +76,21 @@ class TooNear(Exception):
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    """The translator's graphs, with a beam graph, and its case."""
-    golden = seeded(NAME, CONFIG)
-    signature = export(golden, folder / f"{NAME}.onnx", ExportConfig(beam=True)).signature
-    made, random = Eager(golden), np.random.default_rng(list(NAME.encode()))
+    """The translators' graphs, with beam graphs, and their cases."""
+    for name, (config, given) in MODELS.items():
+        yield _case(folder, name, config, given)
+
+
+def _case(folder: Path, name: str, config: ModelConfig, beams: Sequence[dict[str, Any]]) -> Case:
+    golden = seeded(name, config)
+    signature = export(golden, folder / f"{name}.onnx", ExportConfig(beam=True)).signature
+    made, random = Eager(golden), np.random.default_rng(list(name.encode()))
     searches = []
-    for place, options in enumerate(BEAMS):
+    for place, options in enumerate(beams):
         for _ in range(ATTEMPTS):
             source = random.integers(0, SOURCE_VOCABULARY, LENGTHS[place % len(LENGTHS)]).tolist()
             try:
-                found = _search(made, source, Beam(**options))
+                found = _search(made, source, Beam(**options).resolved(signature.generation))
             except TooNear:
                 continue
             if len(found[-1][1]) < LONG:
@@ -74,16 +98,16 @@ def cases(folder: Path) -> Iterator[Case]:
             translations = [{"tokens": tokens, "score": float(f"{score:.9g}")} for score, tokens in found]
             searches.append({"source": source, "beam": options, "translations": translations})
             break
-    assert len(searches) == len(BEAMS), "too few attempts"
+    assert len(searches) == len(beams), "too few attempts"
     sources = [search["source"] for search in searches[:1]]
     encoded = _encoded(made, sources[0])
     given = [*(spec.name for spec in signature.constant), *(signature.source.start_states if signature.source else ())]
     bound = tolerance("cpu", "none")
-    yield (
-        NAME,
+    return (
+        name,
         "translator",
         {
-            "graph": f"{NAME}.onnx",
+            "graph": f"{name}.onnx",
             "tolerance": {"logits_absolute": bound.logits, "state_relative_to_its_largest": bound.states},
             "sources": sources,
             "states": {name: array(encoded[name]) for name in given},
@@ -98,7 +122,7 @@ def _encoded(made: Eager, source: list[int]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in states.items()}
 
 
-def _search(made: Eager, source: list[int], beam: Beam) -> list[tuple[float, list[int]]]:
+def _search(made: Eager, source: list[int], beam: BeamOptions) -> list[tuple[float, list[int]]]:
     """The n best, score and tokens, by "The search" of the contract; one hypothesis after the other, no penalties."""
     ends, last, width = CONFIG.eos_tokens, beam.max_tokens or 1, beam.width
     states = _encoded(made, source)
@@ -134,7 +158,7 @@ def _search(made: Eager, source: list[int], beam: Beam) -> list[tuple[float, lis
     return finished[: beam.n_best]
 
 
-def _added(logits: Any, n: int, beam: Beam) -> list[float]:
+def _added(logits: Any, n: int, beam: BeamOptions) -> list[float]:
     """What each token adds to a hypothesis of n tokens."""
     if beam.forced_end and n + 1 == beam.max_tokens:
         return [0.0 if token == CONFIG.eos_tokens[0] else -math.inf for token in range(len(logits))]
@@ -143,7 +167,7 @@ def _added(logits: Any, n: int, beam: Beam) -> list[float]:
     return [-math.inf if token in never else float(value) for token, value in enumerate(added)]
 
 
-def _done(finished: list[tuple[float, list[int]]], best: float, n: int, beam: Beam) -> bool:
+def _done(finished: list[tuple[float, list[int]]], best: float, n: int, beam: BeamOptions) -> bool:
     if len(finished) < beam.width:
         return False
     if beam.width == 1 or beam.early_stopping is True:

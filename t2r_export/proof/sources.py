@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -48,8 +47,9 @@ def beam_error(both: SideBySide, translator: Translator) -> float:
     sources = [row[:length].numpy() for row, length in zip(source_ids, lengths.tolist(), strict=True)]
     worst = 0.0
     for width in BEAM_WIDTHS:
-        beam = Beam(min(width, translator.signature.vocab_size), n_best=1, max_tokens=both.room(0, BEAM_TOKENS))
-        beam = replace(beam, n_best=beam.width)
+        width = min(width, translator.signature.vocab_size)
+        room = both.room(0, BEAM_TOKENS)
+        beam = Beam(width, n_best=width, max_tokens=room, repetition_penalty=1, no_repeat_ngram=0)
         for source, expected in zip(sources, translator.translate(sources, beam, batch=1), strict=True):
             found = translator.search(source, beam)
             if len(found) != len(expected):

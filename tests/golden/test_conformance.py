@@ -166,3 +166,11 @@ def test_a_case_that_cannot_be_tried_has_failed(fault: str, folder: Path, failur
 def test_no_golden_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="golden files in"):
         conformance.main(str(tmp_path))
+
+
+def test_options_of_the_graph_that_nobody_follows(folder: Path, failures: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(folder, "sampling-options", "sampling-tiny", "translator-options", "translator")
+    for asked in (conformance.Sampling, conformance.Beam):
+        right = asked.resolved
+        monkeypatch.setattr(asked, "resolved", lambda self, generation=None, right=right: right(self))
+    assert failures().keys() == {"sampling-options", "translator-options"}

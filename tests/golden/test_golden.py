@@ -22,11 +22,13 @@ from t2r_export.golden.traces import BATCH, QUANTIZED, STEPS
 from t2r_export.verify import verify
 from t2r_runtime import Beam, Sampler, Sampling, Tokenizer
 from t2r_runtime.errors import KINDS
+from t2r_runtime.options import DECODER, TRANSLATOR
 from t2r_runtime.signature import Signature
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 MOST = 1_500_000  # bytes
 Case = dict[str, Any]
+PENALTIES = {"repetition_penalty", "no_repeat_ngram"}
 HASH = re.compile(r"\.[0-9a-f]{12}\.")
 
 
@@ -117,6 +119,8 @@ def test_every_kind_of_graph_is_there() -> None:
     assert set(made["loop"].graphs) == {"generate"}
     assert {made[name].quantization for name in ("int8", "w8", "w4")} == {"int8", "w8", "w4"}
     assert made["ends"].batch == BATCH
+    assert set(made["options"].generation or ()) == set(DECODER)
+    assert set(signature("translator-options").generation or ()) == {*TRANSLATOR} - PENALTIES
     assert made["ends"].reach == 40
 
 
@@ -192,8 +196,8 @@ def test_bad_files_are_of_every_kind_that_a_file_can_be() -> None:
 
 
 def test_searches_are_of_every_option() -> None:
-    [case] = cases("translator").values()
+    case, _ = cases("translator").values()
     options = {key for search in case["searches"] for key in search["beam"]}
-    assert options == {f.name for f in dataclasses.fields(Beam)} - {"repetition_penalty", "no_repeat_ngram"}
+    assert options == {f.name for f in dataclasses.fields(Beam)} - PENALTIES
     assert set(signature("translator").graphs) == {"encoder", "beam"}
     assert len({len(search["source"]) for search in case["searches"]}) > 1

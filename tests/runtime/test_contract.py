@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encodi
 def test_every_metadata_key_is_explained_and_no_other() -> None:
     explained = re.findall(r"^\| `(t2r\.\w+)` \|", PAGE, flags=re.MULTILINE)
     chat = {"template": "", "tokens": {}}
-    assert sorted(explained) == sorted(graphs.signature("source", chat_template=chat).to_metadata())
+    assert sorted(explained) == sorted(graphs.signature("source", chat_template=chat, generation={}).to_metadata())
     assert f"contract version {CONTRACT_VERSION}" in PAGE
 
 

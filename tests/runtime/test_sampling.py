@@ -94,7 +94,7 @@ def test_the_largest_are_enough(
 
 def test_limit() -> None:
     rules = [{"temperature": 0.0}, {"temperature": 0.0, "top_k": 5}, {"top_k": 5}, {}]
-    assert [Sampling(**rule).limit for rule in rules] == [1, 1, 5, 0]  # type: ignore[arg-type]
+    assert [Sampling(**rule).resolved().limit for rule in rules] == [1, 1, 5, 0]  # type: ignore[arg-type]
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:

@@ -178,7 +178,7 @@ BEAMS: list[tuple[dict[str, Any], str]] = [
     ({"length_penalty": float("nan")}, "expected a length_penalty from -10.0 to 10.0; received nan"),
     ({"length_penalty": 11}, "expected a length_penalty from -10.0 to 10.0; received 11"),
     ({"early_stopping": "always"}, "expected early_stopping True, False or \"never\"; received 'always'"),
-    ({"early_stopping": None}, 'expected early_stopping True, False or "never"; received None'),
+    ({"early_stopping": 1}, 'expected early_stopping True, False or "never"; received 1'),
     ({"forced_end": 1}, "expected forced_end True or False; received 1"),
     ({"repetition_penalty": 0}, "expected a repetition_penalty from 0.01 to 100 (1 is none); received 0"),
     ({"no_repeat_ngram": 65}, "expected no_repeat_ngram from 0 (no limit) to 64; received 65"),

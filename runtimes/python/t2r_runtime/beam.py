@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from t2r_runtime.checks import is_number, require_value
-from t2r_runtime.penalties import check_penalties
-
-STEEPEST = 10.0  # the largest exponent of a length
+from t2r_runtime.checks import require_value
+from t2r_runtime.options import BeamOptions, resolved
 
 
 class Translation(NamedTuple):
@@ -22,14 +21,16 @@ class Translation(NamedTuple):
 class Beam:
     """How a translation is searched.
 
+    None is an option that is not given: the graph's (`Signature.generation`), or else the default in brackets.
+
     Args:
-        width: hypotheses that go on side by side; 1 is greedy.
-        length_penalty: a score is the sum of log-probabilities over the number of tokens to this power.
+        width: hypotheses that go on side by side; 1 is greedy [4].
+        length_penalty: a score is the sum of log-probabilities over the number of tokens to this power [1].
         early_stopping: True ends a sentence when `width` hypotheses are finished; False, when moreover none that goes
-            on would be better than the worst of them if it ended now; "never", if it ended at any length.
-        max_tokens: the most of a translation, its end among them; None is 256, or fewer where positions end before.
-        min_tokens: before the end.
-        forced_end: the last of `max_tokens` is an end, whatever its probability.
+            on would be better than the worst of them if it ended now; "never", if it ended at any length [False].
+        max_tokens: the most of a translation, its end among them [256, or fewer where positions end before].
+        min_tokens: before the end [0].
+        forced_end: the last of `max_tokens` is an end, whatever its probability [True].
         n_best: how many translations of a sentence to give, at most `width`.
         repetition_penalty, no_repeat_ngram: as in t2r_runtime.Sampling; what has occurred are the start tokens and the
             hypothesis.
@@ -38,42 +39,31 @@ class Beam:
         UserError: a value out of range.
     """
 
-    width: int = 4
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
+    width: int | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
     max_tokens: int | None = None
-    min_tokens: int = 0
-    forced_end: bool = True
+    min_tokens: int | None = None
+    forced_end: bool | None = None
     n_best: int = 1
-    repetition_penalty: float = 1.0
-    no_repeat_ngram: int = 0
+    repetition_penalty: float | None = None
+    no_repeat_ngram: int | None = None
 
     def __post_init__(self) -> None:
-        whole = {"width": 1, "n_best": 1, "min_tokens": 0, **({} if self.max_tokens is None else {"max_tokens": 1})}
-        for name, least in whole.items():
-            value = getattr(self, name)
-            require_value(
-                type(value) is int and least <= value < 1 << 31, f"{name} of at least {least}", value, "sampling"
-            )
-        require_value(self.n_best <= self.width, f"n_best of at most the width, {self.width}", self.n_best, "sampling")
-        steep = self.length_penalty
-        require_value(
-            is_number(steep) and abs(steep) <= STEEPEST,
-            f"a length_penalty from {-STEEPEST} to {STEEPEST}",
-            steep,
-            "sampling",
-        )
-        stopping = self.early_stopping
-        require_value(
-            isinstance(stopping, bool) or stopping == "never",
-            'early_stopping True, False or "never"',
-            stopping,
-            "sampling",
-        )
-        require_value(isinstance(self.forced_end, bool), "forced_end True or False", self.forced_end, "sampling")
-        check_penalties(self.repetition_penalty, self.no_repeat_ngram)
+        _check(resolved(BeamOptions, self, {"width": self.n_best}))  # a width that is not given may be any
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether a choice depends on what has occurred before."""
-        return self.repetition_penalty != 1 or self.no_repeat_ngram > 0
+    def resolved(self, generation: Mapping[str, Any] | None = None) -> BeamOptions:
+        """All options, of a graph with this `Signature.generation`.
+
+        Raises:
+            UserError: an n_best above the graph's width.
+        """
+        options = resolved(BeamOptions, self, generation)
+        _check(options)
+        return options
+
+
+def _check(options: BeamOptions) -> None:
+    require_value(
+        options.n_best <= options.width, f"n_best of at most the width, {options.width}", options.n_best, "sampling"
+    )

@@ -89,7 +89,7 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
             "position",
         )
     banned = np.array(signature.source.banned_tokens if signature.source else (), np.int64)
-    return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling), banned)
+    return Request(prompt, max_tokens, frozenset(map(int, stop)), Sampler(sampling, signature.generation), banned)
 
 
 def tokens(stepper: Stepper, request: Request) -> Generator[int]:

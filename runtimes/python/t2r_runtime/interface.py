@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.beam import Beam
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.options import BeamOptions
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.signature import (
     BATCH,
@@ -104,7 +104,7 @@ def first_feeds(signature: Signature) -> dict[str, Array]:
     """Inputs of one run that reads token 0 at the start of a text: input name → array."""
     batch = 1 if signature.role == GENERATE else signature.batch or 1
     if signature.role == BEAM:
-        return {SOURCE_IDS: np.zeros((1, 2), np.int64), **beam_feeds(Beam(2), 2)}
+        return {SOURCE_IDS: np.zeros((1, 2), np.int64), **beam_feeds(BeamOptions(width=2), 2)}
     if signature.role == ENCODER:
         length = 2 if signature.source is None else signature.source.source_length or 2
         return {SOURCE_IDS: np.zeros((batch, length), np.int64), SOURCE_LENGTHS: np.full(batch, 1, np.int64)}
@@ -138,7 +138,7 @@ def generation_feeds(
     }
 
 
-def beam_feeds(beam: Beam, max_tokens: int) -> dict[str, Array]:
+def beam_feeds(beam: BeamOptions, max_tokens: int) -> dict[str, Array]:
     """What a beam graph takes beside a source: input name → array. It has no penalties."""
     stopping = {False: 0, True: 1, "never": 2}[beam.early_stopping]
     whole = {WIDTH: beam.width, MAX_TOKENS: max_tokens, MIN_TOKENS: beam.min_tokens, EARLY_STOPPING: stopping}

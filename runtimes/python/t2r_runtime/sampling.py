@@ -10,33 +10,36 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import array_of, is_number, require_kind, require_value
+from t2r_runtime.checks import array_of, require_kind, require_value
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.noise import gumbel, word
-from t2r_runtime.penalties import Logits, check_penalties, penalized
+from t2r_runtime.options import SamplingOptions, resolved
+from t2r_runtime.penalties import Logits, penalized
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How the tokens of a text are chosen, and which of them end it.
 
+    None is an option that is not given: the graph's (`Signature.generation`), or else the default in brackets.
+
     Args:
-        temperature: divides the logits; 0 is greedy (the largest logit, of equals the lowest token), without chance.
-        top_k: only the k largest logits; 0 is no limit. Of equals at the edge, the lowest tokens stay.
-        top_p: only the most probable tokens that together reach p; 1 is no limit. The first always stays.
+        temperature: divides the logits; 0 is greedy (the largest logit, of equals the lowest token) [1].
+        top_k: only the k largest logits; 0 is no limit [0]. Of equals at the edge, the lowest tokens stay.
+        top_p: only the most probable tokens that together reach p; 1 is no limit [1]. The first always stays.
         seed: of the noise; the same seed gives the same tokens. None is a new one for each text.
         stop_tokens: a token that ends the text; None is the graph's eos_tokens, () is none. Whether the model has them
             is checked when a text begins.
-        min_p: only tokens at least this many times as probable as the most probable one; 0 is no limit.
-        repetition_penalty: above 1, tokens that have occurred become less likely, below 1 more; 1 is none.
-        no_repeat_ngram: no row of so many tokens occurs twice; 0 is no limit. See t2r_runtime.penalties for both.
+        min_p: only tokens at least this many times as probable as the most probable one; 0 is no limit [0].
+        repetition_penalty: above 1, tokens that have occurred become less likely, below 1 more; 1 is none [1].
+        no_repeat_ngram: no row of so many tokens occurs twice; 0 is no limit [0]. See t2r_runtime.penalties for both.
 
     What has occurred is all that a decoder has read since its start, its prompts and its own text, and no more than the
     last 65,536 tokens of it (`Decoder.history`).
@@ -45,49 +48,35 @@ class Sampling:
         UserError: a value out of range.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
     seed: int | None = None
     stop_tokens: Sequence[int] | None = None
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    no_repeat_ngram: int = 0
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    no_repeat_ngram: int | None = None
 
     def __post_init__(self) -> None:
-        temperature, top_k, top_p, seed = self.temperature, self.top_k, self.top_p, self.seed
-        require_value(
-            is_number(temperature) and 0 <= temperature <= sys.float_info.max,
-            "a temperature of 0 or more",
-            temperature,
-            "sampling",
-        )
-        require_value(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k, "sampling")
-        require_value(is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p, "sampling")
+        seed = self.seed
         require_value(seed is None or (type(seed) is int and seed >= 0), "a seed of 0 or more", seed, "sampling")
-        min_p = self.min_p
-        require_value(is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p, "sampling")
-        check_penalties(self.repetition_penalty, self.no_repeat_ngram)
+        self.resolved()
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether a choice depends on what has occurred before."""
-        return self.repetition_penalty != 1 or self.no_repeat_ngram > 0
-
-    @property
-    def limit(self) -> int:
-        """How many of the largest logits are enough to choose from; 0 is all of them, as where penalties come first."""
-        if self.looks_back:
-            return 0
-        return 1 if self.temperature == 0 else self.top_k
+    def resolved(self, generation: Mapping[str, Any] | None = None) -> SamplingOptions:
+        """All options, of a graph with this `Signature.generation`."""
+        return resolved(SamplingOptions, self, generation)
 
 
 class Sampler:
-    """Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next."""
+    """Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next.
 
-    def __init__(self, sampling: Sampling) -> None:
+    Args:
+        generation: the graph's options, `Signature.generation`.
+    """
+
+    def __init__(self, sampling: Sampling, generation: Mapping[str, Any] | None = None) -> None:
         require_kind(sampling, Sampling, "a Sampling", "sampling")
-        self.sampling = sampling
+        self.sampling = sampling.resolved(generation)
         self.seed = int.from_bytes(os.urandom(4)) if sampling.seed is None else word(sampling.seed)  # 32 bits
         self.draws = 0  # how often a token was chosen
 

@@ -36,23 +36,24 @@ class Rules:
     def __init__(self, beam: Beam, signature: Signature) -> None:
         require_kind(beam, Beam, "a Beam", "sampling")
         assert signature.source is not None
-        self.beam = beam
+        self.beam = beam.resolved(signature.generation)
         self.start, *self.forced = signature.source.start_tokens
         self.ends = np.array(signature.eos_tokens, np.int64)
         self.banned = np.array(signature.source.banned_tokens, np.int64)
         self.is_end, self.is_banned = (_among(tokens, signature.vocab_size) for tokens in (self.ends, self.banned))
-        self.max_tokens = _longest(beam, signature, len(self.forced))
+        self.max_tokens = _longest(beam.max_tokens, self.beam.max_tokens, signature, len(self.forced))
         vocabulary = signature.vocab_size
-        if beam.width > vocabulary:
+        width = self.beam.width
+        if width > vocabulary:
             raise UserError(
-                f"a beam of at most the vocabulary, {vocabulary}", str(beam.width), "choose a smaller one", "sampling"
+                f"a beam of at most the vocabulary, {vocabulary}", str(width), "choose a smaller one", "sampling"
             )
         if len({*self.ends.tolist(), *self.banned.tolist()}) == vocabulary:
             raise UserError("a token that is neither an end nor banned", "none", "export the model again", "metadata")
-        self.candidates = 1 if beam.width == 1 else max(2, 1 + len(self.ends)) * beam.width
-        enough = self.candidates + len(self.banned) + (len(self.ends) if beam.min_tokens else 0)
+        self.candidates = 1 if width == 1 else max(2, 1 + len(self.ends)) * width
+        enough = self.candidates + len(self.banned) + (len(self.ends) if self.beam.min_tokens else 0)
         self.enough = min(enough, vocabulary)
-        few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not beam.looks_back
+        few = signature.has_log_sum and self.enough <= (signature.top_k or 0) and not self.beam.looks_back
         self.wanted = TOP_LOG if few else LOGITS_ALONE  # the outputs of a step that the search reads
 
     def choices(self, outputs: Sequence[Array], texts: Array, lengths: Array) -> tuple[Array, Array]:
@@ -207,16 +208,20 @@ class Search:
         del finished[self.rules.beam.width :]
 
 
-def _longest(beam: Beam, signature: Signature, forced: int) -> int:
-    """`max_tokens`, forced ones among them. The last is not read, and one start token is: a token for each position."""
-    if beam.max_tokens is not None and beam.max_tokens <= forced:
+def _longest(given: int | None, wanted: int | None, signature: Signature, forced: int) -> int:
+    """`max_tokens`, forced ones among them. The last is not read, and one start token is: a token for each position.
+
+    Args:
+        given: by the caller. wanted: by the caller or the graph.
+    """
+    if wanted is not None and wanted <= forced:
         raise UserError(
             f"max_tokens of more than {forced}, which every translation begins with",
-            str(beam.max_tokens),
+            str(wanted),
             "ask for more",
             "sampling",
         )
-    most, least = signature.reach, beam.max_tokens or forced + 1
+    most, least = signature.reach, given or forced + 1
     if most is not None and most < least:
         raise UserError(
             f"max_tokens of at most {most}: this model's positions end at {most}",
@@ -224,7 +229,7 @@ def _longest(beam: Beam, signature: Signature, forced: int) -> int:
             "ask for fewer, or export with --past-end clamp or wrap:N",
             "position",
         )
-    return beam.max_tokens or min(MAX_TOKENS, MAX_TOKENS if most is None else most)
+    return given or min(wanted or MAX_TOKENS, most or MAX_TOKENS)
 
 
 def _among(tokens: Array, vocabulary: int) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.options import is_generation
 from t2r_runtime.source import Source
 
 CONTRACT_VERSION = 1
@@ -59,7 +60,7 @@ PAST_ENDS = "refuse, clamp or wrap:N"  # what a step past the end of the positio
 _WRAP = re.compile("wrap:([1-9][0-9]{0,8})")  # positions are int32
 
 PREFIX = "t2r."  # of every metadata key
-OPTIONAL = ("chat_template",)  # keys that are there only where they say something
+OPTIONAL = ("chat_template", "generation")  # keys that are there only where they say something
 SOURCE_STATES = "source_states"  # a translator's key, as are the fields of Source
 LISTS = ("states", "eos_tokens", "layers", SOURCE_STATES, "start_states", "start_tokens", "banned_tokens")
 DTYPES = ("float32", "float16", "int32", "int64")
@@ -180,6 +181,7 @@ class Signature:
     role: str  # of ROLES: what the graph does
     graphs: Mapping[str, str]  # role → file name of the step graph's companions, which lie beside it
     chat_template: Mapping[str, Any] | None = None  # see t2r_runtime.chat; graphs without the key have none
+    generation: Mapping[str, Any] | None = None  # options that hold where a caller gives none; as the template
     source: Source | None = None  # of a translator: what stands in keys that a decoder alone does not have
 
     @property
@@ -205,12 +207,14 @@ class Signature:
     def companion(self, role: str) -> Signature:
         """The signature of the step graph's companion of that role.
 
-        The same but for the role; it names no graphs, and holds no tokenizer and no chat template, which the step graph
-        does. A generation graph and a beam graph have no `top_k` outputs; the states of the former have a batch of 1.
+        The same but for the role; it names no graphs, and has no tokenizer, chat template or options, which the step
+        graph has. A generation graph and a beam graph have no `top_k` outputs; the states of the former have a batch
+        of 1.
         """
         top_k = None if role in (GENERATE, BEAM) else self.top_k
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
-        return replace(self, role=role, graphs={}, tokenizer=None, chat_template=None, top_k=top_k, source=source)
+        nothing: dict[str, Any] = dict.fromkeys(("tokenizer", *OPTIONAL))
+        return replace(self, role=role, graphs={}, top_k=top_k, source=source, **nothing)
 
     def require_batch(self, batch: int) -> None:
         """Refuse a number of sequences that is less than 1, or another than the graph was exported for.
@@ -375,6 +379,8 @@ def _malformed(signature: Signature) -> list[str]:
         "checkpoint_sha256, producer, target, quantization": all(isinstance(text, str) for text in strings),
         "tokenizer": signature.tokenizer is None or isinstance(signature.tokenizer, str),
         "chat_template": signature.chat_template is None or is_chat_template(signature.chat_template),
+        "generation": signature.generation is None
+        or is_generation(signature.generation, translates=signature.source is not None),
         "top_k": signature.top_k is None or (count(signature.top_k) and signature.top_k <= signature.vocab_size),
         "role": isinstance(signature.role, str) and signature.role in ROLES,
         "graphs": isinstance(signature.graphs, Mapping)

@@ -178,15 +178,15 @@ class Translator:
         if type(batch) is not int or batch < 1:
             raise UserError("a batch of at least 1", repr(batch), "choose another", "batch")
         if self.signature.batch is not None:
-            if self.signature.batch != 1 or beam.width != 1:
+            if self.signature.batch != 1 or rules.beam.width != 1:
                 raise UserError(
-                    f"a graph of any batch for a beam of {beam.width}",
+                    f"a graph of any batch for a beam of {rules.beam.width}",
                     f"one of {self.signature.batch}",
                     "export it without --batch, or translate greedily with a batch of 1",
                     "batch",
                 )
             batch = 1
-        self.signature.require_memory(batch * beam.width, self._graph.max_state_bytes)
+        self.signature.require_memory(batch * rules.beam.width, self._graph.max_state_bytes)
         if isinstance(sources, str | bytes) or not isinstance(sources, Iterable):
             raise UserError("sources that can be iterated", printable(repr(sources), 100), "give a list", "token")
         return self._translations(iter(sources), Sentences(self._graph, rules), batch)
@@ -207,19 +207,19 @@ class Translator:
             raise UserError(
                 "a translator with a beam graph", "one without", "export with --beam, or use translate", "graph"
             )
-        if beam.looks_back:
-            raise UserError("a beam without penalties for a beam graph", repr(beam), "use translate", "sampling")
-        self.signature.require_memory(beam.width, self._graph.max_state_bytes, ids.size)
+        if rules.beam.looks_back:
+            raise UserError("a beam without penalties for a beam graph", repr(rules.beam), "use translate", "sampling")
+        self.signature.require_memory(rules.beam.width, self._graph.max_state_bytes, ids.size)
         session = self._graph.companions[BEAM]()
         try:
-            feeds = {SOURCE_IDS: ids[None], **beam_feeds(beam, rules.max_tokens)}
+            feeds = {SOURCE_IDS: ids[None], **beam_feeds(rules.beam, rules.max_tokens)}
             tokens, scores = map(np.asarray, session.run([GENERATED, SCORES], feeds))
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
             raise UserError("the beam graph to run", printable(error), "export the model again", "graph") from error
         if not scores.size:
             raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")
         found = zip(tokens.tolist(), scores.tolist(), strict=True)
-        return [Translation([token for token in row if token >= 0], score) for row, score in found][: beam.n_best]
+        return [Translation([token for token in row if token >= 0], score) for row, score in found][: rules.beam.n_best]
 
     def checked(self, source: ArrayLike) -> NDArray[np.int64]:
         """A source's tokens (M,).
