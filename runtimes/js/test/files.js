@@ -50,3 +50,14 @@ export async function refused(work, kind, said = /./) {
     return true;
   });
 }
+
+/** Numbers in 0 … 1 that a seed gives (mulberry32), so that a failure can be seen again. */
+export function random(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let x = Math.imul(state ^ (state >>> 15), state | 1);
+    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
+    return ((x ^ (x >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
