@@ -22,12 +22,11 @@ from t2r_export.files import write_bytes
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write_alone
 from t2r_export.graph.genai import CACHE, POSITION_IDS, SUMS, genai_graph
-from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.trial import run_genai
 from t2r_export.paths import check_folder
 from t2r_export.quantize import quantized
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import unwritable
+from t2r_runtime.files import temporary_beside, unwritable
 from t2r_runtime.signature import INPUT_IDS, LOGITS, PAST, POSITION, PREFIX, PRESENT, Signature
 
 GRAPH, CONFIG = "model.onnx", "genai_config.json"
@@ -71,7 +70,7 @@ def export_genai(
     texts = {CONFIG: json.dumps(genai_config(checkpoint.config, signature), indent=1) + "\n"}
     if signature.tokenizer is not None:
         texts |= {"tokenizer.json": signature.tokenizer, "tokenizer_config.json": TOKENIZER_CONFIG}
-    with folder_beside(folder) as beside:
+    with temporary_beside(folder, folder=True) as beside:
         part = beside / "folder"  # with the permissions of a new one, which a temporary one has not
         part.mkdir()
         files = write_alone(bundle, _notes(bundle), part / GRAPH, external_bytes)

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t2r_export.files import sha256, write_bytes
-from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.reader import read_graph
 from t2r_export.paths import beside, check_folder
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import unwritable
+from t2r_runtime.files import temporary_beside, unwritable
 
 LIST = "files.json"
 VERSION = 1
@@ -59,7 +58,7 @@ def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None 
         if name in sources or name == LIST:
             raise UserError("one file of each name in a folder", f"{name} twice", "rename one of them")
         sources[name] = source
-    with folder_beside(folder) as place:
+    with temporary_beside(folder, folder=True) as place:
         made = place / "folder"
         files = []
         for name, source in sorted(sources.items()):

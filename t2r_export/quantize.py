@@ -36,7 +36,6 @@ from t2r_export.graph.beam import beam_graph
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import generation_graph
-from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
@@ -49,6 +48,7 @@ from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import temporary_beside
 from t2r_runtime.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
@@ -106,7 +106,7 @@ def export_quantized(
     out = Path(out)
     check_outputs(graph_outputs(out, options.companions), [config.calibrate, check])
     bundle, exported = build(checkpoint, options)
-    with folder_beside(out) as folder:
+    with temporary_beside(out, folder=True) as folder:
         float32 = None
         if scheme(config.scheme).calibrated or check is not None:
             float32 = folder / "float32.onnx"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from t2r_export.finetune import finetune
 from t2r_export.paths import KINDS, check_outputs, existing_model, graph_outputs
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing
+from t2r_runtime.files import replacing, temporary_beside
 
 
 def made(path: Path, provenance: dict[str, object]) -> Path:
@@ -292,3 +294,48 @@ def test_ids_of_a_hub_are_not_downloaded(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="received no ordinary file"):
         existing_model("pipe")
     assert existing_model(tmp_path) == tmp_path
+
+
+def _die_while_writing(folder: Path) -> None:
+    """What a run writes, killed at once: a file, another that belongs to it, and a folder."""
+    with contextlib.ExitStack() as stack:
+        for name in ("out.onnx", "out.onnx.0123456789ab.data"):
+            stack.enter_context(replacing(folder / name)).write_text("half")
+        made = stack.enter_context(temporary_beside(folder / "out.onnx", folder=True))
+        (made / "inside.onnx").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_die_while_writing, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".out.onnx*.part"))) == 3
+    for name in (".out.onnx.part", ".out.onnx.notours1.txt", ".another.abcdefgh.part"):
+        (tmp_path / name).write_text("of somebody else")
+    write_bytes(tmp_path / "out.onnx", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".another.abcdefgh.part",
+        ".out.onnx.notours1.txt",
+        ".out.onnx.part",
+        "out.onnx",
+    ]
+
+
+def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    with replacing(tmp_path / "x.pt") as first, temporary_beside(tmp_path / "x.pt", folder=True) as folder:
+        first.write_text("first")
+        write_bytes(tmp_path / "x.pt", b"second")
+        assert first.read_text() == "first" and folder.is_dir()
+    assert (tmp_path / "x.pt").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pt"]
+
+
+def test_a_link_that_looks_like_a_part_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kept").write_text("mine")
+    (tmp_path / ".x.pt.abcdefgh.part").symlink_to("mine")
+    os.mkfifo(tmp_path / ".x.pt.ijklmnop.part")
+    write_bytes(tmp_path / "x.pt", b"new")
+    assert (tmp_path / "mine" / "kept").read_text() == "mine"

@@ -72,8 +72,8 @@ def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
     [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
     lines = wheel.read(name).decode().split("\n")
     assert [line for line in lines if "=" in line] == [
-        "t2r = t2r_export.cli:main",
-        "t2r-export = t2r_export.cli:export_main",
+        "t2r = t2r_export.__main__:t2r",
+        "t2r-export = t2r_export.__main__:export",
     ]
     assert metadata(wheel).get_all("Provides-Extra") == ["bleu", "peers", "plot", "test", "dev"]
     versions = {package: metadata(wheel)["Version"] for package, wheel in wheels.items()}

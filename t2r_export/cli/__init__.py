@@ -99,6 +99,6 @@ def _run(command: click.Command, program: str, arguments: Sequence[str] | None) 
     variable = f"_{program}_COMPLETE".replace("-", "_").upper()
     if variable in os.environ:  # a shell asks what could be typed, or how it may ask
         return shell_complete(command, {}, program, variable, os.environ[variable])
-    code = errors.run(command, program, sys.argv[1:])
+    code = errors.run(command, program, sys.argv[1:], last=True)
     startup.ending()
     return code

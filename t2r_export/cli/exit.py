@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -38,6 +39,7 @@ BUG = 3
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 AGAIN = 0.05  # seconds until a lost Ctrl-C is raised once more
+PATIENCE = 1.0  # seconds after a Ctrl-C in which others are ignored, so that what it unwinds can clean up
 
 # errors of the machine, in whichever library they occur
 ENVIRONMENT = (
@@ -47,13 +49,19 @@ ENVIRONMENT = (
 REPORTED_PACKAGES = ("t2r-export", "t2r-runtime", "torch", "onnx", "onnxruntime", "numpy")
 
 
-def run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
+def run(command: click.Command, program: str, arguments: Sequence[str], last: bool = False) -> int:
     """Run a click command, say how it ended, and return the process's exit code.
 
     Only SystemExit and its like get past.
+
+    Args:
+        last: the process ends with this command, and ignores Ctrl-C from there on.
     """
-    with _interrupts() as seen:
-        code = _run(command, program, arguments, seen)
+    with _interrupts(last) as seen:
+        try:
+            code = _run(command, program, arguments, seen)
+        except KeyboardInterrupt:  # one more, while the end was being printed
+            code = INTERRUPTED
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -62,24 +70,31 @@ def run(command: click.Command, program: str, arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Yield a list that gets every Ctrl-C, where nobody else handles them.
+def _interrupts(last: bool) -> Iterator[list[float]]:
+    """Yield a list that gets the time of every Ctrl-C that is raised, where nobody else handles them.
 
     A library written in C may turn KeyboardInterrupt into an error of its own while it is imported, and Python only
     prints one that comes while it cleans up: that one is raised again.
     """
-    seen: list[int] = []
+    seen: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
     before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    lost = False
 
     def handler(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        signal.default_int_handler(number, frame)
+        nonlocal lost
+        now = time.monotonic()
+        if lost or not seen or now - seen[-1] >= PATIENCE:
+            lost = False
+            seen.append(now)
+            signal.default_int_handler(number, frame)
 
     def again(unraisable: Any) -> None:
+        nonlocal lost
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            lost = True
             threading.Timer(AGAIN, _thread.interrupt_main).start()  # not in here, where it would be lost too
         else:
             hook(unraisable)
@@ -91,11 +106,11 @@ def _interrupts() -> Iterator[list[int]]:
         yield seen
     finally:
         if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_IGN if last else before)
             sys.unraisablehook = hook
-            signal.signal(signal.SIGINT, before)
 
 
-def _run(command: click.Command, program: str, arguments: Sequence[str], interrupts: Sequence[int]) -> int:
+def _run(command: click.Command, program: str, arguments: Sequence[str], interrupts: Sequence[float]) -> int:
     try:
         if any("\0" in argument for argument in arguments):  # no shell can pass one, a program that calls this can
             raise UserError("arguments without a zero byte", "one with it", "leave it out")

@@ -25,11 +25,11 @@ from onnx import TensorProto, helper
 from t2r_export.config.targets import find
 from t2r_export.files import locked
 from t2r_export.graph.bundle import Bundle
-from t2r_export.graph.ort import folder_beside, to_ort
+from t2r_export.graph.ort import to_ort
 from t2r_export.graph.trial import run_once
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_export.paths import DIGEST, beside, refuse_companions
-from t2r_runtime.files import replacing
+from t2r_runtime.files import replacing, temporary_beside
 from t2r_runtime.signature import Signature
 
 EXTERNAL_BYTES = 1_500_000_000
@@ -62,7 +62,7 @@ def write(
     """
     refuse_companions(out, list(bundle.companions))
     if out.suffix == ".ort":
-        with folder_beside(out) as folder:
+        with temporary_beside(out, folder=True) as folder:
             _, signature = write(bundle, folder / "graph.onnx", external_bytes, check)
             return to_ort(folder / "graph.onnx", out, find(signature.target).ort_style), signature
     with locked(out, wait=True):

@@ -6,11 +6,9 @@ the mobile accelerators know. An .ort is one file of at most 2 GiB, readable fro
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-import tempfile
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 from t2r_export.files import write_bytes
@@ -18,7 +16,7 @@ from t2r_export.graph.trial import run_once
 from t2r_export.paths import beside_ort
 from t2r_export.python import run as run_python
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import PREFIX, replacing, unwritable
+from t2r_runtime.files import replacing, temporary_beside
 from t2r_runtime.refusals import OPSET_SWITCH
 
 MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
@@ -48,14 +46,14 @@ def to_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
     if size > MAX_BYTES:
         raise UserError(f"a graph of at most {MAX_BYTES:,} bytes for an .ort file", f"{size:,}", "write an .onnx")
     config, mobile = beside_ort(out)
-    with folder_beside(out) as folder:
+    with temporary_beside(out, folder=True) as folder:
         _tool("convert_onnx_models_to_ort", graph, "--output_dir", folder, *_OPTIONS, style)
         (converted,), (operators,) = folder.glob("*.ort"), folder.glob("*.config")
         run_once(converted)
         write_bytes(config, _HEADER.encode() + b"".join(_operator_lines(operators)))
         write_bytes(mobile, mobile_report(graph).encode())
         with replacing(out) as part:
-            converted.replace(part)
+            shutil.copyfile(converted, part)
     return [out, config, mobile]
 
 
@@ -63,17 +61,6 @@ def mobile_report(graph: Path) -> str:
     """Which nodes of an .onnx file NNAPI and CoreML would take, in the words of ONNX Runtime's own checker."""
     lines = [line.removeprefix("INFO:").strip() for line in _tool(_CHECKER, graph).splitlines()]
     return "\n".join([f"By the tables of onnxruntime.tools.{_CHECKER}; nothing was executed.", "", *lines[1:], ""])
-
-
-@contextlib.contextmanager
-def folder_beside(out: Path) -> Iterator[Path]:
-    """A temporary folder on the file system of `out`, so that what is made in it can be renamed into place."""
-    try:
-        folder = tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name[:PREFIX]}.", suffix=".part")
-    except OSError as error:
-        raise unwritable(out, error) from error
-    with folder as name:
-        yield Path(name)
 
 
 def _operator_lines(file: Path) -> list[bytes]:

@@ -7,15 +7,15 @@ graph it was made from, and is opened like any other with the same provider and 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from t2r_export.graph.ort import folder_beside
 from t2r_export.graph.reader import load, programs, read_graph
 from t2r_export.paths import check_outputs
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file, replacing
+from t2r_runtime.files import existing_file, replacing, temporary_beside
 from t2r_runtime.providers import PROVIDERS
 from t2r_runtime.session import open_graph
 from t2r_runtime.signature import ENCODER, ROLES
@@ -55,7 +55,7 @@ def compile_graph(
     check_outputs([("compiled graph", out)], [source])
     if programs(read_graph(source).step):
         raise UserError("a graph of operators", f"{source}, which is compiled already", "compile its source")
-    with folder_beside(out) as folder:
+    with temporary_beside(out, folder=True) as folder:
         made = folder / "compiled.onnx"
         config = {"ep.context_enable": "1", "ep.context_file_path": str(made), "ep.context_embed_mode": "1"}
         graph = open_graph(source, provider, None, provider_options, allow_fallback, config, companions=())
@@ -68,5 +68,5 @@ def compile_graph(
         compiled = open_graph(made, provider, None, provider_options, allow_fallback)
         assert compiled.signature == graph.signature, "the metadata is what it was"
         with replacing(out) as part:
-            made.replace(part)
+            shutil.copyfile(made, part)
     return CompileReport([out], provider, graph.placement, count)

@@ -2,7 +2,8 @@
 
 Each product of the float32 graphs is rounded alone, in each of a few ways, and the graphs read a text: that is its cost
 (t2r_export.quantizers.sensitivity). Costs are taken to add up, which `--check` then measures.
-From the mildest rounding everywhere, the step with the least cost for each byte saved is taken until the budget holds.
+From the mildest rounding everywhere, the step with the least cost for each byte saved is taken until the budget holds;
+bytes that are then left are spent on what gains most.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def choose(bundle: Bundle, config: QuantizeConfig, passages: Sequence[Passage]) 
 
 
 def fitted(products: list[Product], room: int, budget: int) -> dict[str, int]:
-    """The number of each product's choice: from the mildest on, the least cost for each byte saved.
+    """The number of each product's choice: from the mildest on, the least cost for each byte saved until all fit; then
+    what a last large step saved too much is spent again, on the largest gain for each byte that still fits.
 
     Raises:
         UserError: more bytes than `room`, what the budget leaves for products, whatever is chosen.
@@ -73,24 +75,30 @@ def fitted(products: list[Product], room: int, budget: int) -> dict[str, int]:
     chosen = dict.fromkeys((product.name for product in products), 0)
     total = sum(product.bytes(0) for product in products)
     while total > room:
-        steps = [step for product in products for step in _steps(product, chosen[product.name])]
+        steps = [step for step in _steps(products, chosen) if step[1] < 0]
         if not steps:
             raise UserError(
                 f"a budget of at least {budget + total - room:,} bytes, the least that this graph's weights take",
                 f"{budget:,}",
                 "raise --budget",
             )
-        _, saved, name, choice = min(steps)
-        chosen[name], total = choice, total - saved
+        _, grown, name, choice = min(steps)
+        chosen[name], total = choice, total + grown
+    while gains := [step for step in _steps(products, chosen) if 0 < step[1] <= room - total and step[0] > 0]:
+        _, grown, name, choice = max(gains)
+        chosen[name], total = choice, total + grown
     return chosen
 
 
-def _steps(product: Product, present: int) -> Iterator[tuple[float, int, str, int]]:
-    """Choices that take fewer bytes than the present one: cost for a byte, bytes saved, and what it is."""
-    for choice in range(len(CHOICES)):
-        saved = product.bytes(present) - product.bytes(choice)
-        if saved > 0:
-            yield (product.costs[choice] - product.costs[present]) / saved, saved, product.name, choice
+def _steps(products: list[Product], chosen: dict[str, int]) -> Iterator[tuple[float, int, str, int]]:
+    """All choices of another size than the present ones: the cost that a byte more saves (and a byte less adds), how
+    many bytes more, and what is chosen."""
+    for product in products:
+        present = chosen[product.name]
+        for choice, cost in enumerate(product.costs):
+            grown = product.bytes(choice) - product.bytes(present)
+            if grown:
+                yield (product.costs[present] - cost) / grown, grown, product.name, choice
 
 
 def _others(graphs: Sequence[onnx.ModelProto], config: QuantizeConfig) -> int:

@@ -257,7 +257,8 @@ class Interrupt:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt
+            # whose handler it was decides how often it raises
+            (self.previous if callable(self.previous) else signal.default_int_handler)(number, frame)
         self.asked = True
 
     def __exit__(self, *_: object) -> None:

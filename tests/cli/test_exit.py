@@ -87,6 +87,57 @@ def test_ctrl_c_where_libraries_do_not_expect_it(body: Callable[[], None], capsy
         signal.signal(signal.SIGINT, before)
 
 
+def test_thirty_ctrl_c_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the first one unwinds is not interrupted by the others."""
+    cleaned = []
+
+    def body() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            for _ in range(29):
+                signal.raise_signal(signal.SIGINT)
+            cleaned.append(True)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ending(body, capsys) == (130, "t2r: interrupted\n")
+        assert cleaned == [True]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+RAISE = "signal.raise_signal(signal.SIGINT)"
+ODD_TIMES = {
+    "while our own modules are imported": (f"sys.meta_path.insert(0, Finder('click', lambda: {RAISE}))", 130),
+    "while torch is imported": (f"sys.meta_path.insert(0, Finder('torch', lambda: {RAISE}))", 130),
+    "while the process ends": (f"atexit.register(lambda: [{RAISE} for _ in range(30)])", 2),
+}
+PROGRAM = """
+import atexit, runpy, signal, sys
+class Finder:
+    def __init__(self, name, call): self.name, self.call = name, call
+    def find_spec(self, name, *_):
+        if name == self.name: self.call()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv[1:] = ["evaluate", {file!r}, {file!r}]
+{line}
+runpy.run_module("t2r_export", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("when", ODD_TIMES)
+def test_ctrl_c_at_odd_times(when: str, tmp_path: Path) -> None:
+    """No traceback, neither of Python's own start nor of its end."""
+    line, code = ODD_TIMES[when]
+    (tmp_path / "x.pt").write_bytes(b"no model")
+    program = PROGRAM.format(file=str(tmp_path / "x.pt"), line=line)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr.startswith("t2r: interrupted\n" if code == 130 else "t2r: expected ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_h_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["-h"], ["--help"]):
         assert errors.run(click.Command("probe", help="Some help."), "t2r", arguments) == 0

@@ -11,9 +11,10 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.describe import describe
 from t2r_export.export import export
 from t2r_export.graph import ort as ort_format
-from t2r_export.graph.ort import folder_beside, to_ort
+from t2r_export.graph.ort import to_ort
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import temporary_beside
 
 NAMES = ["g.mobile.txt", "g.ort", "g.required_operators.config"]
 
@@ -86,7 +87,7 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught, folder_beside(tmp_path / "none" / "g.ort"):
+    with pytest.raises(UserError) as caught, temporary_beside(tmp_path / "none" / "g.ort", folder=True):
         pass
     assert str(caught.value) == (
         f"expected to be able to write {tmp_path}/none/g.ort; received No such file or directory; "

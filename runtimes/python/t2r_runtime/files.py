@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +14,14 @@ from pathlib import Path
 from t2r_runtime.checks import require_kind
 from t2r_runtime.errors import UserError, printable
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+LOCKS: bool = fcntl is not None
+
 PREFIX = 40  # characters of a name that stand in a temporary one: a name has 255 bytes
+PART = re.compile(r"\.[a-z0-9_]{8}\.part$")  # how the names that tempfile makes end
 OTHERS = {  # what may stand in an output's place, and is not to be replaced
     stat.S_IFLNK: "a link",
     stat.S_IFCHR: "a device",
@@ -83,26 +92,85 @@ def replacing(path: str | Path) -> Iterator[Path]:
     require_path(path)
     path = Path(path)
     permissions = replaceable(path)
+    with temporary_beside(path) as part:
+        try:
+            yield part
+            _flush(part)
+            if permissions is None:
+                # mkstemp makes files that only their owner can read; give the usual permissions of a new file
+                umask = os.umask(0)
+                os.umask(umask)
+                permissions = 0o666 & ~umask
+            part.chmod(permissions)
+            part.replace(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path, folder: bool = False) -> Iterator[Path]:
+    """Yield a new temporary file, or folder, in the folder of `path`; it is gone at the end.
+
+    It is locked while its process lives. What killed processes left of the same `path` is not, and is removed first.
+
+    Raises:
+        UserError: nothing can be made there.
+    """
+    prefix = f".{path.name[:PREFIX]}."
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:PREFIX]}.", suffix=".part")
+        _remove_abandoned(path.parent, prefix)
+        part, handle = _new_part(path.parent, prefix, folder)
     except OSError as error:
         raise unwritable(path, error) from error
-    os.close(handle)
-    part = Path(name)
     try:
         yield part
-        _flush(part)
-        if permissions is None:
-            # mkstemp makes files that only their owner can read; give the usual permissions of a new file
-            umask = os.umask(0)
-            os.umask(umask)
-            permissions = 0o666 & ~umask
-        part.chmod(permissions)
-        part.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
     finally:
-        part.unlink(missing_ok=True)
+        _remove(part)
+        if handle is not None:
+            os.close(handle)
+
+
+def _new_part(parent: Path, prefix: str, folder: bool) -> tuple[Path, int | None]:
+    """A new temporary file or folder, and the handle that holds its lock."""
+    while True:
+        if folder:
+            name = tempfile.mkdtemp(dir=parent, prefix=prefix, suffix=".part")
+            handle = os.open(name, os.O_RDONLY) if LOCKS else None
+        else:
+            handle, name = tempfile.mkstemp(dir=parent, prefix=prefix, suffix=".part")
+        if not LOCKS:  # and an open file could not be renamed
+            if handle is not None:
+                os.close(handle)
+            return Path(name), None
+        assert handle is not None
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is ever taken for abandoned there
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.lexists(name):  # another process may have taken it for abandoned before it was locked
+            return Path(name), handle
+        os.close(handle)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove the temporary files and folders with this prefix that no process has locked."""
+    if not LOCKS:
+        return
+    with os.scandir(parent) as entries:
+        found = [entry.path for entry in entries if entry.name.startswith(prefix) and PART.search(entry.name)]
+    for name in found:
+        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(Path(name))
+            finally:
+                os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
