@@ -136,6 +136,7 @@ def _checkpoint(path: Path) -> Description:
         details={
             **({} if config.encoder is None else {"encoder": _encoder(config.encoder)}),
             "positions": config.position,
+            "generation": None if config.generation is None else config.generation.to_dict(),
             "tokenizer": loaded.tokenizer is not None,
             "sha256": loaded.sha256,
             "provenance": loaded.provenance,
@@ -170,6 +171,7 @@ def _graph(path: Path) -> Description:
             "batch": signature.batch or "any",
             "tokenizer": tokenizer,
             "chat_template": signature.chat_template is not None,
+            "generation": signature.generation,
             "target": signature.target,
             "quantization": signature.quantization,
             "companions": sorted(signature.graphs),

@@ -46,6 +46,7 @@ def command(
     from t2r_runtime import Tokenizer
 
     decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
+    rules = sampling.of_graph(rules, decoder.signature)
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), rules, max_tokens)
     if system is not None:
         talk.messages.append({"role": "system", "content": system})

@@ -87,6 +87,7 @@ def command(
     decoder = providers.decoder_alone(
         graph, provider, threads, provider_options, allow_fallback, prefill_from=PREFILL_FROM
     )
+    rules = sampling.of_graph(rules, decoder.signature)
     guess = _guess(draft, threads)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)

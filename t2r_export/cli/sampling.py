@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-# of t2r_runtime.Sampling, which checks their values, in the order in which they act
+if TYPE_CHECKING:
+    from t2r_runtime import Sampling, Signature
+
+# where neither the user nor the graph says anything: drawn from all its probabilities, a small model babbles
+SILENT = {"temperature": 0.8, "top_p": 0.95}
+# of t2r_runtime.Sampling, which checks their values, in the order in which they act: type, default where the graph says
+# nothing, help
 NUMBERS: dict[str, tuple[type, Any, str]] = {
     "repetition_penalty": (
         float,
@@ -16,9 +23,9 @@ NUMBERS: dict[str, tuple[type, Any, str]] = {
         "Make tokens that have occurred less likely: positive logits are divided by it, negative ones multiplied.",
     ),
     "no_repeat_ngram": (int, 0, "Let no N tokens in a row occur twice; 0 is no limit."),
-    "temperature": (float, 1.0, "Sampling temperature; 0 is greedy."),
+    "temperature": (float, SILENT["temperature"], "Sampling temperature; 0 is greedy."),
     "top_k": (int, 0, "Sample from the K most likely tokens; 0 is no limit."),
-    "top_p": (float, 1.0, "Sample from the smallest set of tokens whose probabilities reach P."),
+    "top_p": (float, SILENT["top_p"], "Sample from the smallest set of tokens whose probabilities reach P."),
     "min_p": (float, 0.0, "Sample from the tokens at least P times as probable as the most probable; 0 is no limit."),
 }
 
@@ -38,5 +45,14 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
     decorated = click.option("--seed", type=int, help="Seed of the sampling. Default: a new one every time.")(decorated)
     for name, (kind, default, text) in reversed(NUMBERS.items()):
         flag = "--" + name.replace("_", "-")
-        decorated = click.option(flag, type=kind, default=default, show_default=True, help=text)(decorated)
+        shown = f"{text}  [default: the graph's, or {default}]"
+        decorated = click.option(flag, type=kind, help=shown)(decorated)
     return decorated
+
+
+def of_graph(rules: Sampling, signature: Signature) -> Sampling:
+    """The user's options, and `SILENT` where the graph says nothing about how it is meant to generate."""
+    if signature.generation is not None:
+        return rules
+    left: dict[str, Any] = {name: value for name, value in SILENT.items() if getattr(rules, name) is None}
+    return dataclasses.replace(rules, **left)

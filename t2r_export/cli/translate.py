@@ -27,7 +27,10 @@ Write = Callable[[str, Sequence["Translation"]], None]
 @click.command("translate")
 @click.argument("graph", type=click.Path(path_type=Path))
 @click.option(
-    "--beam", "width", type=click.IntRange(min=1), default=4, show_default=True, help="Width of the beam; 1 is greedy."
+    "--beam",
+    "width",
+    type=click.IntRange(min=1),
+    help="Width of the beam; 1 is greedy.  [default: the graph's, or 4]",
 )
 @click.option(
     "--n-best",
@@ -39,14 +42,12 @@ Write = Callable[[str, Sequence["Translation"]], None]
 @click.option(
     "--length-penalty",
     type=float,
-    default=1.0,
-    show_default=True,
-    help="A score is a translation's log-probability over its length to this power.",
+    help="A score is a translation's log-probability over its length to this power.  [default: the graph's, or 1]",
 )
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    help="Most tokens of a translation.  [default: 256, or fewer where the model's positions end]",
+    help="Most tokens of a translation.  [default: the graph's, or 256; fewer where the model's positions end]",
 )
 @click.option(
     "--batch-size", type=click.IntRange(min=1), default=1, show_default=True, help="Sentences translated side by side."
@@ -56,9 +57,9 @@ Write = Callable[[str, Sequence["Translation"]], None]
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line: source and translations.")
 def command(
     graph: Path,
-    width: int,
+    width: int | None,
     n_best: int,
-    length_penalty: float,
+    length_penalty: float | None,
     max_tokens: int | None,
     batch_size: int,
     threads: int | None,
