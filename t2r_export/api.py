@@ -24,10 +24,10 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.convert import convert, provenance, source_mixers, suited
+from t2r_export.config.students import student_mixer
+from t2r_export.convert import convert, provenance, source_mixers
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
 from t2r_export.model.transformer import Transformer
@@ -90,14 +90,14 @@ class Model:
             mixer: a name in t2r_export.config.mixers.MIXERS.
             layers: `all`, `none`, `every:N` or `0,2,5`.
             cross_feature_size, encoder: of a translator, see t2r_export.convert.source_mixers.
-            options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; what is not
-                given is as it suits the model (t2r_export.convert.suited).
+            options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; the
+                defaults are those of the command line (t2r_export.config.students).
 
         Raises:
             UserError: what cannot be; see t2r_export.convert.convert.
         """
         old = self.checkpoint
-        config = mixer_from_dict({"kind": mixer, **suited(mixer, options, old.config), **options})
+        config, _ = student_mixer(mixer, options, old.config)
         others = source_mixers(old.config, config, cross_feature_size, encoder)
         model = convert(old.model, config, layers, seed, *others)
         done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)

@@ -17,6 +17,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
+from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance
 from t2r_export.export import export, read_by_beam
 from t2r_export.files import write_bytes
@@ -147,7 +148,10 @@ def _student(
         loaded = checkpoint.load(teacher)
         for line in loaded.notes:
             on_progress(f"note: {line}")
-        model = convert(loaded.model, plan.mixer, plan.layers, plan.seed, plan.cross)
+        mixer, chosen = student_mixer(plan.kind, plan.options, loaded.config)
+        if chosen:
+            on_progress(f"note: {name}: {reason(chosen)}")
+        model = convert(loaded.model, mixer, plan.layers, plan.seed, plan.cross)
         if plan.random:
             model = initialize(model.config, plan.seed)
         history = provenance(loaded, **plan.convert)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 CROSS_FEATURES = 32  # of a head (Kasai et al. 2021, section 3.2)
-FEATURES: int = LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"]  # of a head
 
 
 def convert(
@@ -177,29 +176,6 @@ def source_mixers(
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
     cross: MixerConfig | None = merged or (LinearConfig(size, **same) if size else None)
     return cross, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
-
-
-def suited(mixer: str, given: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """What suits a rotary model of what nobody chose: T2R's map with a gate from the token and features that rotate.
-
-    Without a gate plain sums are lost past the length of the training texts, and with the rotation before φ gated ones
-    are too, and no layer folds (docs/quality.md). Only what was measured is chosen: other maps, normalizers, rules and
-    memories stay as they are.
-
-    Args:
-        mixer: its kind. given: options of its config that somebody chose. model: what is converted.
-    """
-    measured = {"feature_map": "relu", "normalizer": "z"}
-    others = any(given.get(name, usual) != usual for name, usual in measured.items()) or given.get("memory")
-    if not model.rotates or others or "positions" in given:
-        return {}
-    rule = given.get("update_rule", "gated")
-    size = given.get("feature_size", FEATURES)
-    if mixer != LinearConfig.kind or rule != "gated" or ("gate" in given and "update_rule" not in given) or size < 2:
-        return {}
-    chosen: dict[str, Any] = {} if "update_rule" in given else {"update_rule": "gated", "gate": "data"}
-    odd = size % 2 and "rotary_size" not in given  # features rotate in pairs
-    return {**chosen, "positions": "after", **({"rotary_size": size - 1} if odd else {})}
 
 
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
 from t2r_export.config.mixers import Guard, LinearConfig, MergedConfig, MixerConfig
-from t2r_export.convert import convert, source_mixers, suited
+from t2r_export.convert import convert, source_mixers
 from t2r_export.model.merged import MergedFeedForward
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -83,25 +82,6 @@ def test_precision_is_kept() -> None:
 def test_no_features(size: int) -> None:
     with pytest.raises(UserError, match=f"expected feature_size to be an integer from 1 to 1048576; received {size}"):
         convert(teacher(), LinearConfig(size))
-
-
-def test_what_suits_a_rotary_model() -> None:
-    rotary, learned = small.LLAMA, small.GPT2
-    whole = {"update_rule": "gated", "gate": "data", "positions": "after"}
-    assert suited("linear", {}, rotary) == suited("linear", {"feature_size": 8}, rotary) == whole
-    assert suited("linear", {"update_rule": "gated", "gate": "fixed"}, rotary) == {"positions": "after"}
-    assert suited("linear", {"feature_size": 5}, rotary) == {**whole, "rotary_size": 4}  # they rotate in pairs
-    assert suited("linear", {"feature_size": 5, "rotary_size": 2}, rotary) == whole
-    assert suited("linear", {"feature_size": 1}, rotary) == {}
-    others: list[dict[str, Any]] = [
-        {"positions": "keep"},
-        {"update_rule": "linear"},
-        {"feature_map": "elu"},
-        {"normalizer": "none"},
-        {"memory": 2},
-    ]
-    assert all(suited("linear", given, rotary) == {} for given in others)
-    assert suited("linear", {}, learned) == suited("window", {}, rotary) == suited("hybrid", {}, rotary) == {}
 
 
 def test_unknown_positions() -> None:

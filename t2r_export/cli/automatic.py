@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from t2r_export.cli.output import note, note_each, read_bytes, show, size, table
-from t2r_export.config.mixers import MixerConfig, mixer_from_dict
+from t2r_export.config.students import reason, student_mixer
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
@@ -64,8 +64,8 @@ def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def read_mixer(text: str) -> MixerConfig:
-    """`linear:feature_size=16` -> its config."""
+def read_mixer(text: str) -> tuple[str, dict[str, Any]]:
+    """`linear:feature_size=16` -> the mixer's kind and its options."""
     kind, _, rest = text.partition(":")
     values: dict[str, Any] = {}
     for part in rest.split(",") if rest else []:
@@ -76,7 +76,7 @@ def read_mixer(text: str) -> MixerConfig:
             values[name.replace("-", "_")] = json.loads(value)
         except json.JSONDecodeError:
             values[name.replace("-", "_")] = value
-    return mixer_from_dict({"kind": kind, **values})
+    return kind, values
 
 
 def convert_automatically(
@@ -96,7 +96,9 @@ def convert_automatically(
     if budget is None or text is None:
         raise click.UsageError("--auto needs --budget and --text.")
     room, length = read_bytes(budget), length or 2048
-    mixers = [read_mixer(item) for item in tried or TRIED]
+    asked = [read_mixer(item) for item in tried or TRIED]
+    for kind, values in asked:
+        student_mixer(kind, values)  # before the model is read
     existing_file(text, "a text or a .npy to measure on")
     check_outputs([("checkpoint", out)], [existing_model(source), text], force)
 
@@ -107,7 +109,9 @@ def convert_automatically(
 
     trial = Trial(Trial.steps if trial_steps is None else trial_steps, jointly, seed=seed)
     loaded = checkpoint.load(source)
-    note_each(loaded.notes)
+    made = [student_mixer(kind, values, loaded.config) for kind, values in asked]
+    mixers = [mixer for mixer, _ in made]
+    note_each([*loaded.notes, *dict.fromkeys(reason(chosen) for _, chosen in made if chosen)])
     corpus = read_corpus([text], loaded.tokenizer, loaded.config)
     candidates = (convert(loaded.model, mixer, seed=seed) for mixer in mixers)
     found = choose(loaded.model, candidates, corpus, room, length, trial, note)

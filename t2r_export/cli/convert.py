@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
-from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
+from t2r_export.cli.output import force_option, json_option, note_each, show, size
 from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MergedConfig, MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MergedConfig
 from t2r_export.config.mixers.linear import usual_guard
+from t2r_export.config.students import reason, student_mixer
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 
@@ -46,26 +47,6 @@ def _defaults(kinds: Mapping[str, dataclasses.Field[Any]]) -> str:
     }
     words = set(texts.values())
     return words.pop() if len(words) == 1 else ", ".join(f"{kind} {word}" for kind, word in texts.items())
-
-
-def _config(mixer: str, given: Mapping[str, Any], guard: str | None, guard_eps: float | None) -> MixerConfig:
-    """The mixer that the options say, with its usual guard where they say nothing of it."""
-    if guard is not None or guard_eps is not None:
-        eps = usual_guard(given.get("positions")).eps if guard_eps is None else guard_eps
-        given = {**given, "guard": {"kind": guard or Guard.kind, "eps": eps}}
-    return mixer_from_dict({"kind": mixer, **_complete(mixer, given)})
-
-
-def _complete(mixer: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with what is usual for those that were not given. Refuses those that this mixer does not have."""
-    fields = {field.name: field.metadata.get("usual") for field in dataclasses.fields(MIXERS[mixer].config)}
-    stray = [name for name in given if name not in fields]
-    missing = [name for name, usual in fields.items() if usual is dataclasses.MISSING and name not in given]
-    for names, verb in ((stray, "does not have"), (missing, "needs")):
-        if names:
-            options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-            raise click.UsageError(f"The mixer {mixer} {verb} {options}.")
-    return {**{name: usual for name, usual in fields.items() if usual is not None}, **given}
 
 
 @click.command("convert")
@@ -150,32 +131,29 @@ def command(
     stay.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    of_guard = {name: value for name, value in (("kind", guard), ("eps", guard_eps)) if value is not None}
+    given |= {"guard": of_guard} if of_guard else {}
     if auto:
-        if given or guard or guard_eps or layers != "all" or cross_feature_size is not None or merged or encoder:
+        if given or layers != "all" or cross_feature_size is not None or merged or encoder:
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
         convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
         return
     if budget or text or length or tried or trial_steps or jointly:
         raise click.UsageError("--budget, --text, --length, --try, --trial-steps and --jointly are for --auto.")
-    if layers == "none" and not given and guard is None and guard_eps is None:
+    if layers == "none" and not given:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
     if merge_feed_forward and merged is None:
         raise click.UsageError("--merge-feed-forward is for --merged.")
     into = None if merged is None else MergedConfig(shared=merged == "shared", feed_forward=merge_feed_forward)
-    config = _config(mixer, given, guard, guard_eps)
+    student_mixer(mixer, given)  # before the model is read
     read_layers(layers)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
 
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.convert import convert, provenance, source_mixers, suited
+    from t2r_export.convert import convert, provenance, source_mixers
 
     loaded = checkpoint.load(source)
-    note_each(loaded.notes)
-    chosen = suited(mixer, given, loaded.config) if layers != "none" else {}
-    if chosen:
-        words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
-        note(f"for a rotary model {words} (docs/mixers.md); name others to have them")
-        config = _config(mixer, {**given, **chosen}, guard, guard_eps)
+    config, chosen = student_mixer(mixer, given, loaded.config)
     if "positions" in given and not loaded.config.rotates:
         raise UserError(
             "positions only for a rotary model",
@@ -184,6 +162,7 @@ def command(
         )
     cross, of_encoder = source_mixers(loaded.config, config, cross_feature_size, encoder, into)
     model = convert(loaded.model, config, layers, seed, cross, of_encoder)
+    note_each([*loaded.notes, *([reason(chosen)] if chosen and layers != "none" else [])])
     others = {"cross": cross, "encoder": of_encoder}
     said = {name: made.to_dict() for name, made in others.items() if made is not None}
     done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed, **said)

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StagePlan, parse_plan
 from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import CROSSES, MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import CROSSES, LinearConfig, MixerConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.students import student_mixer
 from t2r_export.config.validation import size
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError, printable
@@ -87,7 +88,8 @@ class StudentPlan:
 
     name: str
     random: bool  # from random weights, not from the teacher's
-    mixer: MixerConfig
+    kind: str  # of the mixer, and
+    options: Mapping[str, Any]  # its options, for t2r_export.config.students
     layers: str
     seed: int
     cross: MixerConfig | None  # of a translator; None: as its teacher's
@@ -218,13 +220,14 @@ def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
     layers, seed = rest.get("layers", "all"), rest.get("seed", 0)
     _value(inside, read_layers, layers)
     _value(inside, lambda: size("seed", seed, least=0))
-    mixer = _value(inside, mixer_from_dict, {"kind": "linear", **swap})
+    kind = swap.pop("kind", LinearConfig.kind)
+    _value(inside, student_mixer, kind, swap)
     crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
     cross = next((_value(inside, mixer_from_dict, one, CROSSES) for one in crosses), None)
     training = _training(data["finetune"], f"finetune in {where}")
     beam = data.get("sequence_beam", 0)
     _value(where, lambda: size("sequence_beam", beam, MAX_BEAM, least=0))
-    return StudentPlan(name, weights == "random", mixer, layers, seed, cross, data["convert"], training, beam)
+    return StudentPlan(name, weights == "random", kind, swap, layers, seed, cross, data["convert"], training, beam)
 
 
 def _training(data: Mapping[str, Any], where: str) -> Training:

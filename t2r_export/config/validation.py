@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from t2r_runtime.errors import UserError, printable
@@ -35,6 +36,12 @@ def need(condition: bool, expected: str, received: Any, do: str) -> None:
         raise UserError(expected, printable(received) if isinstance(received, str) else brief(received), do)
 
 
+def did_you_mean(name: Any, known: Iterable[str], otherwise: str) -> str:
+    """The known name that is nearest to a misspelt one, as a question; `otherwise` where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1) if isinstance(name, str) else []
+    return f"did you mean {near[0]}?" if near else otherwise
+
+
 def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     need(
@@ -51,7 +58,9 @@ def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
 
 
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    need(value in known, f"{name} to be one of {', '.join(known)}", brief(value), f"choose one of those for {name}")
+    otherwise = f"choose one of those for {name}"
+    expected = f"{name} to be one of {', '.join(known)}"
+    need(value in known, expected, brief(value), did_you_mean(value, known, otherwise))
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -60,7 +69,7 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
     Raises:
         UserError: nothing; lists the names.
     """
-    need(name in table, f"{what} of {', '.join(table)}", repr(name), "choose one of those")
+    need(name in table, f"{what} of {', '.join(table)}", repr(name), did_you_mean(name, table, "choose one of those"))
     return table[name]
 
 
@@ -93,6 +102,8 @@ def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
         not unknown and not missing,
         f"{what} to have the keys {', '.join(sorted(names))}",
         f"missing {brief(missing) if missing else 'none'}, unexpected {brief(unknown) if unknown else 'none'}",
-        f"correct {what}, or read it with the version that wrote it",
+        did_you_mean(
+            unknown[0] if unknown else None, names, f"correct {what}, or read it with the version that wrote it"
+        ),
     )
     return dict(data)

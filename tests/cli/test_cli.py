@@ -134,22 +134,38 @@ def test_an_import_says_in_one_line_what_it_does_not_use(
     json.loads(done.out)
 
 
-def test_a_rotary_model_gets_what_suits_it(tmp_path: Path, capsys: Output) -> None:
-    source = folders.write_llama(tmp_path / "llama")
-    for number, (options, said) in enumerate(
+def test_convert_says_which_defaults_it_chose_and_why(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    rotary = folders.write_llama(tmp_path / "llama")
+    gate = "without a gate, linear attention is less accurate and fails on texts longer than those of training"
+    behind = "features that rotate behind the map can be folded"
+    for number, (source, options, said) in enumerate(
         [
-            (["--feature-size", "6"], "--update-rule gated --gate data --positions after"),
-            (["--feature-size", "6", "--update-rule", "gated", "--gate", "fixed"], "--positions after"),
-            (["--update-rule", "linear"], None),
-            (["--positions", "keep"], None),
-            (["--layers", "none"], None),
+            (rotary, ["--feature-size", "6"], f"--update-rule gated --gate data --positions after ({gate}; {behind}"),
+            (
+                rotary,
+                ["--feature-size", "6", "--update-rule", "gated", "--gate", "fixed"],
+                f"--positions after ({behind}",
+            ),
+            (rotary, ["--positions", "keep"], f"--update-rule gated --gate data ({gate}"),
+            (rotary, ["--update-rule", "linear"], None),
+            (rotary, ["--layers", "none"], None),
+            (folder / "model.pt", [], f"--update-rule gated --gate data ({gate}"),
+            (folder / "model.pt", ["--update-rule", "linear"], None),
+            (folder / "model.pt", ["--mixer", "window", "--window", "3"], None),
         ]
     ):
-        assert main(["convert", str(source), str(tmp_path / f"{number}.pt"), *options]) == 0
-        words = f"for a rotary model {said} (docs/mixers.md); name others to have them\n"
-        assert capsys.readouterr().err == ("" if said is None else words)
+        _, err = run(capsys, "convert", source, tmp_path / f"{number}.pt", *options)
+        assert err == ("" if said is None else f"note: default options: {said}; see docs/mixers.md)\n")
     out, _ = run(capsys, "inspect", tmp_path / "0.pt")
     assert "6 relu features, guard add 1, positions after, update rule gated, gate data" in out
+    out, _ = run(capsys, "inspect", tmp_path / "5.pt")
+    assert "32 relu features, guard add 1e-06, positions keep, update rule gated, gate data" in out
+
+
+def test_notes_follow_the_checks(tmp_path: Path, capsys: Output) -> None:
+    source = folders.write_llama(tmp_path / "llama", favourite_colour="blue")
+    _, err = run(capsys, "convert", source, tmp_path / "x.pt", "--layers", "0,9", code=2)
+    assert err.startswith("t2r: expected layers from 0 to ") and err.count("\n") == 1
 
 
 def spaced(table: str) -> str:
@@ -205,7 +221,7 @@ def test_defaults_that_differ_by_kind_are_all_said(capsys: Output) -> None:
 def test_convert_to_a_feature_map(
     name: str, size: int, options: list[object], learns: bool, folder: Path, tmp_path: Path, capsys: Output
 ) -> None:
-    arguments = ["--feature-map", name, "--feature-size", size, *options]
+    arguments = ["--feature-map", name, "--feature-size", size, "--update-rule", "linear", *options]
     out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "f.pt", *arguments)
     assert out.endswith("finetune trains them\n" if learns else "; they have no new parameters\n")
     run(capsys, "export", tmp_path / "f.pt", tmp_path / "f.onnx")
@@ -223,10 +239,13 @@ def test_convert_to_a_feature_map(
     [
         (["--feature-size", "0"], "t2r: expected feature_size to be an integer from 1 to "),
         (["--mixer", "window", "--window", "0"], "t2r: expected window to be an integer from 1 to "),
-        (["--mixer", "window", "--sinks", "2"], "t2r: The mixer window needs --window; see `t2r convert --help`"),
+        (
+            ["--mixer", "window", "--sinks", "2"],
+            "t2r: expected window for the mixer window; received none; name window",
+        ),
         (
             ["--mixer", "lstm", "--window", "2", "--guard", "add"],
-            "t2r: The mixer lstm does not have --window, --guard",
+            "t2r: expected options of the mixer lstm (none); received window, guard; leave it out",
         ),
         (
             ["--feature-map", "elu", "--feature-size", "3"],

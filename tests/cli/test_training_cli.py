@@ -142,7 +142,10 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
         (["--auto", "--budget", "1kk", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--auto", "--budget", "nan", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--auto", "--budget", "9", "--text", "x", "--try", "linear:8"], "t2r: expected a mixer as KIND:NAME=VALUE"),
-        (["--auto", "--budget", "9", "--text", "x", "--try", "dream"], "t2r: expected mixer kind to be one of"),
+        (
+            ["--auto", "--budget", "9", "--text", "x", "--try", "dream"],
+            "t2r: expected a mixer of softmax, linear, window",
+        ),
         (["--auto", "--budget", "9", "--text", "TEXT"], "t2r: expected a budget of at least "),
     ],
 )

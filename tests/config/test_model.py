@@ -221,7 +221,7 @@ def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
 
 ATTENTION = {"heads": 2, "kv_heads": 1, "head_size": 4}
 BAD_DATA: list[tuple[dict[str, Any], str]] = [
-    ({"widht": 3}, "missing none, unexpected ['widht']; correct the model's config, or read it with the version that"),
+    ({"widht": 3}, "missing none, unexpected ['widht']; did you mean width?"),
     ({"layers": "linear"}, "expected layers to be a list of at most 1024; received str; correct the config"),
     ({"layers": [3]}, "expected a mixer's config to be a JSON object; received int; correct the config"),
     ({"layers": [{}]}, f"expected mixer kind to be one of {', '.join(MIXERS)}; received None; choose one"),

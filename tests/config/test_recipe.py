@@ -62,13 +62,13 @@ def test_a_recipe_with_a_source(tmp_path: Path) -> None:
     assert (recipe.separator, recipe.shares) == (SEPARATOR, Shares())
     one, two = recipe.students
     assert (one.name, one.random, one.layers, one.seed) == ("one", False, "0,2", 3)
-    assert one.mixer.to_dict()["guard"] == {"kind": "add", "eps": 1e-3}
+    assert one.kind == "linear" and one.options == {"feature_size": 5, "guard": {"kind": "add", "eps": 1e-3}}
     assert [(p.stage, p.steps, p.learning_rate) for p in one.training.plan] == [
         ("transfer", 2, 1e-2),
         ("distill", 3, 1e-3),
     ]
     assert one.training.options == {"batch": 2, "hidden": 5, "lora": True}
-    assert (two.random, two.mixer.kind, two.layers) == (True, "window", "all")
+    assert (two.random, two.kind, two.layers) == (True, "window", "all")
 
 
 def test_a_recipe_with_a_teacher(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_recipe_with_a_teacher(tmp_path: Path) -> None:
     assert (recipe.source, recipe.vocab_size) == (None, 270)
     assert recipe.model is not None and recipe.model.width == 12
     assert recipe.teacher is not None and [(p.stage, p.steps) for p in recipe.teacher.plan] == [("task", 4)]
-    assert recipe.students[0].mixer.to_dict()["feature_size"] == 7
+    assert recipe.students[0].options == {"feature_size": 7}
 
 
 def test_a_recipe_of_several_texts_cut_otherwise(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, '"one"', '["one"]', "name to be a text; received \\['one'\\]"),
     (SOURCE, '"random"', '"none"', "weights of teacher or random; received 'none'"),
     (SOURCE, "convert = { kind", "swap = { kind", "2 of .* the keys .*; received the key swap"),
-    (SOURCE, "feature_size = 5", "feature_siz = 5", "in convert in .*1 of .*; received missing .*, unexpected"),
+    (SOURCE, "feature_size = 5", "feature_siz = 5", "in convert in .*1 of .*; received feature_siz; "),
     (SOURCE, "feature_size = 5", "feature_size = [5]", "feature_size to be an integer"),
     (SOURCE, '{ kind = "add", eps = 1e-3 }', "[1]", "a guard with kind and eps"),
     (SOURCE, 'layers = "0,2"', "layers = [0, 2]", "layers to be a text"),

@@ -12,6 +12,7 @@ import faults
 import small
 from small import G, K, V
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import MixerConfig
 from t2r_export.graph.layout import low_name, pack, unpack, with_low
 from t2r_export.verify import verify
 from t2r_runtime import Decoder
@@ -84,10 +85,10 @@ def test_not_with_a_graph_for_prompts() -> None:
         ExportConfig(float16_safe=True, prefill=True)
 
 
-def test_nothing_to_keep(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        small.graph(tmp_path / "g.onnx", "softmax", float16_safe=True)
-    assert str(caught.value) == (
-        "expected states that are sums, as S and z of linear attention; received none; leave out --float16-safe"
-    )
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("layer", [small.WINDOW, small.linear(update_rule="gated", gate="data", guard=small.CLAMP)])
+def test_states_that_do_not_grow_are_kept_as_they_are(layer: MixerConfig, tmp_path: Path) -> None:
+    config = small.with_layers(small.GPT2, layer)
+    made, safe = small.graph(tmp_path / "g.onnx", config, float16_safe=True)
+    _, plain = small.graph(tmp_path / "plain.onnx", config)
+    assert safe.signature.states == plain.signature.states
+    assert small.proof(made, tmp_path / "g.onnx", 8).passed

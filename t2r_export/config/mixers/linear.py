@@ -45,9 +45,10 @@ class LinearConfig(MixerConfig):
     shared_features: bool = option("Share one feature map between q and k of a head, as the authors' code does.", False)
     positions: str = option(
         "Rotary models: keep the rotation before the feature map, rotate the features after it, or drop it; after and "
-        "drop can be folded. t2r convert takes after, and gates by the token, where neither is chosen.",
+        "drop can be folded.",
         "keep",
         POSITIONS,
+        usual="after",
     )
     query_scale: float = option("Scale of q before the feature map; the authors use d ** -0.5.", 1.0)
     guard: Guard = None  # type: ignore[assignment]  # by the positions, in __post_init__
@@ -60,11 +61,15 @@ class LinearConfig(MixerConfig):
     fixed_sigma: bool = option("rfa: keep sigma as it is instead of learning it.", False)
     redraw: bool = option("rfa, favor: draw new random directions in every training step.", False)
     memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
-    update_rule: str = option("Rule by which the state takes in a token (docs/mixers.md).", "linear", UPDATE_RULES)
+    # `usual`: what a new student gets (t2r_export.config.students); the default is what older checkpoints mean
+    update_rule: str = option(
+        "Rule by which the state takes in a token (docs/mixers.md).", "linear", UPDATE_RULES, usual="gated"
+    )
     gate: str = option(
         "What the state keeps per step under a gated rule: a share fixed per head, or one computed from the token.",
         "none",
         GATES,
+        usual="data",
     )
     moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False)
     rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
