@@ -1,6 +1,8 @@
 /** Tokens that are found before a text is cut: `added_tokens` of a tokenizer.json, the longest first. */
 
+import { blanksAfter, blanksBefore } from "./blanks.js";
 import { LETTER } from "./text_splitter.js";
+import { Trie } from "./trie.js";
 
 const ENDS_WITH_LETTER = new RegExp(`[${LETTER}]$`, "u"), STARTS_WITH_LETTER = new RegExp(`^[${LETTER}]`, "u");
 
@@ -9,11 +11,16 @@ export class AddedTokens {
   #normalized;
   #normalize;
 
-  /** @param {object[]} added tokens of a tokenizer.json @param {(text: string) => string} normalize */
-  constructor(added, normalize) {
+  /**
+   * @param {object[]} added tokens of a tokenizer.json
+   * @param {string[]} contents what each is in a text: as it is written, or normalized
+   * @param {(text: string) => string} normalize
+   */
+  constructor(added, contents, normalize) {
+    const entries = added.map((token, n) => [contents[n], token]);
     this.#normalize = normalize;
-    this.#plain = finder(added.filter((token) => !token.normalized).map((token) => [token.content, token]));
-    this.#normalized = finder(added.filter((token) => token.normalized).map((token) => [normalize(token.content), token]));
+    this.#plain = finder(entries.filter(([, token]) => !token.normalized));
+    this.#normalized = finder(entries.filter(([, token]) => token.normalized));
   }
 
   /**
@@ -38,36 +45,42 @@ export class AddedTokens {
   }
 }
 
-/** What finds these tokens in a text: their ids and the texts between them, in order. */
+/** What finds these tokens in a text: their ids and the texts between them, in order. Each letter is looked at a few times. */
 function finder(entries) {
-  const tokens = new Map(entries.filter(([content]) => content).reverse()); // of equals the first
-  if (!tokens.size) return (text) => (text ? [text] : []);
-  const longest = [...tokens.keys()].sort((a, b) => b.length - a.length);
-  const pattern = new RegExp(longest.map((content) => content.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|"), "gu");
+  const tokens = entries.filter(([content]) => content).reverse(); // of equals the first
+  if (!tokens.length) return (text) => (text ? [text] : []);
+  const trie = new Trie(tokens), beginnings = new Set(tokens.map(([content]) => content.charCodeAt(0)));
+  const begins = new RegExp(`[${Array.from(beginnings, (unit) => `\\u${unit.toString(16).padStart(4, "0")}`).join("")}]`, "g");
   return (text) => {
     const out = [];
-    let end = 0;
-    for (const match of text.matchAll(pattern)) {
-      const { id, single_word: single, lstrip, rstrip } = tokens.get(match[0]);
-      let start = match.index, stop = start + match[0].length;
-      if (single && (ENDS_WITH_LETTER.test(before(text, start)) || STARTS_WITH_LETTER.test(text.slice(stop, stop + 2)))) continue;
-      if (lstrip) start = Math.max(end, spacesBefore(text, start));
-      if (rstrip) stop += /^\p{White_Space}*/u.exec(text.slice(stop))[0].length;
+    let end = 0, blanksEnd = 0;
+    for (const [from, to, { id, single_word: single, lstrip, rstrip }] of occurrences(text, begins, trie)) {
+      if (single && (ENDS_WITH_LETTER.test(before(text, from)) || STARTS_WITH_LETTER.test(text.slice(to, to + 2)))) continue;
+      const start = lstrip ? Math.max(end, blanksBefore(text, from, end)) : from;
+      // tokens of blanks may lie inside of what another has stripped: those end where it does
+      if (rstrip && blanksEnd <= to) blanksEnd = blanksAfter(text, to);
       if (start > end) out.push(text.slice(end, start));
       out.push(id);
-      end = stop;
+      end = rstrip ? blanksEnd : to;
     }
     if (end < text.length) out.push(text.slice(end));
     return out;
   };
 }
 
+/** Where the tokens of a trie are, the longest at each place, none over another: [start, end, token]. */
+function* occurrences(text, begins, trie) {
+  for (let at = 0; ; ) {
+    begins.lastIndex = at;
+    const candidate = begins.exec(text);
+    if (!candidate) return;
+    const found = trie.longest(text, candidate.index);
+    if (found) yield [candidate.index, found.end, found.value];
+    at = found ? found.end : candidate.index + 1;
+  }
+}
+
 /** The letter before a place. */
 function before(text, place) {
   return Array.from(text.slice(Math.max(0, place - 2), place)).at(-1) ?? "";
-}
-
-function spacesBefore(text, place) {
-  while (place > 0 && /\p{White_Space}/u.test(text[place - 1])) place--;
-  return place;
 }

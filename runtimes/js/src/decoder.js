@@ -204,7 +204,7 @@ export class Decoder {
   }
 
   #checked(prompt, maxTokens, options) {
-    return requestOf(this, new Sampler(options), prompt, maxTokens);
+    return requestOf(this, new Sampler(options, this.signature.generation), prompt, maxTokens);
   }
 
   /** Read a prompt, and generate in one run, as `stream` does in many. */

@@ -27,6 +27,15 @@ export function printable(value, most = MOST) {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
+/** An argument of a caller's in a few words: what it is, where it is long. */
+export function shown(value) {
+  if (typeof value === "string") return `"${printable(value, 40)}"`;
+  if (typeof value === "function") return "a function";
+  if (typeof value !== "object" || value === null) return printable(value, 40);
+  if (Array.isArray(value)) return `an array of ${value.length}`;
+  return ArrayBuffer.isView(value) ? `${value.constructor.name} of ${value.byteLength} bytes` : "an object";
+}
+
 /** A whole number of JavaScript in lowest … highest. */
 export function isWhole(value, lowest = 0, highest = Number.MAX_SAFE_INTEGER) {
   return Number.isInteger(value) && value >= lowest && value <= highest;

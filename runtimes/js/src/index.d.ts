@@ -42,6 +42,8 @@ export interface Signature {
   readonly top_k: number | null;
   readonly role: "step" | "prefill" | "generate" | "encoder" | "beam";
   readonly graphs: Readonly<Record<string, string>>;
+  /** the options that hold where a caller gives none: of a text, or of a translator's search; null: the graph has none */
+  readonly generation: Readonly<SamplingOptions & BeamOptions> | null;
   /** of a translator, as the next seven; null in a decoder alone's */
   readonly source_states: readonly StateSpec[] | null;
   readonly start_states?: readonly string[];
@@ -72,16 +74,16 @@ export interface OpenOptions {
   ort?: object;
 }
 
-/** CONTRACT.md, "Generate". */
+/** CONTRACT.md, "Generate". An option that is not given, undefined or null, is the graph's, or else the default. */
 export interface SamplingOptions {
-  temperature?: number;
-  top_k?: number;
-  top_p?: number;
-  min_p?: number;
-  repetition_penalty?: number;
-  no_repeat_ngram?: number;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  min_p?: number | null;
+  repetition_penalty?: number | null;
+  no_repeat_ngram?: number | null;
   seed?: number | bigint | null;
-  stop_tokens?: ArrayLike<number> | null;
+  stop_tokens?: Tokens | null;
 }
 
 /** Numbers of a state: little-endian, row after row. */
@@ -155,17 +157,17 @@ export class Tokenizer {
   stream(prompt?: Iterable<number>): TextStream;
 }
 
-/** How a translation is searched: CONTRACT.md, "The search". */
+/** How a translation is searched: CONTRACT.md, "The search". What is not given is as in SamplingOptions. */
 export interface BeamOptions {
-  width?: number;
-  length_penalty?: number;
-  early_stopping?: boolean | "never";
+  width?: number | null;
+  length_penalty?: number | null;
+  early_stopping?: boolean | "never" | null;
   max_tokens?: number | null;
-  min_tokens?: number;
-  forced_end?: boolean;
-  n_best?: number;
-  repetition_penalty?: number;
-  no_repeat_ngram?: number;
+  min_tokens?: number | null;
+  forced_end?: boolean | null;
+  n_best?: number | null;
+  repetition_penalty?: number | null;
+  no_repeat_ngram?: number | null;
 }
 
 /** Its tokens, one that ended it the last of them, and its score, of which more is better. */
@@ -187,7 +189,8 @@ export class Translator {
   /** All states that the translations of these sources start from. @throws {T2RError} token, position, batch */
   encode(sources: readonly Tokens[]): Promise<Map<string, State>>;
   /**
-   * One translation as it comes, greedy unless told otherwise: no token is forced, and the start tokens are not given.
+   * One translation as it comes, greedy unless options are given: no token is forced, and the start tokens are not given.
+   * Of the graph's options its penalties hold.
    * @throws {T2RError} sampling, token, position, batch
    */
   stream(source: Tokens, maxTokens: number, options?: SamplingOptions): AsyncGenerator<number, void, void>;
@@ -220,7 +223,8 @@ export class Translator {
 
 /** Chooses the tokens of one text: the rules, and the noise of one seed. */
 export class Sampler {
-  constructor(options?: SamplingOptions);
+  /** @param generation a graph's, `Signature.generation` */
+  constructor(options?: SamplingOptions, generation?: Signature["generation"]);
   draws: number;
   readonly seed: number;
   readonly looksBack: boolean;

@@ -1,43 +1,20 @@
 /** From logits to a token, to the bit as CONTRACT.md has it under "Generate" and "The generation graph". */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { T2RError } from "./errors.js";
+import { samplingOf } from "./options.js";
 
 const GOLDEN = 0x9e3779b9; // 2^32 over the golden ratio
 const FEW = 256; // of which keeping order is cheaper than a sort
-const DEFAULTS = { temperature: 1, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1, no_repeat_ngram: 0 };
-const CHECKS = {
-  temperature: [(x) => Number.isFinite(x) && x >= 0, "a temperature of 0 or more"],
-  top_k: [(x) => isWhole(x), "top_k of 0 (no limit) or more"],
-  top_p: [(x) => Number.isFinite(x) && x > 0 && x <= 1, "top_p above 0 and at most 1 (no limit)"],
-  min_p: [(x) => Number.isFinite(x) && x >= 0 && x <= 1, "min_p from 0 (no limit) to 1"],
-  repetition_penalty: [(x) => Number.isFinite(x) && x >= 0.01 && x <= 100, "a repetition_penalty from 0.01 to 100"],
-  no_repeat_ngram: [(x) => isWhole(x, 0, 64), "no_repeat_ngram from 0 (no limit) to 64"],
-  seed: [(x) => (typeof x === "bigint" ? x >= 0n : isWhole(x)), "a seed of 0 or more"],
-};
-
-/**
- * The options of choosing with their defaults.
- * @throws {T2RError} sampling: one that is unknown or out of range
- */
-export function samplingOf(options = {}) {
-  if (typeof options !== "object" || options === null) {
-    throw new T2RError("sampling", "options as an object", printable(options, 60), "give one");
-  }
-  for (const [name, value] of Object.entries(options)) {
-    if (name === "stop_tokens" || (name === "seed" && (value === null || value === undefined))) continue;
-    if (!Object.hasOwn(CHECKS, name)) {
-      throw new T2RError("sampling", `options of ${Object.keys(CHECKS).join(", ")}, stop_tokens`, printable(name, 60), "correct it");
-    }
-    const [check, expected] = CHECKS[name];
-    if (!check(value)) throw new T2RError("sampling", expected, printable(value, 60), "correct it");
-  }
-  return { ...DEFAULTS, seed: null, stop_tokens: null, ...options };
-}
 
 /** Chooses the tokens of one text: the rules, and the noise of one seed, of which each draw takes the next. */
 export class Sampler {
-  constructor(options = {}) {
-    this.options = samplingOf(options);
+  /**
+   * @param {import("./index.js").SamplingOptions} options
+   * @param {Record<string, any> | null} generation those of the graph, where `options` has none
+   * @throws {T2RError} sampling
+   */
+  constructor(options = {}, generation = null) {
+    this.options = samplingOf(options, generation);
     const { seed } = this.options;
     this.seed = seed === null ? crypto.getRandomValues(new Uint32Array(1))[0] : word(seed);
     this.draws = 0;

@@ -1,25 +1,10 @@
 /** Beam search of one sentence, numbers alone: CONTRACT.md, "The search". */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { T2RError } from "./errors.js";
+import { beamOf } from "./options.js";
 import { largest, penalized } from "./sampler.js";
 
 const MAX_TOKENS = 256; // of a translation, where nobody says more and the model has no fewer positions
-const STEEPEST = 10; // the largest exponent of a length
-const DEFAULTS = {
-  width: 4, length_penalty: 1, early_stopping: false, max_tokens: null, min_tokens: 0, forced_end: true, n_best: 1,
-  repetition_penalty: 1, no_repeat_ngram: 0,
-};
-const CHECKS = {
-  width: (x) => isWhole(x, 1, 2 ** 31 - 1),
-  length_penalty: (x) => Number.isFinite(x) && Math.abs(x) <= STEEPEST,
-  early_stopping: (x) => typeof x === "boolean" || x === "never",
-  max_tokens: (x) => x === null || isWhole(x, 1, 2 ** 31 - 1),
-  min_tokens: (x) => isWhole(x, 0, 2 ** 31 - 1),
-  forced_end: (x) => typeof x === "boolean",
-  n_best: (x, { width }) => isWhole(x, 1, width),
-  repetition_penalty: (x) => Number.isFinite(x) && x >= 0.01 && x <= 100,
-  no_repeat_ngram: (x) => isWhole(x, 0, 64),
-};
 
 export class Search {
   #rules;
@@ -34,18 +19,10 @@ export class Search {
    * @throws {T2RError} sampling; position: more tokens than the model has
    */
   constructor(options, model) {
-    const rules = { ...DEFAULTS, ...options };
-    for (const [name, value] of Object.entries(rules)) {
-      if (!Object.hasOwn(CHECKS, name)) throw refused(`options of ${Object.keys(CHECKS).join(", ")}`, name);
-      if (!CHECKS[name](value, rules)) throw refused(`another ${name}`, printable(value, 40));
-    }
+    const rules = beamOf(options, model.generation);
     if (rules.width > model.vocab_size) throw refused(`a beam of at most ${model.vocab_size}`, rules.width);
-    const [, ...forced] = model.start_tokens, reach = model.past_end === "refuse" ? model.max_positions : null;
-    if (rules.max_tokens !== null && rules.max_tokens <= forced.length) throw refused(`max_tokens of more than ${forced.length}`, rules.max_tokens);
-    if (reach !== null && reach < (rules.max_tokens ?? forced.length + 1)) {
-      throw new T2RError("position", `max_tokens of at most ${reach}`, `${rules.max_tokens ?? forced.length + 1}`, "ask for fewer");
-    }
-    rules.max_tokens ??= Math.min(MAX_TOKENS, reach ?? MAX_TOKENS);
+    const [, ...forced] = model.start_tokens;
+    rules.max_tokens = longest(options.max_tokens ?? null, rules.max_tokens, model, forced.length);
     this.#rules = rules;
     this.#model = { vocabulary: model.vocab_size, start: model.start_tokens[0], ends: new Set(model.eos_tokens), banned: model.banned_tokens };
     this.#hypotheses = [{ text: forced, sum: 0 }];
@@ -169,6 +146,14 @@ function logSum(logits) {
   let sum = 0;
   for (let token = 0; token < logits.length; token++) sum += Math.exp(logits[token] - top);
   return top + Math.log(sum);
+}
+
+/** `max_tokens`: what the caller gives or the graph says, of which the latter is lowered to the model's positions. */
+function longest(given, wanted, { past_end: end, max_positions: positions }, forced) {
+  if (wanted !== null && wanted <= forced) throw refused(`max_tokens of more than ${forced}`, wanted);
+  const reach = end === "refuse" ? positions : null, least = given ?? forced + 1;
+  if (reach !== null && reach < least) throw new T2RError("position", `max_tokens of at most ${reach}`, `${least}`, "ask for fewer");
+  return given ?? Math.min(wanted ?? MAX_TOKENS, reach ?? Infinity);
 }
 
 function refused(expected, received) {

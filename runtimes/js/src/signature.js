@@ -2,6 +2,7 @@
 
 import { T2RError, isWhole, printable } from "./errors.js";
 import { isFileName } from "./model_file.js";
+import { isGeneration } from "./options.js";
 
 const CONTRACT = 1;
 const PREFIX = "t2r.";
@@ -38,11 +39,12 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
   }
   const keys = metadata.has(PREFIX + "source_states") ? [...KEYS, ...OF_SOURCES] : KEYS;
   const found = Object.fromEntries(keys.map((key) => [key, read(metadata, key)]));
-  const problem = malformed(found);
+  const generation = metadata.has(`${PREFIX}generation`) ? read(metadata, "generation") : undefined;
+  const problem = malformed({ ...found, generation });
   if (problem) throw bad("metadata of the contract's form", `a bad value of ${problem}`, "export the model again");
   const states = [...found.states, ...(found.source_states ?? [])];
   requireBounded(states, maxStateBytes);
-  return Object.freeze({ ...found, source_states: found.source_states ?? null, allStates: states });
+  return Object.freeze({ ...found, generation: generation ?? null, source_states: found.source_states ?? null, allStates: states });
 }
 
 function read(metadata, key) {
@@ -76,6 +78,7 @@ function malformed(s) {
       [s.target, s.quantization, s.checkpoint_sha256, s.producer].every(text),
     tokenizer: () => optional(s.tokenizer, tokenizer),
     top_k: () => optional(s.top_k, (k) => isWhole(k, 1, s.vocab_size)),
+    generation: () => s.generation === undefined || isGeneration(s.generation, s.source_states !== undefined),
     role: () => ROLES.includes(s.role),
     graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
       (s.role === "step" || !Object.keys(s.graphs).length),
@@ -171,8 +174,8 @@ export function requireRoom({ max_positions: most, past_end: end }, position, mo
 export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
-  const wanted = role === "generate" || role === "beam" ? { ...step, top_k: null } : step; // those give no logits
-  const shared = [...KEYS, ...OF_SOURCES].filter((key) => !own.includes(key));
+  const wanted = { ...step, generation: null, ...((role === "generate" || role === "beam") && { top_k: null }) }; // those give no logits
+  const shared = [...KEYS, ...OF_SOURCES, "generation"].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[key]) !== JSON.stringify(other[key]));
 }
 

@@ -1,5 +1,6 @@
 /** A text before it is cut, by the `normalizer` of a tokenizer.json, to the letter as the tokenizers library does it. */
 
+import { blanksAfter, blanksBefore } from "./blanks.js";
 import { patternOf } from "./text_splitter.js";
 
 const MAX_GRAPHEME = 5; // bytes of a cluster of letters that a map may know as a whole
@@ -15,7 +16,7 @@ const NORMALIZERS = {
   NFKC: () => (text) => text.normalize("NFKC"),
   NFKD: () => (text) => text.normalize("NFKD"),
   Strip: ({ strip_left: left = true, strip_right: right = true }) => (text) =>
-    (right ? withoutEnd : same)(left ? text.replace(/^\p{White_Space}+/u, "") : text),
+    text.slice(left ? blanksAfter(text, 0) : 0, right ? blanksBefore(text, text.length) : text.length),
   Prepend: ({ prepend }) => (text) => (text ? prepend + text : text),
   Replace: ({ pattern, content }) => {
     const wanted = patternOf(pattern);
@@ -31,12 +32,6 @@ export function normalizerOf(part) {
 
 function same(text) {
   return text;
-}
-
-function withoutEnd(text) {
-  let end = text.length;
-  while (end > 0 && /\p{White_Space}/u.test(text[end - 1])) end--;
-  return text.slice(0, end);
 }
 
 /**

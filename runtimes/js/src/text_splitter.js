@@ -19,7 +19,7 @@ export const REGEXES = new Map([
     String.raw`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
     rest(String.raw`\p{N}`),
   ],
-  ["^ +| +$", String.raw`(?<![^\n]) +| +(?![^\n])`],
+  ["^ +| +$", String.raw`(?<![^\n]) +|(?<! ) +(?![^\n])`], // tried at the first blank of a run alone
   [" {2,}", " {2,}"],
 ]);
 

@@ -11,7 +11,7 @@ import { splitterOf } from "./text_splitter.js";
 import { readParts } from "./tokenizer_parts.js";
 import { Unigram } from "./unigram.js";
 
-const UNFINISHED = /\ufffd+$/; // what a decoder writes for bytes that are no character, or not yet one
+const UNFINISHED = /(?<!\ufffd)\ufffd+$/; // what a decoder writes for bytes that are no character, or not yet one
 const MAX_UNFINISHED = 16; // characters: a longer row of these will never be any
 const CONTEXT = 32; // tokens of a prompt that may matter for the text of the next one
 
@@ -22,11 +22,9 @@ export class Tokenizer {
   #process;
   #decoder;
   #bos;
-  #tokens = [];
-  #written; // what decodes: an added token that is normalized is written as it is found
-  #ids = new Map();
+  #ids; // of each text
+  #written; // what each id decodes to, special ones left out; an added token that is normalized is written as it is found
   #unknown;
-  #special = new Set();
 
   /**
    * @param {string} text a tokenizer.json
@@ -37,27 +35,22 @@ export class Tokenizer {
     const parts = readParts(text);
     this.#bos = bos;
     this.#decoder = parts.decoder;
-    const { vocab } = parts.model;
-    if (Array.isArray(vocab)) vocab.forEach(([token], id) => (this.#tokens[id] = token));
-    else for (const [token, id] of Object.entries(vocab)) this.#tokens[id] = token;
-    for (const { id, content, special } of parts.added_tokens) {
-      this.#tokens[id] = content;
-      if (special) this.#special.add(id);
-    }
+    const { model, added_tokens: added } = parts, { vocab, type, unk_id: id, unk_token: token } = model;
+    const texts = Array.isArray(vocab) ? vocab.map(([text], n) => [text, n]) : Object.entries(vocab);
+    this.#ids = new Map([...texts, ...added.map((one) => [one.content, one.id])]);
+    this.#unknown = type === "Unigram" ? id : this.#ids.get(token);
     try {
       const normalize = normalizerOf(parts.normalizer);
-      this.#written = this.#tokens.slice();
-      for (const { id, content, normalized } of parts.added_tokens) if (normalized) this.#written[id] = normalize(content);
-      this.#added = new AddedTokens(parts.added_tokens, normalize);
+      const contents = added.map(({ content, normalized }) => (normalized ? normalize(content) : content));
+      this.#written = new Map([...texts.map(([text, n]) => [n, text]), ...added.map((one, n) => [one.id, contents[n]])]);
+      for (const one of added) if (one.special) this.#written.delete(one.id);
+      this.#added = new AddedTokens(added, contents, normalize);
       this.#split = splitterOf(parts.pre_tokenizer);
       this.#process = processorOf(parts.post_processor);
-      this.#pieces = piecesOf(parts.model);
+      this.#pieces = piecesOf(model);
     } catch (error) {
       throw refused("the text of a tokenizer.json", error);
     }
-    this.#tokens.forEach((token, id) => this.#ids.set(token, id));
-    const { type, unk_id: id, unk_token: token } = parts.model;
-    this.#unknown = type === "Unigram" ? id : this.#ids.get(token);
   }
 
   /** The tokenizer of a graph's metadata. @throws {T2RError} tokenizer: there is none, or one with an unknown part */
@@ -87,7 +80,8 @@ export class Tokenizer {
     const tokens = [];
     for (const id of ids) {
       if (!isWhole(id)) throw new T2RError("token", "tokens of whole numbers", printable(id, 40), "correct them");
-      if (this.#written[id] !== undefined && !this.#special.has(id)) tokens.push(this.#written[id]);
+      const written = this.#written.get(id);
+      if (written !== undefined) tokens.push(written);
     }
     return decodeTokens(tokens, this.#decoder);
   }
@@ -149,7 +143,7 @@ class TextStream {
   }
 }
 
-/** Cut texts to the tokens of the vocabulary. */
+/** What cuts texts to tokens of the vocabulary. */
 function piecesOf(model) {
   if (model.type === "Unigram") {
     const unigram = new Unigram(model);

@@ -65,7 +65,7 @@ export class Translator {
   async *stream(source, maxTokens, options = GREEDY) {
     this.#graphs.enter();
     try {
-      const sampler = new Sampler(options), states = await this.#encoded([source]), history = new History();
+      const sampler = new Sampler(options, this.signature.generation), states = await this.#encoded([source]), history = new History();
       const request = requestOf({ signature: this.signature, batch: 1, position: 0 }, sampler, this.signature.start_tokens, maxTokens);
       this.#states.set(states);
       const read = async ([row], wanted) => {

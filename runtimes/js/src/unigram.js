@@ -1,9 +1,11 @@
 /** The pieces of a text that together are most probable (Kudo 2018, Viterbi), as the tokenizers library finds them. */
 
+import { Trie } from "./trie.js";
+
 const UNKNOWN = 10; // by how much less than the least probable piece a letter that there is none for counts
 
 export class Unigram {
-  #root = new Map();
+  #trie;
   #scores;
   #texts;
   #unknown;
@@ -15,52 +17,40 @@ export class Unigram {
     this.#scores = vocab.map(([, score]) => score);
     this.#unknown = { id: unknown, score: this.#scores.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN };
     this.#fallback = fallback;
-    for (const [text, id] of this.#texts) this.#insert(text, id);
+    this.#trie = new Trie(this.#texts);
   }
 
   /** Texts of the pieces; what stands for nothing in the vocabulary is one text as long as it goes, or its bytes. */
   encode(text) {
-    const letters = Array.from(text), ends = new Array(letters.length + 1);
-    ends[0] = { score: 0, start: 0, id: -1 };
+    const scores = new Float64Array(text.length + 1), starts = new Int32Array(text.length + 1).fill(-1), ids = new Int32Array(text.length + 1);
     const offer = (end, score, start, id) => {
-      if (!ends[end] || score > ends[end].score) ends[end] = { score, start, id };
+      if (starts[end] >= 0 && !(score > scores[end])) return;
+      [scores[end], starts[end], ids[end]] = [score, start, id];
     };
-    for (let start = 0; start < letters.length; start++) {
-      const { score } = ends[start];
-      let single = false, node = this.#root;
-      for (let end = start; end < letters.length && (node = node.get(letters[end])); end++) {
-        if (node.id === undefined) continue;
-        offer(end + 1, score + this.#scores[node.id], start, node.id);
-        single ||= end === start;
-      }
-      if (!single) offer(start + 1, score + this.#unknown.score, start, this.#unknown.id);
+    for (let start = 0, next; start < text.length; start = next) {
+      const score = scores[start];
+      let single = false;
+      next = start + (text.codePointAt(start) > 0xffff ? 2 : 1);
+      this.#trie.each(text, start, (id, end) => {
+        offer(end, score + this.#scores[id], start, id);
+        single ||= end === next;
+      });
+      if (!single) offer(next, score + this.#unknown.score, start, this.#unknown.id);
     }
-    return this.#pieces(letters, ends);
+    return this.#pieces(text, starts, ids);
   }
 
-  #insert(text, id) {
-    let node = this.#root;
-    for (const letter of text) {
-      if (!node.has(letter)) node.set(letter, new Map());
-      node = node.get(letter);
+  #pieces(text, starts, ids) {
+    const found = []; // where pieces begin and end, the last first; unknown ones are joined
+    let unknown = false;
+    for (let end = text.length; end > 0; end = starts[end]) {
+      const joins = unknown && ids[end] === this.#unknown.id;
+      if (joins) found.at(-1)[0] = starts[end];
+      else found.push([starts[end], end]);
+      unknown = ids[end] === this.#unknown.id;
     }
-    if (node !== this.#root) node.id = id;
-  }
-
-  #pieces(letters, ends) {
-    const found = [];
-    let unknown = "";
-    for (let end = letters.length; end > 0; end = ends[end].start) {
-      const piece = letters.slice(ends[end].start, end).join("");
-      if (ends[end].id === this.#unknown.id) unknown = piece + unknown;
-      else {
-        if (unknown) found.push(unknown);
-        unknown = "";
-        found.push(piece);
-      }
-    }
-    if (unknown) found.push(unknown);
-    return found.reverse().flatMap((piece) => (this.#fallback ? this.#inBytes(piece) : [piece]));
+    const pieces = found.reverse().map(([start, end]) => text.slice(start, end));
+    return this.#fallback ? pieces.flatMap((piece) => this.#inBytes(piece)) : pieces;
   }
 
   #inBytes(piece) {
