@@ -164,4 +164,4 @@ def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.Cap
         assert main([*arguments]) == 2
         assert do in capsys.readouterr().err
     assert main(["evaluate", str(model), str(text), "--bleu"]) == 2
-    assert "expected pairs for --bleu and --beam" in capsys.readouterr().err
+    assert "expected a .tsv of sources and translations beside --bleu" in capsys.readouterr().err

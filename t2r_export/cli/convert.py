@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, json_option, note_each, show, size
 from t2r_export.config.layers import read_layers
 from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MergedConfig
@@ -130,6 +131,7 @@ def command(
     With --auto, each layer gets the mixer that costs the fewest nats per token under a budget of state; softmax may
     stay.
     """
+    check_given()
     given = {name: value for name, value in options.items() if value is not None}
     of_guard = {name: value for name, value in (("kind", guard), ("eps", guard_eps)) if value is not None}
     given |= {"guard": of_guard} if of_guard else {}
@@ -138,12 +140,8 @@ def command(
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
         convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
         return
-    if budget or text or length or tried or trial_steps or jointly:
-        raise click.UsageError("--budget, --text, --length, --try, --trial-steps and --jointly are for --auto.")
     if layers == "none" and not given:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
-    if merge_feed_forward and merged is None:
-        raise click.UsageError("--merge-feed-forward is for --merged.")
     into = None if merged is None else MergedConfig(shared=merged == "shared", feed_forward=merge_feed_forward)
     student_mixer(mixer, given)  # before the model is read
     read_layers(layers)

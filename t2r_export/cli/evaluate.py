@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import json_option, note_each, shorter, show, table
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
@@ -80,10 +81,9 @@ def command(
     A translator is measured on all of TEXT, a .tsv of pairs, per token of their translations; for --bleu, MODEL may be
     its exported graph.
     """
+    check_given()
     if text.suffix == ".tsv":
         return show_pairs(model, text, as_json, bleu=bleu, beam=beam, device=device)
-    if bleu or beam > 1:
-        raise UserError("pairs for --bleu and --beam", str(text), "give a .tsv of sources and translations")
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
         if min(sizes, default=1) < 1:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from t2r_export.cli import quantize as quantizing
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import json_option, note_each, show
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.reports import export_text, state_bytes
@@ -129,9 +130,8 @@ def command(
         beam=beam,
         source_length=source_length,
     )
+    check_given()
     how = None if scheme is None else QuantizeConfig(scheme=scheme, **given)
-    if how is None:
-        quantizing.refuse_without_scheme(check, **given)
     if form == "genai":
         check_genai(config, how)
         if check is not None:

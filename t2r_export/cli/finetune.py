@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, json_option, show, table
 from t2r_export.cli.quantize import block_options
 from t2r_export.config.finetune import LENGTH, STAGES, START_POSITIONS, USUAL_STAGES, FinetuneConfig, parse_plan
@@ -127,12 +128,11 @@ def command(
     """
     blocks = {name: options.pop(name) for name in BLOCK_OPTIONS if name != "accuracy_level"}
     rounding = None if scheme is None else QuantizeConfig(scheme=scheme, **blocks)
-    if scheme is None and any(blocks.values()):
-        raise click.UsageError("--block-size, --asymmetric, --head-bits and --embedding-bits are for --for.")
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
     if not options["data"] and not options["pairs"]:
         raise click.UsageError("Missing option '--data', or '--pairs' for a translator.")
     config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **options)
+    check_given(vars(config))
     config.check_files()
 
     from accelerate import PartialState

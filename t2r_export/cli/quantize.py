@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import json_option, read_bytes, show, size, table
 from t2r_export.config.quantize import (
     ACCURACY_LEVELS,
@@ -21,7 +21,6 @@ from t2r_export.config.quantize import (
     QuantizeConfig,
 )
 from t2r_export.paths import check_outputs, existing_graph, graph_outputs
-from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.signature import ROLES
 
@@ -108,6 +107,7 @@ def options(function: F) -> F:
 @json_option
 def command(source: Path, out: Path, scheme: str, check: Path | None, as_json: bool, **given: Any) -> None:
     """Write the float32 graph SOURCE as OUT with fewer bits; its states stay float32."""
+    check_given()
     config = QuantizeConfig(scheme=scheme, **given)
     check_outputs(graph_outputs(out), [existing_graph(source), *texts(check, config)])
 
@@ -122,14 +122,6 @@ def texts(check: Path | None, config: QuantizeConfig | None) -> list[Path]:
     """The texts that a quantization reads, which are there."""
     given = [check, None if config is None else config.calibrate]
     return [existing_file(path, "a text or a .npy to read") for path in given if path is not None]
-
-
-def refuse_without_scheme(check: Path | None, **given: Any) -> None:
-    """Raise if an option of `options` was given that nothing would read."""
-    if check is not None or any(
-        given[field.name] != field.default for field in fields(QuantizeConfig)[1:] if field.name in given
-    ):
-        raise UserError("--quantize beside the options of a scheme", "none", "name a scheme, or leave them out")
 
 
 @contextlib.contextmanager

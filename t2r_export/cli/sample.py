@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import json_option, note_each, shorter, show, size
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
@@ -68,6 +69,7 @@ def command(
     """
     if (tokens is None) == (sources is None):
         raise click.UsageError("Give one of '--tokens' and '--sources'.")
+    check_given()
     if sources is not None:
         return write_pairs(model, out, sources, beam, device, as_json)
     assert tokens is not None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
 from t2r_export.paths import check_folder, check_outputs, existing_model
-from t2r_runtime.errors import UserError
 
 if TYPE_CHECKING:
     from t2r_export.checkpoints.checkpoint import Checkpoint
@@ -40,13 +40,12 @@ OURS, PRECISIONS = "t2r", ("float32", "float16")
 def command(model: Path, out: Path, family: str, weights: str | None, force: bool, as_json: bool) -> None:
     """Write MODEL to OUT: a softmax translator as a folder in the Hugging Face format, for transformers and
     CTranslate2, or any model as a model.pt."""
+    check_given()
     existing_model(model)
     if family == OURS:
         check_outputs([("checkpoint", out)], [model], force)
     else:
         check_folder(out)
-        if weights is not None:
-            raise UserError("--weights with --as t2r alone", f"--as {family}", "leave it out")
 
     import torch
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.config.validation import choice, size
 from t2r_export.paths import check_outputs, existing_model
@@ -194,10 +195,13 @@ class FinetuneConfig:
         for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
             choice(name, getattr(self, name), known)
         self._check_rounding()
-        self._check_pairs()
-        if self.carried_states and not any(STAGES[plan.stage].carries for plan in self.plan):
-            stages = ", ".join(plan.stage for plan in self.plan)
-            raise UserError("the stage distill, for carried states", stages, "add it, or leave carried states out")
+        check_needs(FINETUNE, vars(self), [each.name for each in dataclasses.fields(self) if self._changed(each)])
+        if self.pairs and self.data:
+            raise UserError("pairs, or a text", "both", "leave one out")
+
+    def _changed(self, each: dataclasses.Field[Any]) -> bool:
+        """Whether a field is not at its default."""
+        return each.default is not dataclasses.MISSING and getattr(self, each.name) != each.default
 
     def _check_rounding(self) -> None:
         stages = [plan.stage for plan in self.plan if plan.steps]
@@ -209,13 +213,6 @@ class FinetuneConfig:
             )
         if self.rounding is not None and not scheme(self.rounding.scheme).block_wise:
             raise UserError("a scheme of blocks to train for: w8 or w4", self.rounding.scheme, "choose one of those")
-
-    def _check_pairs(self) -> None:
-        windows = [name for name in ("data", "start_positions", "carried_states") if getattr(self, name)]
-        if self.pairs and windows:
-            raise UserError("pairs, or options of a text", f"both: pairs and {', '.join(windows)}", "leave one out")
-        if not self.pairs and (self.valid or self.test):
-            raise UserError("pairs to train on, beside those for valid and test", "none", "give --pairs")
 
     @property
     def shares(self) -> Shares:

@@ -19,6 +19,7 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StageP
 from t2r_export.config.layers import read_layers
 from t2r_export.config.mixers import CROSSES, LinearConfig, MixerConfig, mixer_from_dict
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.students import student_mixer
 from t2r_export.config.validation import size
 from t2r_export.paths import existing_model
@@ -165,7 +166,8 @@ def read_recipe(path: Path) -> Recipe:
     _check(data, TOP, ("pairs" if "pairs" in data else "text", "student", *made), str(path))
     if "pairs" in data and "text" in data:
         raise _wrong(str(path), "a text, or pairs", "both")
-    students = _students(data["student"], str(path))
+    read = {"pairs" if "pairs" in data else "data": (Path("nowhere"),)}
+    students = _students(data["student"], str(path), read)
     if "pairs" not in data and any(student.sequence_beam for student in students):
         raise _wrong(str(path), "pairs, whose sources a teacher translates", "a sequence_beam and a text")
     others = [name for name in ("source", "tokenizer", "model", "teacher") if name in data]
@@ -178,7 +180,7 @@ def read_recipe(path: Path) -> Recipe:
         _inside(data["source"], f"source in {path}") if "source" in data else None,
         _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
         _value(f"[model] of {path}", ModelConfig.from_dict, data["model"]) if made else None,
-        _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}") if made else None,
+        _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}", read) if made else None,
         students,
         _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
     )
@@ -196,10 +198,10 @@ def _vocabulary(data: Mapping[str, Any], where: str) -> int:
     return int(data["vocab_size"])
 
 
-def _students(tables: list[Any], file: str) -> tuple[StudentPlan, ...]:
+def _students(tables: list[Any], file: str, read: Mapping[str, Any]) -> tuple[StudentPlan, ...]:
     if not tables or not all(isinstance(table, dict) for table in tables):
         raise _wrong(file, "a list of tables as student", printable(repr(tables), 60))
-    students = tuple(_student(table, f"[[student]] {number} of {file}") for number, table in enumerate(tables, 1))
+    students = tuple(_student(table, f"[[student]] {number} of {file}", read) for number, table in enumerate(tables, 1))
     names = [student.name for student in students]
     for name in names:
         if names.count(name) > 1 or name in RESERVED:
@@ -207,7 +209,7 @@ def _students(tables: list[Any], file: str) -> tuple[StudentPlan, ...]:
     return students
 
 
-def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
+def _student(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> StudentPlan:
     _check(data, STUDENT, ("name", "convert", "finetune"), where)
     name, weights, swap = data["name"], data.get("weights", "teacher"), dict(data["convert"])
     if not NAME.fullmatch(name):
@@ -224,19 +226,21 @@ def _student(data: Mapping[str, Any], where: str) -> StudentPlan:
     _value(inside, student_mixer, kind, swap)
     crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
     cross = next((_value(inside, mixer_from_dict, one, CROSSES) for one in crosses), None)
-    training = _training(data["finetune"], f"finetune in {where}")
+    training = _training(data["finetune"], f"finetune in {where}", read)
     beam = data.get("sequence_beam", 0)
     _value(where, lambda: size("sequence_beam", beam, MAX_BEAM, least=0))
     return StudentPlan(name, weights == "random", kind, swap, layers, seed, cross, data["convert"], training, beam)
 
 
-def _training(data: Mapping[str, Any], where: str) -> Training:
+def _training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> Training:
+    """`read`: the field of FinetuneConfig that says what is trained on."""
     _check(data, TRAINING, (), where)
     options = dict(data)
     words = [options.pop(key, None) for key in ("stages", "steps", "lr")]
     plan = _value(where, parse_plan, *words)
     nowhere = Path("nowhere")
-    _value(where, lambda: FinetuneConfig(model=nowhere, output=nowhere, data=(), plan=plan, **options))
+    config = _value(where, lambda: FinetuneConfig(model=nowhere, output=nowhere, plan=plan, **read, **options))
+    _value(where, lambda: check_needs(FINETUNE, vars(config), options))
     return Training(plan, options)
 
 

@@ -71,10 +71,6 @@ class Trainer:
             raise UserError(
                 f"a batch size divisible by the {accelerator.num_processes} processes", f"{config.batch}", "change one"
             )
-        if config.lora and not any(STAGES[plan.stage].takes_lora for plan in self.plan):
-            supported = ", ".join(name for name, stage in STAGES.items() if stage.takes_lora)
-            stages = ", ".join(plan.stage for plan in self.plan)
-            raise UserError(f"a stage that supports LoRA: {supported}", stages, "add one, or leave LoRA out")
 
     def run(self) -> None:
         """Run all remaining steps. Raises CheckFailed when numbers stop being finite, KeyboardInterrupt."""

@@ -52,10 +52,11 @@ def test_export_quantized(model: Path, tmp_path: Path, capsys: Output) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.pt", "q.onnx"]
     _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--block-size", 16, code=2)
     assert error == (
-        "t2r: expected --quantize beside the options of a scheme; received none; name a scheme, or leave them out\n"
+        "t2r: expected --quantize with the scheme w8 or w4 beside --block-size; received none; "
+        "add it, or leave --block-size out\n"
     )
     _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--activation-bits", 16, code=2)
-    assert "received none; name a scheme" in error
+    assert "received none; add it, or leave --activation-bits out" in error
 
 
 def test_ruin_is_exit_1(

@@ -83,7 +83,7 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 32), (16, 32)]
     parts = {}
     for part in ("train", "valid", "test", "all"):
-        shares = ("--part", part, "--valid-share", 0.2, "--test-share", 0.3)
+        shares = ("--part", part, *(() if part == "all" else ("--valid-share", 0.2, "--test-share", 0.3)))
         result = json.loads(run(capsys, "evaluate", teacher, ids, "--lengths", 4, *shares, "--json")[0])
         assert result["part"] == part
         parts[part] = result["lengths"][0]["tokens"]
@@ -137,7 +137,7 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
         (["--auto", "--feature-size", "3"], "t2r: --auto chooses mixers and layers by itself; name mixers to try"),
         (
             ["--feature-size", "3", "--budget", "9"],
-            "t2r: --budget, --text, --length, --try, --trial-steps and --jointly",
+            "t2r: expected --auto beside --budget; received none; add it, or leave --budget out",
         ),
         (["--auto", "--budget", "1kk", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
         (["--auto", "--budget", "nan", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),

@@ -293,7 +293,7 @@ def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) 
     teacher = config.model.with_name("teacher.pt")
     checkpoint.save(teacher, small.model(other), None, {"origin": "random"})
     with pytest.raises(UserError, match="a teacher that is a translator whose sources have 12 tokens"):
-        finetune(dataclasses.replace(config, plan=plan, teacher=teacher, force=True))
+        finetune(dataclasses.replace(config, plan=plan, teacher=teacher, label_smoothing=0.0, force=True))
 
 
 @pytest.mark.parametrize("stages", ["transfer,distill", "align"])
@@ -323,11 +323,11 @@ def test_merged_layers_learn_from_what_they_were(
 def test_a_text_is_for_decoders_and_pairs_are_for_translators(config: FinetuneConfig, tmp_path: Path) -> None:
     text = texts.write_text(tmp_path / "text")
     with pytest.raises(UserError, match="expected pairs, to train a translator on; received a text; give --pairs"):
-        finetune(dataclasses.replace(config, pairs=(), data=(text,)))
+        finetune(dataclasses.replace(config, pairs=(), pair_tokens=4096, data=(text,)))
     texts.write_teacher(config.model)
     with pytest.raises(UserError, match="expected a translator, to train on pairs; received a decoder alone"):
         finetune(config)
-    with pytest.raises(UserError, match="received both: pairs and data"):
+    with pytest.raises(UserError, match="expected pairs, or a text; received both"):
         dataclasses.replace(config, data=(text,))
-    with pytest.raises(UserError, match="pairs to train on, beside those for valid and test"):
-        dataclasses.replace(config, pairs=(), valid=text)
+    with pytest.raises(UserError, match="--pairs beside --valid; received none"):
+        dataclasses.replace(config, pairs=(), pair_tokens=4096, valid=text)

@@ -1,0 +1,102 @@
+"""Options that mean something beside another alone: a table for each verb. Without that other, they are refused.
+
+A verb's options that are in no table stand for themselves. What an option needs of a model is checked where the model
+is known. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from t2r_runtime.errors import UserError
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What an option needs."""
+
+    what: str  # as the message says it
+    met: Callable[[Options], Any]
+
+
+def _stage(*names: str) -> Need:
+    """At least one of these stages of finetuning, with steps."""
+    return Need(
+        f"the stage {' or '.join(names)}", lambda o: any(plan.stage in names for plan in o["plan"] if plan.steps)
+    )
+
+
+def _other(name: str) -> Need:
+    """The option of this name."""
+    return Need(f"--{name}", lambda o: o[name])
+
+
+def _each(names: str, need: Need) -> dict[str, Need]:
+    return dict.fromkeys(names.split(), need)
+
+
+_TEXT = Need("--data, a text", lambda o: not o["pairs"])
+_PAIRS = Need("--pairs", lambda o: o["pairs"] or not o["data"])  # a recipe says which of them in another section
+_FOR = Need("--for", lambda o: o["rounding"] is not None)
+_SCHEME = Need("--quantize", lambda o: o["scheme"] is not None)
+_A_TEXT = Need("a text, not pairs", lambda o: o["text"].suffix != ".tsv")
+_A_PART = Need("a text that is cut in parts, with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
+_BLOCKS = Need("the scheme w8 or w4", lambda o: o["scheme"] in ("w8", "w4"))
+_STATIC = Need("the scheme int8-static", lambda o: o["scheme"] == "int8-static")
+_QUANTIZE = {
+    **_each("block_size asymmetric accuracy_level head_bits embedding_bits", _BLOCKS),
+    **_each("calibrate_steps activation_bits", _STATIC),
+    "calibrate": Need("the scheme int8-static, or --budget", lambda o: _STATIC.met(o) or o["budget"] is not None),
+    "budget": Need("the scheme w4", lambda o: o["scheme"] == "w4"),
+}
+
+FINETUNE = {  # of FinetuneConfig, and the options of --for
+    **_each("lora_rank lora_alpha", _other("lora")),
+    **_each("batch separator", _TEXT),
+    "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
+    "carried_states": Need(f"{_TEXT.what}, and the stage distill", lambda o: _TEXT.met(o) and _stage("distill").met(o)),
+    **_each("valid test", _other("pairs")),
+    "pair_tokens": _PAIRS,
+    "valid_share": Need("no --valid", lambda o: o["valid"] is None),
+    "test_share": Need("no --test", lambda o: o["test"] is None),
+    **_each("block_size asymmetric head_bits embedding_bits", _FOR),
+    **_each("hidden cross_entropy kl_top", _stage("distill")),
+    "label_smoothing": _stage("task"),
+    **_each("lora dropout", _stage("distill", "task")),
+}
+NEEDS: dict[str, dict[str, Need]] = {
+    "finetune": FINETUNE,
+    "convert": {
+        "merge_feed_forward": _other("merged"),
+        **_each("budget text length tried trial_steps jointly", _other("auto")),
+    },
+    "export": {
+        "check": _SCHEME,
+        **{name: Need(f"--quantize with {need.what}", need.met) for name, need in _QUANTIZE.items()},
+    },
+    "quantize": _QUANTIZE,
+    "evaluate": {
+        **_each("lengths part separator windows past_end", _A_TEXT),
+        **_each("valid_share test_share", _A_PART),
+        "bleu": Need("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
+        "beam": _other("bleu"),
+    },
+    "sample": {
+        "beam": Need("--sources", lambda o: o["sources"] is not None),
+        **_each("length temperature seed past_end", Need("--tokens", lambda o: o["tokens"] is not None)),
+    },
+    "save": {"weights": Need("--as t2r", lambda o: o["family"] == "t2r")},
+    "build": {},
+}
+
+
+def check_needs(needs: Mapping[str, Need], options: Options, given: Iterable[str]) -> None:
+    """Raise UserError if an option of those `given` needs what `options`, the values of all, do not have."""
+    for name in given:
+        if name in needs and not needs[name].met(options):
+            option = "--" + {"tried": "try"}.get(name, name).replace("_", "-")
+            raise UserError(f"{needs[name].what} beside {option}", "none", f"add it, or leave {option} out")

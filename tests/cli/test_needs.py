@@ -1,0 +1,100 @@
+"""An option that means something beside another alone is refused without it; every other one stands for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.command_line import commands
+from t2r_export.cli import main
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.needs import NEEDS
+from t2r_runtime.errors import UserError
+
+FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
+    "finetune": """data pairs teacher stages steps learning_rates length scheme window_dropout optimizer
+        weight_decay seed device precision checkpoint_every validate_every resume log force as_json""",
+    "convert": """auto mixer layers conv feature_map feature_size ffn_size fixed_sigma frequency_scale gate guard
+        guard_eps memory merge moving_average normalizer output_gate positions query_scale ramp redraw rotary_size
+        shared_features sigma sinks span span_loss update_rule window cross_feature_size merged encoder seed force
+        as_json""",
+    "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate beam source_length
+        scheme form as_json""",
+    "quantize": "scheme check as_json",
+    "evaluate": "device as_json",
+    "sample": "tokens sources device as_json",
+    "save": "family force as_json",
+    "build": "work data  as_json",
+}
+LINES = {  # with which an option of the table has not what it needs
+    "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
+    "convert": ["m.pt", "o.pt"],
+    "export": ["m.pt", "o.onnx"],
+    "quantize": ["m.onnx", "o.onnx", "--scheme", "fp16"],
+    "evaluate": ["m.pt", "t.tsv"],
+    "sample": ["m.pt", "o.tsv", "--sources", "t.txt"],
+    "save": ["m.pt", "o", "--as", "marian"],
+}
+OTHERS = {  # another line, for these options
+    **dict.fromkeys(
+        ["finetune batch", "finetune separator", "finetune start_positions", "finetune carried_states"],
+        ["m.pt", "o.pt", "--pairs", "t.tsv"],
+    ),
+    **{
+        f"finetune {part}_share": ["m.pt", "o.pt", "--pairs", "t.tsv", f"--{part}", "t.tsv"]
+        for part in ("valid", "test")
+    },
+    "evaluate bleu": ["m.pt", "t.txt"],
+    "sample beam": ["m.pt", "o.npy", "--tokens", "3"],
+}
+VALUES = {"start_positions": "7"}  # 0, the usual one, says nothing
+
+
+def options(verb: str) -> dict[str, click.Option]:
+    return {str(p.name): p for p in commands()[verb].params if isinstance(p, click.Option)}
+
+
+@pytest.mark.parametrize("verb", NEEDS)
+def test_every_option_is_in_the_table_or_stands_for_itself(verb: str) -> None:
+    assert sorted(options(verb)) == sorted([*NEEDS[verb], *FREE[verb].split()])
+
+
+def value(option: click.Option) -> list[str]:
+    """Its default where it has one: typed, it is an option without meaning all the same."""
+    if option.is_flag:
+        return []
+    if isinstance(option.type, click.Choice):
+        return [str(option.type.choices[0])]
+    default = option.to_info_dict()["default"]
+    usual = "0.5" if option.type is click.FLOAT else "5"
+    return [VALUES.get(str(option.name)) or (usual if default in (None, (), 0) else str(default))]
+
+
+@pytest.mark.parametrize("verb, name", [(verb, name) for verb, needs in NEEDS.items() for name in needs])
+def test_an_option_without_what_it_needs(
+    verb: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    option = options(verb)[name]
+    line = OTHERS.get(f"{verb} {name}", LINES[verb])
+    assert main([verb, *line, option.opts[0], *value(option)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("t2r: expected ") and err.count("\n") == 1
+    assert f" beside {option.opts[0]}; received none; add it, or leave {option.opts[0]} out" in err
+
+
+@pytest.mark.parametrize(
+    "given, stages",
+    [
+        ({"lora_rank": 4}, "distill"),
+        ({"lora": True}, "transfer"),
+        ({"hidden": 1.0}, "task"),
+        ({"dropout": 0.1}, "align"),
+    ],
+)
+def test_the_same_in_python(given: dict[str, object], stages: str) -> None:
+    config = {"model": Path("m"), "output": Path("o"), "data": (Path("t"),), "plan": parse_plan(stages)}
+    with pytest.raises(UserError, match=f"beside --{next(iter(given)).replace('_', '-')}; received none"):
+        FinetuneConfig(**config, **given)  # type: ignore[arg-type]
