@@ -15,11 +15,10 @@ from typing import Any, Generic, TypeVar
 
 from comparison import timing
 from comparison.peer_files import write_folder, write_gguf
-from comparison.sizes import config_of, random_model, softmax_model
+from comparison.sizes import config_of, random_model, softmax_model, student
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.export import export
@@ -32,6 +31,8 @@ from t2r_runtime.errors import UserError
 
 S = TypeVar("S")
 AGAIN = "again"
+# a candidate's options of the student, as `t2r convert` calls them; the rest are of the export
+STUDENT = {"K": "feature_size", "rule": "update_rule", "positions": "positions"}
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,7 @@ def require_parity(loaded: Checkpoint, path: Path, steps: int = 8) -> None:
 
 def _make_t2r(candidate: Candidate, size: str, folder: Path) -> Files:
     options = candidate.options
-    K = whole(candidate, "K", 32)
-    mixer = LinearConfig(K, positions=options.get("positions", "drop"))
-    loaded = as_checkpoint(random_model(size, mixer), "/".join((size, *candidate.files_key)))
+    loaded = as_checkpoint(student_model(candidate, size), "/".join((size, *candidate.files_key)))
     batch = None if options.get("batch") == "any" else whole(candidate, "batch", 1)
     how = ExportConfig(
         batch=batch,
@@ -193,11 +192,18 @@ def _make_llama_cpp(candidate: Candidate, size: str, folder: Path) -> Files:
 
 
 def _make_torch(candidate: Candidate, size: str, folder: Path) -> Files:
-    mixer = LinearConfig(whole(candidate, "K", 32), positions="drop")
-    model = softmax_model(size) if candidate.form == "softmax" else random_model(size, mixer)
+    model = softmax_model(size) if candidate.form == "softmax" else student_model(candidate, size)
     path = folder / "model.pt"
     checkpoint.save(path, model, None, {"origin": f"random weights, {size}"})
     return Files(path, path.stat().st_size)
+
+
+def student_model(candidate: Candidate, size: str) -> Transformer:
+    """The student of that size, random, as `t2r convert` makes it with the candidate's options of the student."""
+    given: dict[str, Any] = {name: candidate.options[key] for key, name in STUDENT.items() if key in candidate.options}
+    if "feature_size" in given:
+        given["feature_size"] = whole(candidate, "K", 0)
+    return random_model(size, student(size, **given))
 
 
 def whole(candidate: Candidate, option: str, default: int) -> int:
@@ -212,12 +218,11 @@ ENGINES: dict[str, Engine[str]] = {
     "t2r": Engine(
         ("float32", "fp16", "int8", "w8", "w4"),
         (
-            "K",
+            *STUDENT,
             "block",
             "head_bits",
             "embedding_bits",
             "target",
-            "positions",
             "batch",
             "top_k",
             "prefill",
@@ -228,5 +233,5 @@ ENGINES: dict[str, Engine[str]] = {
     ),
     "genai": Engine(("int4", "int8", "fp32"), ("block",), ("onnxruntime_genai", "transformers"), _make_genai),
     "llama.cpp": Engine(("Q4_0", "Q8_0", "F32"), ("flash",), ("llama_cpp", "gguf"), _make_llama_cpp),
-    "torch": Engine(("softmax", "t2r"), ("K",), (), _make_torch),
+    "torch": Engine(("softmax", "t2r"), tuple(STUDENT), (), _make_torch),
 }

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from comparison.engines import Candidate, genai_command, parse, require_installed, whole
+from comparison.engines import STUDENT, Candidate, genai_command, parse, require_installed, student_model, whole
 from comparison.peer_files import write_folder
-from comparison.sizes import config_of, random_model, softmax_model
+from comparison.sizes import config_of, softmax_model
 from comparison.timing import run
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.mixers import LinearConfig
 from t2r_export.model.transformer import Transformer
 from t2r_export.providers.bench import Spread, turns
 from t2r_export.python import ARGUMENTS
@@ -94,7 +93,7 @@ def _of_size(size: str, candidates: Sequence[Candidate], rounds: int, folder: Pa
     return figures
 
 
-# a candidate's options as `t2r export` writes them; K is the model's, prefill a switch
+# a candidate's options as `t2r export` writes them; those of STUDENT are the model's, prefill a switch
 OPTIONS = {
     "target": "--target",
     "block": "--block-size",
@@ -105,15 +104,17 @@ OPTIONS = {
 
 
 def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
-    model = random_model(size, LinearConfig(whole(candidate, "K", 32), positions="drop"))
+    model = student_model(candidate, size)
     checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
     program = [*ARGUMENTS, "-m", "t2r_export", "export", str(source / "model.pt")]
     options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
     options += ["--prefill"] if whole(candidate, "prefill", 0) else []
-    given = {name: value for name, value in candidate.options.items() if name not in ("K", "prefill")}
+    given = {name: value for name, value in candidate.options.items() if name not in (*STUDENT, "prefill")}
     unknown = given.keys() - OPTIONS.keys()
     if unknown:
-        raise UserError(f"options of an export: K, prefill, {', '.join(OPTIONS)}", ", ".join(unknown), "leave it out")
+        raise UserError(
+            f"options of an export: {', '.join((*STUDENT, 'prefill', *OPTIONS))}", ", ".join(unknown), "leave it out"
+        )
     options += [part for name, value in given.items() for part in (OPTIONS[name], value)]
     return _Export(lambda place: [*program, str(place / "out.onnx"), *options], _count(model), [])
 

@@ -22,7 +22,8 @@ FEW = 5  # tokens read before a state is scaled up
 def scaled(states: Mapping[str, NDArray[Any]], read: int, context: int) -> dict[str, NDArray[Any]]:
     """States after `read` tokens as they would be in size after `context`: S and z are sums over the tokens.
 
-    So position 100,000 is reached without reading that many. Whole numbers are positions.
+    So position 100,000 is reached without reading that many. Sums that a gate lets fade are smaller in truth, which
+    costs the same. Whole numbers are positions.
     """
     return {
         name: value * np.float32(context / read) if value.dtype.kind == "f" else np.full_like(value, context)

@@ -1,8 +1,12 @@
-"""Shapes of well-known models, with random weights: speed and memory do not depend on what the numbers are."""
+"""Shapes of well-known models, with random weights: speed and memory do not depend on what the numbers are.
+
+A size is a softmax model; its students are what `t2r convert` makes of it, from the same table of defaults.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +14,7 @@ from torch import nn
 from t2r_export.config.attention import AttentionConfig, RotaryConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.students import student_mixer
 from t2r_export.model.initialize import initialize
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
@@ -21,7 +26,7 @@ SIZES: dict[str, ModelConfig] = {
         vocab_size=50257,
         width=768,
         ffn_size=3072,
-        layers=(LinearConfig(32),) * 12,
+        layers=(SoftmaxConfig(),) * 12,
         position="learned",
         max_positions=1024,
         attention=AttentionConfig(heads=12, kv_heads=12, head_size=64),
@@ -30,7 +35,7 @@ SIZES: dict[str, ModelConfig] = {
         vocab_size=49152,
         width=576,
         ffn_size=1536,
-        layers=(LinearConfig(32, positions="drop"),) * 30,
+        layers=(SoftmaxConfig(),) * 30,
         norm="rms",
         activation="silu",
         gated_ffn=True,
@@ -43,26 +48,39 @@ SIZES: dict[str, ModelConfig] = {
 }
 
 
-def config_of(size: str, mixer: MixerConfig | None = None) -> ModelConfig:
-    """The config of a known size, with `mixer` in every layer if one is given.
+def config_of(size: str) -> ModelConfig:
+    """The config of a known size, a softmax model.
 
     Raises:
         UserError: an unknown size; lists the known ones.
     """
     if size not in SIZES:
         raise UserError(f"a size of {', '.join(SIZES)}", repr(size), "choose one of those")
-    config = SIZES[size]
-    return config if mixer is None else replace(config, layers=(mixer,) * len(config.layers))
+    return SIZES[size]
+
+
+def student(size: str, **options: Any) -> MixerConfig:
+    """The mixer that `t2r convert` gives the layers of that size, with these options and its defaults.
+
+    Raises:
+        UserError: an unknown size, or options that cannot be.
+    """
+    return student_mixer(LinearConfig.kind, options, config_of(size))[0]
 
 
 def random_model(size: str, mixer: MixerConfig | None = None, seed: int = 0) -> Transformer:
-    """A model of a known size with random weights. Raises UserError for an unknown size.
+    """A model of a known size with random weights, and in all layers `mixer`, by default that of its student.
 
     Two things are unlike a model's at the start of training, so that parity judges a quantized graph by its rounding
     alone: features are above zero, or a text's first denominators would be next to nothing; and tokens are larger than
     what layers add to them, or the layers' errors would add up as they do in no trained model.
+
+    Raises:
+        UserError: an unknown size.
     """
-    model = initialize(config_of(size, mixer), seed).eval()
+    config = config_of(size)
+    layers = (student(size) if mixer is None else mixer,) * len(config.layers)
+    model = initialize(replace(config, layers=layers), seed).eval()
     for name, parameter in model.named_parameters():
         if ".maps." in name and name.endswith("bias"):
             nn.init.constant_(parameter, FEATURE_BIAS)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from comparison import sizes
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
 TINY = dataclasses.replace(
@@ -15,7 +15,7 @@ TINY = dataclasses.replace(
     vocab_size=96,
     width=64,
     ffn_size=160,
-    layers=(LinearConfig(8, positions="drop"),) * 3,
+    layers=(SoftmaxConfig(),) * 3,
 )
 
 

@@ -116,8 +116,8 @@ def test_what_has_no_exporter() -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_an_option_that_an_export_does_not_have() -> None:
-    with pytest.raises(UserError, match="options of an export: K, prefill, target, .*; received positions"):
-        bench_export(["tiny"], ["t2r:w4:positions=keep"])
+    with pytest.raises(UserError, match="options of an export: K, rule, positions, prefill, .*; received batch"):
+        bench_export(["tiny"], ["t2r:w4:batch=3"])
     with pytest.raises(UserError, match="a whole number for K; received 'many'"):
         bench_export(["tiny"], ["t2r:w4:K=many"])
 

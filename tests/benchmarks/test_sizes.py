@@ -1,15 +1,23 @@
 """Models of known sizes, and no speed for a graph that is not the model."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import small
 from comparison import sizes
-from comparison.engines import as_checkpoint, require_parity
+from comparison.engines import as_checkpoint, parse, require_parity, student_model
+from comparison.plan import read_plan
+from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import main
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.errors import CheckFailed
+from t2r_export.model.initialize import initialize
 from t2r_runtime.errors import UserError
+
+PLAN = Path(__file__).parents[2] / "benchmarks" / "plan.toml"
 
 
 def test_no_speed_for_a_graph_that_is_another_model(tmp_path: Path) -> None:
@@ -28,6 +36,31 @@ def test_a_mixer_goes_into_every_layer(tiny: ModelConfig) -> None:
     model = sizes.softmax_model("tiny")
     assert [layer.kind for layer in model.config.layers] == ["softmax"] * len(tiny.layers)
     assert not model.training
+
+
+@pytest.mark.parametrize("size", sizes.SIZES)
+def test_a_student_is_what_convert_makes_by_default(size: str, tmp_path: Path) -> None:
+    """Of a teacher with the size's kind of positions and few weights, through the command line."""
+    known = sizes.config_of(size)
+    small_teacher = dataclasses.replace(
+        known.with_attention(heads=3, kv_heads=3, head_size=4),
+        vocab_size=7,
+        width=12,
+        ffn_size=5,
+        layers=known.layers[:2],
+    )
+    checkpoint.save(tmp_path / "teacher.pt", initialize(small_teacher, 0), None, {"origin": "a test"})
+    assert main(["convert", str(tmp_path / "teacher.pt"), str(tmp_path / "student.pt")]) == 0
+    assert set(checkpoint.load(tmp_path / "student.pt").config.layers) == {sizes.student(size)}
+
+
+@pytest.mark.parametrize("form", ["default", "matched", "fast"])
+def test_the_plan_measures_what_convert_makes_by_default(form: str, tiny: ModelConfig) -> None:
+    forms, _ = read_plan(PLAN)
+    made = student_model(parse(forms[form]), "tiny")
+    assert made.config.layers == (LinearConfig(32, update_rule="gated", gate="data", positions="after"),) * 3
+    plain = student_model(parse(forms["plain"]), "tiny").config.layers
+    assert plain == (LinearConfig(32, positions="drop"),) * 3
 
 
 def test_models_of_other_names_are_other_checkpoints(tiny: ModelConfig) -> None:

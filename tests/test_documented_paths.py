@@ -1,0 +1,68 @@
+"""Files and tests that README, docs and cards name are there, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "models").glob("*/README.md")),
+    *sorted((ROOT / "runtimes").glob("*.md")),
+    *sorted((ROOT / "runtimes").glob("*/README.md")),
+]
+CODE = re.compile(r"`[^`\n]+`|^ {4}\S.*$|^```.*?^```$", re.DOTALL | re.MULTILINE)
+PATH = re.compile(
+    r"(?<![\w/.…-])(?:\.\./)*(?:tests|t2r_export|t2r_runtime|benchmarks|models|docs|runtimes)/[\w./*-]*\w(?:::\w+)?(?![\w*{…<])"
+)
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(?:#[^)]*)?\)")
+FILE = re.compile(r"[\w/]+\.(?:py|md|toml|h|hpp|cpp|js)")
+ROOTS = (ROOT, ROOT / "t2r_export", ROOT / "runtimes" / "python")  # that a path may begin at
+
+
+def missing(text: str, page: Path) -> Iterator[str]:
+    """What a page names and is nowhere, each as it is written."""
+    for code in CODE.findall(text):
+        for path in PATH.findall(code):
+            if path.isupper() or "NAME" in path:
+                continue
+            file, _, test = path.replace("../", "").partition("::")
+            found = [match for root in ROOTS for match in root.glob(file)]
+            if not found or (test and f"def {test}(" not in found[0].read_text(encoding="utf-8")):
+                yield path
+    for shown, target in LINK.findall(text):
+        if "://" not in target and not (page.parent / target).exists():
+            yield target
+        if FILE.fullmatch(shown) and Path(target).name != Path(shown).name:
+            yield shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    assert list(missing(page.read_text(encoding="utf-8"), page)) == []
+
+
+def test_a_table_has_the_command_that_makes_it() -> None:
+    gone = [page.name for page in PAGES if "command that is gone" in page.read_text(encoding="utf-8")]
+    assert gone == []
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("`tests/mixers/test_feature_maps.py`", ["tests/mixers/test_feature_maps.py"]),
+        ("`tests/model/test_ops.py::test_nothing`", ["tests/model/test_ops.py::test_nothing"]),
+        ("    python benchmarks/nothing.py --steps 3", ["benchmarks/nothing.py"]),
+        ("[graph.py](t2r_export/graph/recorder.py)", ["graph.py"]),
+        ("[the page](docs/nothing.md#part)", ["docs/nothing.md"]),
+        ("`config/mixers/NAME.py`, `tests/test_convert.py`, `models/*/recipe.toml`", []),
+        ("`tests/test_convert.py::test_seed` and [graph](t2r_export/graph/recorder.py)", []),
+    ],
+)
+def test_what_is_missing_is_found(text: str, found: list[str]) -> None:
+    assert list(missing(text, ROOT / "README.md")) == found
