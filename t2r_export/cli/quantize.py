@@ -82,7 +82,8 @@ def options(function: F) -> F:
         click.option(
             "--accuracy-level",
             type=LEVEL,
-            help="w8, w4: precision to compute in: 4 is int8, 0 is float32.  [default: 4]",
+            help="w8, w4: precision to compute in: 4 is int8; 0 is float32, which is slower and reads prompts "
+            "at once as steps do.  [default: 4]",
         ),
         click.option(
             "--budget",

@@ -36,7 +36,7 @@ class Scheme:
     loss: float  # share by which nats/token may grow on a text; docs/quantization.md has what was measured
     calibrated: bool = False  # needs a text
     block_wise: bool = False  # takes a block size and an accuracy level, and its weights one at a time
-    row_wise: bool = False  # rounds each token by itself, so that many at once give what one after the other gives
+    row_wise: bool = False  # rounds each token by itself: many at once give what steps give, within PROMPTS (proof)
 
 
 _BLOCKS = "t2r_export.quantizers.blocks:blocks"
@@ -65,7 +65,7 @@ class QuantizeConfig:
     scheme: str
     block_size: int | None = None  # weights that share a scale: w8 and w4, as all up to embedding_bits
     asymmetric: bool = False  # a zero point beside each scale
-    accuracy_level: int | None = None  # 4: activations as int8 inside the product; 0 or 1: float32
+    accuracy_level: int | None = None  # 4: activations as int8 in products; 0 or 1: float32, prompts as by steps
     head_bits: int | None = None  # of the projection onto the vocabulary
     embedding_bits: int | None = None  # 8: one scale; 4: blocks
     calibrate: Path | None = None  # text or token ids: int8-static, as the next two

@@ -68,17 +68,15 @@ std::vector<std::int64_t> in_steps(Decoder &decoder, const Request &request, con
     const bool few = enough > 0 && enough <= signature.top_k;
     const auto count = static_cast<std::size_t>(few ? signature.top_k : signature.vocab_size);
     std::vector<std::int64_t> written;
-    const std::int64_t *next = request.prompt.data();
-    auto length = static_cast<std::int64_t>(request.prompt.size());
+    const std::int64_t *next = &request.prompt.back();
     while (true) {
-        const Logits logits = decoder.read(next, 1, length, few ? Wanted::top : Wanted::logits);
+        const Logits logits = decoder.read(next, 1, 1, few ? Wanted::top : Wanted::logits);
         const std::int64_t token = sampler.pick(logits.values, logits.tokens, count, decoder.history(), banned);
         written.push_back(token);
         const bool goes_on = !request.callback || request.callback(token);
         const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
         if (!goes_on || stopped || static_cast<std::int64_t>(written.size()) == request.max_tokens) return written;
         next = &written.back();
-        length = 1;
     }
 }
 
@@ -87,9 +85,9 @@ std::vector<std::int64_t> in_steps(Decoder &decoder, const Request &request, con
 std::vector<std::int64_t> generate(Decoder &decoder, const Request &request) {
     const std::vector<std::int64_t> stops = request.stop_tokens.value_or(decoder.signature().eos_tokens);
     require_in_order(decoder, request, stops);
-    if (request.callback || !decoder.opened()->has("generate")) return in_steps(decoder, request, stops);
     if (request.prompt.size() > 1)
         decoder.read(request.prompt.data(), 1, static_cast<std::int64_t>(request.prompt.size()) - 1);
+    if (request.callback || !decoder.opened()->has("generate")) return in_steps(decoder, request, stops);
     return in_graph(decoder, request, stops);
 }
 

@@ -31,7 +31,8 @@ export function requestOf({ signature, batch, position }, sampler, prompt, maxTo
  */
 export async function* tokensOf({ ids, sampler, stop, maxTokens, banned, largest }, read, occurred) {
   const few = sampler.limit > 0 && sampler.limit + banned.length <= largest; // the graph's own choice is enough
-  let next = ids;
+  if (ids.length > 1) await read([ids.slice(0, -1)], null);
+  let next = ids.slice(-1);
   for (let left = maxTokens; ; ) {
     const found = await read([next], few ? "top" : "logits");
     const token = few ? pickOfFew(sampler, found, banned) : pickOfAll(sampler, found, banned, occurred);

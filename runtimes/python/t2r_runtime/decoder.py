@@ -20,7 +20,7 @@ from t2r_runtime.history import History
 from t2r_runtime.interface import check_states, generation_feeds, tokens_read
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.session import open_graph
-from t2r_runtime.signature import COMPANIONS, DRAFT_CHECK, GENERATE, MAX_STATE_BYTES, MOST_CHECKED, Signature
+from t2r_runtime.signature import COMPANIONS, DRAFT_CHECK, GENERATE, MAX_STATE_BYTES, MOST_CHECKED, PREFILL, Signature
 from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE, States
 from t2r_runtime.stepper import Ids, TokenIds, require_room, token_ids
 from t2r_runtime.threads import InUse, alone
@@ -99,6 +99,16 @@ class Decoder:
     def signature(self) -> Signature:
         """What the graph's metadata says."""
         return self._graph.signature
+
+    @property
+    def path(self) -> Path:
+        """The step graph's file."""
+        return self._graph.path
+
+    @property
+    def prefill_from(self) -> int | None:
+        """How many tokens a prompt has at least that the prefill graph reads; None where steps read all."""
+        return self._prefill_from if PREFILL in self._graph.companions else None
 
     @property
     def placement(self) -> dict[str, int]:
@@ -184,7 +194,8 @@ class Decoder:
     def prefill(self, ids: Ids) -> NDArray[np.float32]:
         """Read a prompt: many tokens at once where there is a prefill graph, else one step per token.
 
-        However a text is cut into prompts, the states after it are the same but for rounding.
+        However a text is cut into prompts, the states after it are the same but for rounding: float32's, or that of the
+        activations in a quantized graph (docs/quantization.md, "Steps and prefill").
 
         Args:
             ids: integers (B, T), or (T,) if B is 1, with T of at least 1.
@@ -383,7 +394,8 @@ class Decoder:
                 Without one, a generation graph does all in one run; the tokens are the same.
             draft: what guesses tokens, several of which a draft-check graph then reads in one run: "lookup" (what came
                 after the last tokens when they stood in this text before), or a Decoder of a smaller model of the same
-                tokens, which is reset. The text is the same; where the guesses do not pay, few are made.
+                tokens, which is reset. The text is the same but for rounding, as in `prefill`; where the guesses do not
+                pay, few are made.
 
         Returns:
             The new tokens; one that ended the text is the last of them. The decoder has read all but the last, so

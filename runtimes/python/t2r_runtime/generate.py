@@ -96,9 +96,12 @@ def tokens(stepper: Stepper, request: Request) -> Generator[int]:
     """The tokens of a request, as they are chosen.
 
     The last one is handed out and not read: it has no successor to compute, and a model whose positions end could not
-    read it. So max_tokens tokens cost max_tokens - 1 steps.
+    read it. A step reads the last token of the prompt, as in a generation graph: a quantized prefill graph rounds
+    otherwise than steps do, and the tokens must not depend on who chooses them.
     """
-    ids = request.prompt
+    if request.all_but_last is not None:
+        next_logits(stepper, request.all_but_last, request.limit)
+    ids = TokenIds(request.prompt.array[:, -1:])
     for left in reversed(range(request.max_tokens)):
         logits, places = next_logits(stepper, ids, request.limit)
         occurred = stepper.history() if request.sampler.sampling.looks_back else ()

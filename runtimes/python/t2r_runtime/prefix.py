@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.checks import require_kind, require_value
 from t2r_runtime.decoder import Decoder
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, printable
 from t2r_runtime.history import RECENT
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.stepper import require_room, token_ids
@@ -43,7 +43,10 @@ class PrefixCache:
             text those of its longest prefixes first.
         block: tokens between two states of a text. Smaller blocks find longer prefixes and keep more states.
         folder: where states are files too, which another process finds again; nobody else should write there, since a
-            state says nothing of the text that it claims to have read.
+            state says nothing of the text that it claims to have read. States are found again by the bytes of the
+            step graph's file, the providers that run it and whether a prefill graph does. The file is read whole
+            here; it is small where the graph has companions, since its weights then lie in a file of their own, whose
+            name holds their hash.
         max_disk_bytes: the most that the files there take.
 
     Raises:
@@ -77,15 +80,7 @@ class PrefixCache:
         self.reused = 0  # tokens of the last text that were not read again
         self._kept: OrderedDict[bytes, States] = OrderedDict()  # by the digest of a text, the longest unused first
         self._files = None if folder is None else _Files(Path(folder), decoder, max_disk_bytes)
-        known = decoder.signature
-        model = [
-            known.checkpoint_sha256,
-            known.quantization,
-            known.target,
-            known.past_end,
-            [s.name for s in known.states],
-        ]
-        self._start = _digest(json.dumps(model).encode())
+        self._start = b"" if folder is None else _digest_of_reader(decoder, block)
 
     @property
     def kept_bytes(self) -> int:
@@ -238,6 +233,20 @@ class _Files:
 
     def _path(self, digest: bytes) -> Path:
         return self._folder / (digest.hex() + SUFFIX)
+
+
+def _digest_of_reader(decoder: Decoder, block: int) -> bytes:
+    """What states depend on beside the text: every byte of the graph, which any option of a quantization changes, who
+    runs it, and whether a block is read at once, which a quantized graph rounds otherwise than steps."""
+    import hashlib
+
+    try:
+        with open(decoder.path, "rb") as file:
+            graph = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"the graph {decoder.path}", printable(error), "open it where it lies", "file") from error
+    at_once = decoder.prefill_from is not None and block >= decoder.prefill_from
+    return _digest(json.dumps([graph, sorted(decoder.placement), at_once]).encode())
 
 
 def _digest(data: bytes) -> bytes:

@@ -50,6 +50,7 @@ TYPES = {
 class Graph:
     """An opened step graph: the session, what its metadata says, where its states live and what ran where."""
 
+    path: Path
     session: ort.InferenceSession
     signature: Signature
     device: str
@@ -120,7 +121,7 @@ def open_graph(
             # prompts differ in length: no captured graphs
             free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}
             others[role] = _when_used(path, signature, role, provider, options, free, allow_fallback, max_state_bytes)
-    return Graph(session, signature, chosen.device, providers.counted(taken), captured, max_state_bytes, others)
+    return Graph(path, session, signature, chosen.device, providers.counted(taken), captured, max_state_bytes, others)
 
 
 def _when_used(

@@ -5,7 +5,8 @@ tokens that the run before has accepted: the states take in those alone, so that
 have been good, the run takes them in as well, and reads no token twice; if one of them is wrong after all, the states
 from before it still lie in the other of the two buffers, and the next run begins again from there. A choice is a
 function of the logits and of a numbered draw, so a sampled text, too, is the one that single steps would write; where
-two logits are nearer than the rounding of a sum, either may be larger, as for any two ways of reading.
+two logits are nearer than the rounding, either may be larger, as for any two ways of reading. In a graph that rounds
+its activations (fp16, w8, w4) that happens often (docs/quantization.md, "Steps and prefill").
 """
 
 from __future__ import annotations
