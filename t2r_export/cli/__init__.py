@@ -17,7 +17,7 @@ import click
 from click.shell_completion import shell_complete
 
 from t2r_export.cli import exit as errors
-from t2r_export.cli import startup
+from t2r_export.cli import numbers, startup
 from t2r_export.version import __version__
 from t2r_runtime.signature import CONTRACT_VERSION
 
@@ -67,6 +67,7 @@ def _load(verb: str) -> click.Command:
     command = importlib.import_module(module).command
     assert isinstance(command, click.Command)
     command.short_help = text
+    numbers.bound(command)
     return command
 
 

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.types import IntParamType
 
-from t2r_export.cli import VERBS
+from cli.command_line import commands
+from t2r_export.cli import VERBS, main
 
 HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "accelerate", "tokenizers"}
 PROGRAM = """
@@ -185,3 +188,19 @@ def test_a_mistake_costs_nothing(verb: str, folder: Path) -> None:
         assert said.count("\n") == 1 and message in said, (line, said)
         assert not HEAVY & set(modules), line
     assert {path: path.lstat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def integers(verb: str) -> list[click.Option]:
+    command = commands()[verb]
+    return [p for p in command.params if isinstance(p, click.Option) and isinstance(p.type, IntParamType)]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if integers(verb)])
+def test_a_number_too_large_is_a_mistake_in_every_option(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is read; a bound of 2^31 - 1, of seeds 2^63 - 1."""
+    arguments = ["x"] * sum(isinstance(p, click.Argument) for p in commands()[verb].params)
+    for option in integers(verb):
+        for number in (1 << 63, -(1 << 63), 10**30, "9" * 5000, *(() if option.name == "seed" else (1 << 31,))):
+            assert main([verb, *arguments, f"{option.opts[0]}={number}"]) == 2, (option.opts, number)
+            said = capsys.readouterr().err
+            assert said.startswith(f"t2r: Invalid value for '{option.opts[0]}'") and said.count("\n") == 1, said
