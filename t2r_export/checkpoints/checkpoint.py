@@ -23,12 +23,11 @@ from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.validation import brief
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import GRAPHS, OPEN, existing_model
 from t2r_runtime.chat import is_chat_template
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 
 FORMAT = "t2r-checkpoint"
 VERSION = 1
@@ -198,12 +197,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise _another(path)
     for key, value in data.items():
         if key != "weights":
-            check_plain(value, f"{brief(key)} in {path}")
+            check_plain(value, f"{shown(key)} in {path}")
     if data.get("format") != FORMAT:
         raise _another(path)
     if data.get("version") != VERSION:
         raise UserError(
-            f"version {VERSION} of {path}", brief(data.get("version")), "use the version of t2r that wrote it"
+            f"version {VERSION} of {path}", shown(data.get("version")), "use the version of t2r that wrote it"
         )
     _check_types(data, path)
     return data

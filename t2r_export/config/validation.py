@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 
 V = TypeVar("V")
 
@@ -21,19 +20,9 @@ MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary ones: the
 LARGEST = 1e300  # any number that is not a size
 
 
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
-_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 6
-
-
-def brief(value: Any) -> str:
-    """A value as Python spells it, on one line and no longer than a message can be."""
-    return printable(_SHORT.repr(value))
-
-
 def need(condition: bool, expected: str, received: Any, do: str) -> None:
     if not condition:
-        raise UserError(expected, printable(received) if isinstance(received, str) else brief(received), do)
+        raise UserError(expected, printable(received) if isinstance(received, str) else shown(received), do)
 
 
 def did_you_mean(name: Any, known: Iterable[str], otherwise: str) -> str:
@@ -47,7 +36,7 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     need(
         whole and least <= value <= limit,
         f"{name} to be an integer from {least} to {limit}",
-        brief(value),
+        shown(value),
         f"correct {name}",
     )
 
@@ -60,7 +49,7 @@ def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     otherwise = f"choose one of those for {name}"
     expected = f"{name} to be one of {', '.join(known)}"
-    need(value in known, expected, brief(value), did_you_mean(value, known, otherwise))
+    need(value in known, expected, shown(value), did_you_mean(value, known, otherwise))
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -69,7 +58,7 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
     Raises:
         UserError: nothing; lists the names.
     """
-    need(name in table, f"{what} of {', '.join(table)}", repr(name), did_you_mean(name, table, "choose one of those"))
+    need(name in table, f"{what} of {', '.join(table)}", shown(name), did_you_mean(name, table, "choose one of those"))
     return table[name]
 
 
@@ -79,13 +68,13 @@ def number(name: str, value: Any, positive: bool = True) -> None:
     need(
         fine and (value > 0 or not positive),
         f"{name} to be a finite{' positive' if positive else ''} number",
-        brief(value),
+        shown(value),
         f"correct {name}",
     )
 
 
 def flag(name: str, value: Any) -> None:
-    need(isinstance(value, bool), f"{name} to be true or false", brief(value), f"correct {name}")
+    need(isinstance(value, bool), f"{name} to be true or false", shown(value), f"correct {name}")
 
 
 def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -101,7 +90,7 @@ def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
     need(
         not unknown and not missing,
         f"{what} to have the keys {', '.join(sorted(names))}",
-        f"missing {brief(missing) if missing else 'none'}, unexpected {brief(unknown) if unknown else 'none'}",
+        f"missing {shown(missing) if missing else 'none'}, unexpected {shown(unknown) if unknown else 'none'}",
         did_you_mean(
             unknown[0] if unknown else None, names, f"correct {what}, or read it with the version that wrote it"
         ),

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.archive import check_archive, write_archive
-from t2r_export.config.validation import brief
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file
 
 FORMAT = "t2r-training"
@@ -120,4 +119,4 @@ def check_identity(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Pa
 
 
 def _spelt(value: Any) -> str:
-    return printable(value if isinstance(value, str) else brief(value), 60)
+    return printable(value if isinstance(value, str) else shown(value), 60)

@@ -1,19 +1,21 @@
 """Damage of every kind, and a table of what came of it.
 
-    python -m tests.fuzz --cases 10000 [--seed S] [--kind NAME]
+    python -m tests.fuzz --cases 10000 [--seed S] [--kind NAME] [--jobs N]
 
-A case is its kind and its number: `--kind model_data --case 17` runs that one again and shows what it said. Exit 1
-where anything ended otherwise than refused in a line, or accepted and run.
+A case is its kind, its number and the seed: `--kind model_data --case 17 --seed S` runs that one again and shows what
+it said. Exit 1 where anything ended otherwise than refused in a line, or accepted and run.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import multiprocessing
 import os
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
@@ -30,33 +32,33 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--case", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     kinds = [options.kind] if options.kind else list(KINDS)
+    chosen = suite.cases(kinds, options.cases, options.seed)
+    if options.case is not None:
+        chosen = [suite.Case(kind, options.case, options.seed) for kind in kinds]
     with tempfile.TemporaryDirectory() as name:
         whole = base.make(Path(name))
         found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
-        for kind, number in cases(kinds, options.cases, options.case):
-            ending = suite.attempt_one(whole, kind, number, options.seed)
-            found[kind][ending.kind] += 1
-            if ending.kind in BAD or options.case is not None:
-                print(f"{kind} {number}: {ending.kind}\n{ending.said}\n", flush=True)
-    return show(found)
+        seconds: dict[str, float] = defaultdict(float)
+        with multiprocessing.get_context("fork").Pool(options.jobs) as workers:
+            for case, ending, took in workers.imap_unordered(functools.partial(suite.attempt_one, whole), chosen):
+                found[case.kind][ending.kind] += 1
+                seconds[case.kind] += took
+                if ending.kind in BAD or options.case is not None:
+                    print(f"{case.kind} {case.number}: {ending.kind}\n{ending.said}\n", flush=True)
+    return show(found, seconds)
 
 
-def cases(kinds: list[str], count: int, one: int | None) -> Iterator[tuple[str, int]]:
-    """The kinds in turn."""
-    if one is not None:
-        yield from ((kind, one) for kind in kinds)
-    else:
-        yield from ((kinds[n % len(kinds)], n // len(kinds)) for n in range(count))
-
-
-def show(found: dict[str, Counter[str]]) -> int:
+def show(found: Mapping[str, Counter[str]], seconds: Mapping[str, float]) -> int:
     total: Counter[str] = sum(found.values(), Counter())
-    print("| kind | cases |", " | ".join(ENDINGS), "|")
-    print("|---|" + "---|" * (len(ENDINGS) + 1))
+    print("| kind | cases | seconds each |", " | ".join(ENDINGS), "|")
+    print("|---|" + "---|" * (len(ENDINGS) + 2))
+    spent = {**seconds, "all": sum(seconds.values())}
     for kind, counts in [*found.items(), ("all", total)]:
-        print(f"| {kind} | {counts.total()} |", " | ".join(str(counts[ending]) for ending in ENDINGS), "|")
+        each = spent.get(kind, 0) / max(counts.total(), 1)
+        print(f"| {kind} | {counts.total()} | {each:.2f} |", " | ".join(str(counts[name]) for name in ENDINGS), "|")
     return int(any(total[ending] for ending in BAD))
 
 

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 
 from fuzz.mutations import VALUES, damage_bytes, damage_file, damage_json, damage_words
 from fuzz.runner import command
-from t2r_runtime import Batch, Decoder, Sampler, Sampling, Tokenizer
+from t2r_runtime import Decoder, Tokenizer
 from t2r_runtime.errors import T2RError
 
 Kind = Callable[[Path, Path, random.Random], str]
@@ -246,57 +245,3 @@ def arguments(base: Path, here: Path, chance: random.Random) -> str:
     lines = json.loads((base / "lines.json").read_text())
     ending = command(*damage_words(chance, chance.choice(lines)))
     return "refused" if ending == "escaped with 130" else ending
-
-
-@kind
-def runtime_api(base: Path, here: Path, chance: random.Random) -> str:
-    """Calls of the runtime's own API with anything."""
-    graph_folder(base, here)
-    decoder = Decoder("graph.onnx")
-    odd = [*VALUES[:-1], np.zeros(3), np.zeros((2, 2), np.int64), np.array("x"), object(), b"x", (1,), range(3)]
-
-    def any_of() -> Any:
-        return chance.choice(odd)
-
-    name = chance.choice(sorted(CALLS))
-    try:
-        CALLS[name](decoder, any_of)
-    except T2RError as error:
-        print(name, error)
-        return "refused"
-    except Exception as error:
-        print(name)
-        raise error
-    return "accepted"
-
-
-def _batch(decoder: Decoder, any_of: Callable[[], Any]) -> None:
-    batch = Batch(decoder)
-    batch.add(any_of(), Sampling(temperature=0), 2)
-    batch.step()
-
-
-CALLS: dict[str, Callable[[Decoder, Callable[[], Any]], Any]] = {
-    "step": lambda d, x: d.step(x()),
-    "prefill": lambda d, x: d.prefill(x()),
-    "top_k": lambda d, x: d.top_k(x()),
-    "reset": lambda d, x: d.reset(x()),
-    "set_state": lambda d, x: d.set_state(x()),
-    "a state": lambda d, x: d.set_state({**d.state(), "S.0": x()}),
-    "position": lambda d, x: d.set_state(d.state(), x()),
-    "reorder": lambda d, x: d.reorder(x()),
-    "load_state": lambda d, x: d.load_state(x()),
-    "save_state": lambda d, x: d.save_state(x()),
-    "generate": lambda d, x: d.generate(x(), x()),
-    "sampling": lambda d, x: Sampling(temperature=x(), top_k=x()),
-    "seed": lambda d, x: Sampling(seed=x(), top_p=x()),
-    "stop": lambda d, x: Sampling(stop_tokens=x()),
-    "penalties": lambda d, x: Sampling(min_p=x(), repetition_penalty=x(), no_repeat_ngram=x()),
-    "occurred": lambda d, x: Sampler(Sampling(no_repeat_ngram=1)).pick(np.ones(3), x(), x()),
-    "history": lambda d, x: d.history(x()),
-    "Decoder": lambda d, x: Decoder(x()),
-    "provider": lambda d, x: Decoder("graph.onnx", x()),
-    "threads": lambda d, x: Decoder("graph.onnx", threads=x()),
-    "Tokenizer": lambda d, x: Tokenizer(x()),
-    "Batch": _batch,
-}  # fmt: skip

@@ -1,4 +1,5 @@
-"""One case in a process of its own, and how it ended: by its exit code, a signal, too long, or with too much memory."""
+"""One case in a process of its own, and how it ended: by its exit code or its answer, by a signal, too late, or with
+too much memory."""
 
 from __future__ import annotations
 
@@ -19,8 +20,22 @@ from pathlib import Path
 SECONDS = 20  # of a processor; a machine that does much else may take PATIENCE times as long
 PATIENCE = 6
 MEMORY = 2 << 30  # bytes above what the process had before
-ENDINGS = ("refused", "accepted", "exit 3", "escaped", "signal", "hang", "memory", "runtime refuses")
+ENDINGS = (
+    "refused",
+    "accepted",
+    "exit 3",  # a bug by our own word
+    "escaped",  # an exception that is no T2RError
+    "signal",
+    "hang",  # past SECONDS
+    "memory",  # past MEMORY, or the system's
+    "runtime refuses",  # a graph that we wrote
+    "silently wrong",  # accepted, and another answer than there must be
+)
 BAD = ENDINGS[2:]
+
+
+class SilentlyWrong(Exception):
+    """Raised by a case whose answer is wrong."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +62,13 @@ def attempt(case: Callable[[Path], str]) -> Ending:
         said = answer.read().decode("utf-8", "replace")
     before, _, said = said.partition("\n")
     kind, _, text = said.partition("\n")
-    if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)):
-        return Ending("hang", text)
     if os.WIFSIGNALED(status):
-        return Ending("signal", f"{signal.Signals(os.WTERMSIG(status)).name} {text}")
+        killed = signal.Signals(os.WTERMSIG(status))
+        if late or killed == signal.SIGXCPU:
+            return Ending("hang", text)
+        if killed == signal.SIGKILL:  # nobody else would
+            return Ending("memory", "killed by the system")
+        return Ending("signal", f"{killed.name} {text}")
     if usage.ru_maxrss * 1024 - int(before) > MEMORY:
         return Ending("memory", f"{usage.ru_maxrss >> 10} MB")
     return Ending(kind if kind in ENDINGS else "escaped", text)
@@ -64,7 +82,7 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
     limit = 4 * MEMORY + _virtual()
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     spent = int(time.process_time())
-    resource.setrlimit(resource.RLIMIT_CPU, (spent + SECONDS, spent + SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (spent + SECONDS, spent + 2 * SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MEMORY, MEMORY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -76,8 +94,8 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
         os.chdir(folder)
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             kind = case(folder)
-    except BaseException:
-        kind = "escaped"
+    except BaseException as error:
+        kind = "silently wrong" if isinstance(error, SilentlyWrong) else "escaped"
         said.write(traceback.format_exc())
     answer.write(f"{kind}\n{said.getvalue()[-2000:]}".encode("utf-8", "replace"))
     answer.flush()

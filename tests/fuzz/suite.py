@@ -1,18 +1,47 @@
-"""A case by its kind, its number and a seed."""
+"""A case by its kind, its number and a seed; and how many of each kind a run has."""
 
 from __future__ import annotations
 
 import functools
 import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from fuzz import python_api, translators  # noqa: F401  (which add their kinds to the table)
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 
+WEIGHTS: dict[str, float] = {}  # of kinds that take long, beside 1
 
-def attempt_one(whole: Path, kind: str, number: int, seed: int) -> Ending:
-    chance = random.Random(f"{kind} {number} {seed}")
-    return attempt(functools.partial(_case, whole, kind, chance))
+
+@dataclass(frozen=True)
+class Case:
+    """What `--kind` and `--case` name again."""
+
+    kind: str
+    number: int
+    seed: int
+
+
+def cases(kinds: Sequence[str], count: int, seed: int) -> list[Case]:
+    """About `count` cases, by the weights of their kinds, at least one of each, well mixed."""
+    weights = {kind: WEIGHTS.get(kind, 1.0) for kind in kinds}
+    each = count / sum(weights.values())
+    made = [
+        (number / weight, Case(kind, number, seed))
+        for kind, weight in weights.items()
+        for number in range(max(1, round(each * weight)))
+    ]
+    return [case for _, case in sorted(made, key=lambda pair: pair[0])]
+
+
+def attempt_one(whole: Path, case: Case) -> tuple[Case, Ending, float]:
+    """The case, how it ended, and how many seconds it took."""
+    chance, started = random.Random(f"{case.kind} {case.number} {case.seed}"), time.monotonic()
+    ending = attempt(functools.partial(_case, whole, case.kind, chance))
+    return case, ending, time.monotonic() - started
 
 
 def _case(whole: Path, kind: str, chance: random.Random, here: Path) -> str:

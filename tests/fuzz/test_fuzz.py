@@ -12,10 +12,9 @@ from unittest.mock import ANY
 import pytest
 
 from fuzz import base, kinds, runner, suite, translators
-from fuzz.kinds import KINDS
 
 CASES = 500  # of all kinds together; python -m tests.fuzz runs more
-PARTS = 4
+PARTS = 16  # of a run, for as many processes
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +23,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_refused_or_harmless(kind: str, part: int, whole: Path) -> None:
-    each = -(-CASES // (len(KINDS) * PARTS))
-    wrong = []
-    for number in range(part * each, part * each + each):
-        ending = suite.attempt_one(whole, kind, number, seed=0)
-        if ending.kind in runner.BAD:
-            wrong.append((number, ending))
-    assert wrong == []
+def test_damage_is_refused_or_harmless(part: int, whole: Path) -> None:
+    ended = [suite.attempt_one(whole, case) for case in suite.cases(list(kinds.KINDS), CASES, seed=0)[part::PARTS]]
+    assert [(case, ending) for case, ending, _ in ended if ending.kind in runner.BAD] == []
 
 
 @pytest.mark.parametrize("line", [*base.LINES, *translators.LINES], ids=lambda line: " ".join(line[:2]))
@@ -80,6 +73,15 @@ def escape(here: Path) -> str:
     raise TypeError("lost")
 
 
+def lie(here: Path) -> str:
+    raise runner.SilentlyWrong("one token too many")
+
+
+def starve(here: Path) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)  # as the system does that is out of memory
+    return "accepted"
+
+
 @pytest.mark.parametrize(
     "case, kind",
     [
@@ -89,6 +91,8 @@ def escape(here: Path) -> str:
         (fill, "memory"),
         (escape, "escaped"),
         (lambda here: "exit 3", "exit 3"),
+        (lie, "silently wrong"),
+        (starve, "memory"),
     ],
 )
 def test_a_bad_ending_is_seen(case: object, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,8 @@ def test_all_positions_can_be_filled(opened: Open) -> None:
         ({"ids": [[1], [2]]}, r"ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row of tokens"),
         ({"ids": 3}, r"ids of the shape \(1, T\) or \(T,\); received \(\)"),
         ({"ids": [11]}, "ids in 0 … 10; received 11 … 11"),
-        ({"max_tokens": 0}, "max_tokens of at least 1; received 0; choose another"),
-        ({"max_tokens": 2.5}, "max_tokens of at least 1; received 2.5"),
+        ({"max_tokens": 0}, r"max_tokens from 1 to 2\^63 - 1; received 0; choose another"),
+        ({"max_tokens": 2.5}, r"max_tokens from 1 to 2\^63 - 1; received 2.5"),
         (
             {"sampling": Sampling(stop_tokens=[11])},
             "stop tokens in 0 … 10; received 11; use the tokenizer of this model",

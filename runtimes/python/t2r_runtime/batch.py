@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 import t2r_runtime.generate as generate
 from t2r_runtime.checks import require_kind
 from t2r_runtime.decoder import Decoder
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, shown
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.stepper import TokenIds
 from t2r_runtime.threads import InUse, alone
@@ -139,7 +139,7 @@ class Batch:
             going = ", ".join(map(str, self._sequences)) or "none"
             raise UserError(
                 f"the handle of a text that goes on: {going}",
-                printable(repr(handle)),
+                shown(handle),
                 "see Batch.sequences",
                 "batch",
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_runtime.checks import listed, require_kind
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 
 MAX_TEMPLATE = 1 << 16  # characters
 MAX_TOKEN = 256  # characters of a special token's text
@@ -42,7 +42,7 @@ def is_chat_template(value: object) -> bool:
 def require_chat_template(value: object) -> None:
     """Refuse what `is_chat_template` does not take."""
     if not is_chat_template(value):
-        raise UserError(FORM, printable(repr(value), 100), "export the model again", "tokenizer")
+        raise UserError(FORM, shown(value), "export the model again", "tokenizer")
 
 
 def render(chat_template: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:

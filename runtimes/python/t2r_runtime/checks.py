@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import Kind, UserError, printable
+from t2r_runtime.errors import Kind, UserError, printable, shown
+
+LARGEST = (1 << 63) - 1  # what a graph takes for a whole number
 
 
 def require_kind(value: object, types: type | tuple[type, ...], expected: str, kind: Kind) -> None:
@@ -20,7 +23,7 @@ def require_kind(value: object, types: type | tuple[type, ...], expected: str, k
         kind: of the error, here and below.
     """
     if not isinstance(value, types):
-        received = printable(f"{type(value).__name__} {value!r}", 100)
+        received = f"{type(value).__name__} {shown(value)}"
         raise UserError(expected, received, "see the function's description", kind)
 
 
@@ -32,7 +35,7 @@ def is_number(value: object) -> TypeGuard[float]:
 def require_value(good: bool, expected: str, received: object, kind: Kind) -> None:
     """Refuse a value out of range. Raises UserError."""
     if not good:
-        raise UserError(expected, repr(received), "choose another value", kind)
+        raise UserError(expected, shown(received), "choose another value", kind)
 
 
 def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
@@ -43,17 +46,23 @@ def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
     """
     try:
         return np.asarray(value)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # another library's array says in its own way that it is none of numpy's
         do = "make all rows as long as each other"
         raise UserError(f"{what} as an array", printable(error), do, kind) from error
 
 
-def listed(values: object, expected: str, kind: Kind) -> list[Any]:
+def iterated(values: object, expected: str, kind: Kind) -> Iterator[Any]:
     """The values of anything that can be iterated, but a text.
 
     Raises:
         UserError: it cannot.
     """
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise UserError(expected, printable(repr(values), 100), "give a list", kind)
-    return list(values)
+    if not isinstance(values, str | bytes) and isinstance(values, Iterable):
+        with contextlib.suppress(TypeError):  # an array without axes says that it can be iterated, and cannot
+            return iter(values)
+    raise UserError(expected, shown(values), "give a list", kind)
+
+
+def listed(values: object, expected: str, kind: Kind) -> list[Any]:
+    """`iterated`, as a list."""
+    return list(iterated(values, expected, kind))

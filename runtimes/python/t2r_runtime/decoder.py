@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
 from t2r_runtime.checks import array_of, listed, require_kind
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, shown
 from t2r_runtime.gather import Rows, row_numbers
 from t2r_runtime.generate import Request
 from t2r_runtime.history import History
@@ -75,7 +75,7 @@ class Decoder:
     ) -> None:
         if type(prefill_from) is not int or prefill_from < 1:
             raise UserError(
-                "a number of tokens of at least 1 as prefill_from", repr(prefill_from), "correct it", "token"
+                "a number of tokens of at least 1 as prefill_from", shown(prefill_from), "correct it", "token"
             )
         self._prefill_from = prefill_from
         self._graph = open_graph(
@@ -152,7 +152,7 @@ class Decoder:
             UserError: a row that is not in 0 … batch - 1.
         """
         if type(row) is not int or not 0 <= row < self.batch:
-            raise UserError(f"a row in 0 … {self.batch - 1}", repr(row), "choose another", "batch")
+            raise UserError(f"a row in 0 … {self.batch - 1}", shown(row), "choose another", "batch")
         return self._history.of(row)
 
     @alone
@@ -320,7 +320,7 @@ class Decoder:
         """
         require_kind(states, Mapping, "a mapping of arrays as states", "snapshot")
         if type(position) is not int or not 0 <= position < 1 << 62:
-            raise UserError("a position of at least 0", repr(position), "give the number of tokens read", "snapshot")
+            raise UserError("a position of at least 0", shown(position), "give the number of tokens read", "snapshot")
         arrays = {str(name): array_of(value, f"the state {name}", "snapshot") for name, value in states.items()}
         forms = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
         batch, length = check_states(self.signature, forms)
@@ -406,7 +406,9 @@ class Decoder:
         """
         request = generate.checked(self, ids, max_tokens, sampling)
         if callback is not None and not callable(callback):
-            raise UserError("a callback that can be called", repr(callback), "give a function of one token", "sampling")
+            raise UserError(
+                "a callback that can be called", shown(callback), "give a function of one token", "sampling"
+            )
         if callback is None and draft is None and self.has_generation_graph:
             if request.all_but_last is not None:
                 self.prefill(request.all_but_last)
@@ -462,7 +464,7 @@ class Decoder:
         if not fits or not (alike or not any(spec.grows for spec in self.signature.states)):
             one = "" if fits is alike else ", the same for all sequences, whose caches have one length"
             expected = f"keep in 1 … {most}, a number or integers ({self.batch},){one}"
-            raise UserError(expected, printable(repr(keep), 100), "correct it", "token")
+            raise UserError(expected, shown(keep), "correct it", "token")
         require_room(self, most)
         counts = counts.astype(np.int64)
         results = self._states.check(tokens, counts, wanted)

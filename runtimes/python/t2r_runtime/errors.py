@@ -9,6 +9,7 @@ A command of the toolchain ends in one of three ways besides success, each with 
 
 from __future__ import annotations
 
+import reprlib
 from typing import Literal, get_args
 
 # what is wrong, in the same words in every language: runtimes/CONTRACT.md, "Errors"
@@ -28,6 +29,9 @@ Kind = Literal[
     "provider",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 6
 
 
 class T2RError(Exception):
@@ -72,3 +76,11 @@ def printable(text: object, limit: int | None = 300) -> str:
     if not line.isprintable():
         line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """A value as Python spells it, on one line that is safe to print and no longer than a message can be."""
+    try:
+        return printable(_SHORT.repr(value), 100)
+    except ValueError:  # an integer of more digits than Python writes
+        return f"a number of type {type(value).__name__}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.checks import listed, require_kind
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.checks import LARGEST, listed, require_kind
+from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.penalties import Logits
 from t2r_runtime.sampling import Sampler, Sampling
 from t2r_runtime.stepper import Stepper, TokenIds, token_ids
@@ -61,8 +61,8 @@ def checked(stepper: Stepper, ids: ArrayLike, max_tokens: int, sampling: Samplin
     """
     signature = stepper.signature
     require_kind(sampling, Sampling, "a Sampling as sampling", "sampling")
-    if type(max_tokens) is not int or max_tokens < 1:
-        raise UserError("max_tokens of at least 1", repr(max_tokens), "choose another", "sampling")
+    if type(max_tokens) is not int or not 1 <= max_tokens <= LARGEST:
+        raise UserError("max_tokens from 1 to 2^63 - 1", shown(max_tokens), "choose another", "sampling")
     if stepper.batch != 1:
         raise UserError(
             "a batch of 1 to generate", f"{stepper.batch}", "reset(batch=1), or use step and prefill", "batch"

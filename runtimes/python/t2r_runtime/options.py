@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from t2r_runtime.checks import is_number, require_value
+from t2r_runtime.checks import LARGEST, is_number, require_value
 from t2r_runtime.errors import UserError
 from t2r_runtime.penalties import check_penalties
 
@@ -68,7 +68,9 @@ class SamplingOptions(_LooksBack):
             temperature,
             "sampling",
         )
-        require_value(type(top_k) is int and top_k >= 0, "top_k of 0 (no limit) or more", top_k, "sampling")
+        require_value(
+            type(top_k) is int and 0 <= top_k <= LARGEST, "top_k from 0 (no limit) to 2^63 - 1", top_k, "sampling"
+        )
         require_value(is_number(top_p) and 0 < top_p <= 1, "top_p above 0 and at most 1 (no limit)", top_p, "sampling")
         require_value(is_number(min_p) and 0 <= min_p <= 1, "min_p from 0 (no limit) to 1", min_p, "sampling")
         super().__post_init__()
@@ -113,7 +115,7 @@ class BeamOptions(_LooksBack):
         )
         stopping = self.early_stopping
         require_value(
-            isinstance(stopping, bool) or stopping == "never",
+            isinstance(stopping, bool) or (isinstance(stopping, str) and stopping == "never"),
             'early_stopping True, False or "never"',
             stopping,
             "sampling",

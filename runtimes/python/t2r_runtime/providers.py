@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, shown
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -118,7 +118,7 @@ PROVIDERS: dict[str, Provider] = {
 def named(name: str) -> Provider:
     """The entry of PROVIDERS, installed or not. Raises UserError for an unknown name, with the known ones."""
     if not isinstance(name, str) or name not in PROVIDERS:
-        raise UserError(f"a provider of: {', '.join(PROVIDERS)}", repr(name), "choose one of these", "provider")
+        raise UserError(f"a provider of: {', '.join(PROVIDERS)}", shown(name), "choose one of these", "provider")
     return PROVIDERS[name]
 
 

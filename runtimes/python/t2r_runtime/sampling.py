@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from t2r_runtime.checks import array_of, require_kind, require_value
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, shown
 from t2r_runtime.noise import gumbel, word
 from t2r_runtime.options import SamplingOptions, resolved
 from t2r_runtime.penalties import Logits, penalized
@@ -92,9 +92,7 @@ class Sampler:
             UserError: NaN or +inf among the logits, or nothing but -inf; penalties of logits that are not all.
         """
         if not isinstance(logits, np.ndarray) or logits.ndim != 1 or logits.dtype.kind != "f" or not logits.size:
-            raise UserError(
-                "logits, floats (vocabulary,)", printable(repr(logits), 100), "give one row of them", "sampling"
-            )
+            raise UserError("logits, floats (vocabulary,)", shown(logits), "give one row of them", "sampling")
         if tokens is not None:
             tokens = _row_of_integers(tokens, "tokens")
             if tokens.size != logits.size:
@@ -170,5 +168,5 @@ def _largest(logits: Logits) -> int:
 def _row_of_integers(value: ArrayLike, what: str) -> NDArray[np.int64]:
     row = array_of(value, what, "token")
     if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-        raise UserError(f"{what}, integers (N,)", printable(repr(value), 100), "give one row of them", "sampling")
+        raise UserError(f"{what}, integers (N,)", shown(value), "give one row of them", "sampling")
     return row.astype(np.int64)

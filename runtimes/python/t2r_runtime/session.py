@@ -93,7 +93,7 @@ def open_graph(
             refuses, no metadata of ours, inputs and outputs that are not those of the metadata, or nodes that the
             provider did not take.
     """
-    extra = _texts(provider_options or {}, "provider_options")
+    extra = _texts({} if provider_options is None else provider_options, "provider_options")
     roles = listed(companions, "roles of companions", "graph")
     require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes", "metadata")
     chosen = providers.find_provider(provider)

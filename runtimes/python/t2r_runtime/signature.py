@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from t2r_runtime.chat import is_chat_template
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.checks import require_kind
+from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.options import is_generation
 from t2r_runtime.source import Source
 
@@ -99,14 +100,15 @@ class StateSpec:
 
     def __post_init__(self) -> None:
         shape = self.shape if isinstance(self.shape, tuple) else (None,)
-        free = SOURCE_LENGTH if self.constant else GROWING
+        free, prefix = (SOURCE_LENGTH, SOURCE) if self.constant is True else (GROWING, "")
         dims_ok = all(d in (BATCH, free) if isinstance(d, str) else type(d) is int and 0 < d for d in shape)
-        named = isinstance(self.name, str) and self.name.startswith(SOURCE if self.constant else "") and self.name
-        if not (named and self.dtype in DTYPES and dims_ok and shape.count(free) <= 1):
+        named = isinstance(self.name, str) and self.name.startswith(prefix) and self.name
+        typed = isinstance(self.dtype, str) and self.dtype in DTYPES and isinstance(self.constant, bool)
+        if not (named and typed and dims_ok and shape.count(free) <= 1):
             raise UserError(
                 f"a state of a name, a dtype of {', '.join(DTYPES)}, and dimensions that are positive, B or one T (of "
                 "a constant state: a name that begins with source_, and one M instead of the T)",
-                str(self),
+                shown(self),
                 "export the graph again",
                 "metadata",
             )
@@ -138,6 +140,8 @@ class StateSpec:
 
     def bytes(self, batch: int = 1, length: int = 0, source: int = 1) -> int:
         """Memory of its numbers, for a cache of `length` tokens and a source of `source`."""
+        for name, value in (("batch", batch), ("length", length), ("source", source)):
+            require_kind(value, (int, np.integer), f"an integer as {name}", "batch")
         size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
         return size * math.prod(self.dims(batch, length, source))
 
@@ -211,6 +215,7 @@ class Signature:
         graph has. A generation graph and a beam graph have no `top_k` outputs; the states of the former have a batch
         of 1.
         """
+        require_kind(role, str, "a role", "graph")
         top_k = None if role in (GENERATE, BEAM) else self.top_k
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
         nothing: dict[str, Any] = dict.fromkeys(("tokenizer", *OPTIONAL))
@@ -226,7 +231,7 @@ class Signature:
             any_size = self.batch is None
             raise UserError(
                 "a batch of at least 1" if any_size else f"a batch of {self.batch}, for which the graph was exported",
-                repr(batch),
+                shown(batch),
                 "choose another" if any_size else "export the model without a fixed batch",
                 "batch",
             )
@@ -240,6 +245,7 @@ class Signature:
         Raises:
             UserError: they do.
         """
+        require_kind(batch, int, "a number of sequences", "batch")
         size = batch * 4 * self.vocab_size + sum(spec.bytes(batch, source=source) for spec in self.states)
         if size > BATCH_STATES * most:
             do = "choose a smaller batch" + (" or shorter sources" if source > 1 else "")

@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file, replacing
 from t2r_runtime.interface import check_states
 from t2r_runtime.signature import Signature
@@ -47,7 +47,7 @@ def save(
     """
     if not _is_token(token, signature):
         raise UserError(
-            f"a token in 0 … {signature.vocab_size - 1}, or None", repr(token), "give one of this model", "token"
+            f"a token in 0 … {signature.vocab_size - 1}, or None", shown(token), "give one of this model", "token"
         )
     head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
     head |= {} if token is None else {"token": token}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime.drafts import Drafter, DraftStepper, Lookup, Model
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, shown
 from t2r_runtime.generate import Request
 from t2r_runtime.history import RECENT
 from t2r_runtime.pace import Pace, Times
@@ -55,9 +55,7 @@ def drafter_of(decoder: Checker, draft: object) -> Drafter:
         return Model(cast(DraftStepper, draft), decoder.signature)
     if all(hasattr(draft, name) for name in ("read", "kind", "propose")):
         return cast(Drafter, draft)
-    raise UserError(
-        "draft 'lookup', or another Decoder", printable(repr(draft), 100), "choose one of those", "sampling"
-    )
+    raise UserError("draft 'lookup', or another Decoder", shown(draft), "choose one of those", "sampling")
 
 
 def tokens(decoder: Checker, request: Request, drafter: Drafter) -> Generator[int]:

@@ -131,10 +131,11 @@ class Tokenizer:
         Raises:
             UserError: text that cannot be UTF-8.
         """
-        for text in texts:
+        documents = listed(texts, "a list of texts", "tokenizer")
+        for text in documents:
             _require_text(text)
         with no_panic("texts that this tokenizer takes"):
-            return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)]
+            return [found.ids for found in self._tokenizer.encode_batch(documents, add_special_tokens=special_tokens)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 import t2r_runtime.generate as generate
 from t2r_runtime.beam import Beam, Translation
-from t2r_runtime.checks import array_of, listed
+from t2r_runtime.checks import array_of, iterated, listed
 from t2r_runtime.decoder import Decoder
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.interface import GENERATED, SCORES, beam_feeds
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.search import Rules
@@ -176,7 +176,7 @@ class Translator:
         """
         rules = Rules(beam, self.signature)
         if type(batch) is not int or batch < 1:
-            raise UserError("a batch of at least 1", repr(batch), "choose another", "batch")
+            raise UserError("a batch of at least 1", shown(batch), "choose another", "batch")
         if self.signature.batch is not None:
             if self.signature.batch != 1 or rules.beam.width != 1:
                 raise UserError(
@@ -187,9 +187,8 @@ class Translator:
                 )
             batch = 1
         self.signature.require_memory(batch * rules.beam.width, self._graph.max_state_bytes)
-        if isinstance(sources, str | bytes) or not isinstance(sources, Iterable):
-            raise UserError("sources that can be iterated", printable(repr(sources), 100), "give a list", "token")
-        return self._translations(iter(sources), Sentences(self._graph, rules), batch)
+        found = iterated(sources, "sources that can be iterated", "token")
+        return self._translations(found, Sentences(self._graph, rules), batch)
 
     @property
     def has_beam_graph(self) -> bool:
@@ -208,7 +207,7 @@ class Translator:
                 "a translator with a beam graph", "one without", "export with --beam, or use translate", "graph"
             )
         if rules.beam.looks_back:
-            raise UserError("a beam without penalties for a beam graph", repr(rules.beam), "use translate", "sampling")
+            raise UserError("a beam without penalties for a beam graph", shown(rules.beam), "use translate", "sampling")
         self.signature.require_memory(rules.beam.width, self._graph.max_state_bytes, ids.size)
         session = self._graph.companions[BEAM]()
         try:
@@ -229,9 +228,7 @@ class Translator:
         """
         array, source_of = array_of(source, "a source", "token"), self.source
         if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-            raise UserError(
-                "a source of at least one token, integers (M,)", printable(repr(source), 100), "encode it", "token"
-            )
+            raise UserError("a source of at least one token, integers (M,)", shown(source), "encode it", "token")
         if array.min() < 0 or array.max() >= source_of.source_vocab_size:
             expected = f"tokens of a source in 0 … {source_of.source_vocab_size - 1}"
             raise UserError(expected, f"{array.min()} … {array.max()}", "use the source's tokenizer", "token")

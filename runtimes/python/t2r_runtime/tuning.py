@@ -12,7 +12,7 @@ import glob
 import os
 from pathlib import Path
 
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, shown
 
 MAX_THREADS = 4096
 # Tokens of the prompt of a process that reads one prompt: to open the prefill graph takes as long as that many steps.
@@ -33,7 +33,7 @@ def threads_for(path: Path, provider: str, asked: int | None) -> int | None:
     """
     if asked is not None:
         if type(asked) is not int or not 1 <= asked <= MAX_THREADS:
-            raise UserError(f"a number of threads from 1 to {MAX_THREADS}", repr(asked), DO, "provider")
+            raise UserError(f"a number of threads from 1 to {MAX_THREADS}", shown(asked), DO, "provider")
         return asked
     all_cores = usable_cores()
     if provider not in COUNTED:
