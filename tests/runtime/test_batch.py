@@ -194,7 +194,7 @@ def test_what_is_refused(opened: Open) -> None:
         ([], {}, "expected at least one token; received none; start from the BOS token, 1"),
         ([99], {}, r"expected ids in 0 … 10; received 99 … 99; use the tokenizer of this model"),
         ([[1], [2]], {}, r"expected ids of the shape \(1, T\) or \(T,\); received \(2, 1\); give one row"),
-        ([1], {"max_tokens": 0}, "expected max_tokens from 1 to 2^63 - 1; received 0; choose another"),
+        ([1], {"max_tokens": 0}, r"expected max_tokens from 1 to 2\^63 - 1; received 0; choose another"),
         ([1], {"sampling": Sampling(stop_tokens=[11])}, r"expected stop tokens in 0 … 10; received 11"),
     ):
         with pytest.raises(UserError, match=message):

@@ -173,7 +173,7 @@ BEAMS: list[tuple[dict[str, Any], str]] = [
     ({"width": 0}, "expected width of at least 1; received 0; choose another value"),
     ({"width": True}, "expected width of at least 1; received True"),
     ({"width": 2, "n_best": 3}, "expected n_best of at most the width, 2; received 3"),
-    ({"max_tokens": 0}, "expected max_tokens from 1 to 2^63 - 1; received 0"),
+    ({"max_tokens": 0}, "expected max_tokens of at least 1; received 0"),
     ({"min_tokens": -1}, "expected min_tokens of at least 0; received -1"),
     ({"length_penalty": float("nan")}, "expected a length_penalty from -10.0 to 10.0; received nan"),
     ({"length_penalty": 11}, "expected a length_penalty from -10.0 to 10.0; received 11"),
