@@ -2,6 +2,7 @@
 
 import { blanksAfter, blanksBefore } from "./blanks.js";
 import { LETTER } from "./text_splitter.js";
+import { Budget } from "./tokenizer_bounds.js";
 import { Trie } from "./trie.js";
 
 const ENDS_WITH_LETTER = new RegExp(`[${LETTER}]$`, "u"), STARTS_WITH_LETTER = new RegExp(`^[${LETTER}]`, "u");
@@ -28,13 +29,15 @@ export class AddedTokens {
    * @returns {(number | {text: string, first: boolean})[]} their ids, and what lies between; whether it begins the text
    */
   split(text) {
-    const out = [];
+    const out = [], budget = new Budget();
     let first = true;
     for (const part of this.#plain(text)) {
       if (typeof part === "number") out.push(part);
       else {
         let inner = first;
-        for (const rest of this.#normalized(this.#normalize(part))) {
+        const whole = this.#normalize(part);
+        budget.take(whole.length);
+        for (const rest of this.#normalized(whole)) {
           out.push(typeof rest === "number" ? rest : { text: rest, first: inner });
           inner = false;
         }

@@ -1,7 +1,8 @@
 /** Tokens back to text, by the `decoder` of a tokenizer.json, to the letter as the tokenizers library does it. */
 
 import { byteOf } from "./byte_letters.js";
-import { patternOf } from "./text_splitter.js";
+import { replacing } from "./text_splitter.js";
+import { madeOf, requireTexts } from "./tokenizer_bounds.js";
 
 const lossy = new TextDecoder("utf-8", { ignoreBOM: true });
 const strict = new TextDecoder("utf-8", { ignoreBOM: true, fatal: true });
@@ -12,13 +13,13 @@ const DECODERS = {
   ByteLevel: (tokens) => [lossy.decode(Uint8Array.from(tokens.flatMap(bytesOf)))],
   ByteFallback: fallback,
   Fuse: (tokens) => [tokens.join("")],
-  Metaspace: (tokens, { replacement = "▁", prepend_scheme, add_prefix_space }) => {
+  Metaspace: (tokens, { replacement, prepend_scheme, add_prefix_space }) => {
     const begins = prepend_scheme ? prepend_scheme !== "never" : add_prefix_space !== false;
     return tokens.map((token, n) => token.replaceAll(replacement, n === 0 && begins ? "" : " "));
   },
   Replace: (tokens, { pattern, content }) => {
-    const wanted = patternOf(pattern);
-    return tokens.map((token) => token.replaceAll(wanted, () => content));
+    const replaced = replacing(pattern, content);
+    return madeOf(tokens, (token) => [replaced(token)]);
   },
   Strip: (tokens, { content, start = 0, stop = 0 }) => tokens.map((token) => stripped([...token], content, start, stop)),
 };
@@ -29,7 +30,7 @@ export function decodeTokens(tokens, decoder) {
 }
 
 function chain(tokens, decoder) {
-  return DECODERS[decoder.type](tokens, decoder);
+  return DECODERS[decoder.type](requireTexts(tokens), decoder);
 }
 
 /** The bytes that a token's letters stand for; of one with a letter that stands for none, its own. */

@@ -1,6 +1,7 @@
 /** A text cut before its pieces are looked up, by the `pre_tokenizer` of a tokenizer.json, as the tokenizers library does it. */
 
 import { letterOf } from "./byte_letters.js";
+import { Budget, madeOf } from "./tokenizer_bounds.js";
 
 const SPACE = String.raw`\p{White_Space}`, NO_SPACE = String.raw`\P{White_Space}`; // JavaScript's \s knows one more
 const ENDINGS = String.raw`'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])`;
@@ -24,8 +25,20 @@ export const REGEXES = new Map([
 ]);
 
 /** The pattern of a part of a tokenizer.json, to be looked for everywhere. */
-export function patternOf({ String: text, Regex: regex }) {
+function patternOf({ String: text, Regex: regex }) {
   return new RegExp(regex === undefined ? text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&") : REGEXES.get(regex), "gu");
+}
+
+/** What puts a text in the place of a pattern. */
+export function replacing(pattern, content) {
+  const wanted = patternOf(pattern);
+  return (text) => {
+    const budget = new Budget();
+    return text.replaceAll(wanted, () => {
+      budget.take(content.length);
+      return content;
+    });
+  };
 }
 
 const SPLITTERS = {
@@ -41,10 +54,10 @@ const SPLITTERS = {
       return found.map((word) => Array.from(utf8.encode(word), letterOf).join(""));
     });
   },
-  Metaspace: ({ replacement = "▁", prepend_scheme: scheme, add_prefix_space: prefix, split: cut = true }) => {
+  Metaspace: ({ replacement, prepend_scheme: scheme, add_prefix_space: prefix, split: cut = true }) => {
     const mark = patternOf({ String: replacement }), prepend = scheme ?? (prefix === false ? "never" : "always");
     return (parts, first) =>
-      parts.flatMap((text, n) => {
+      madeOf(parts, (text, n) => {
         const spaced = text.replaceAll(" ", replacement);
         const begins = prepend === "always" || (prepend === "first" && first && n === 0);
         const whole = begins && !spaced.startsWith(replacement) ? replacement + spaced : spaced;
@@ -73,7 +86,7 @@ export function splitterOf(part) {
 }
 
 function each(cut) {
-  return (parts) => parts.flatMap(cut);
+  return (parts) => madeOf(parts, cut);
 }
 
 /** The text cut where the pattern is, and what becomes of what it found: `behavior` as the library calls it. */

@@ -8,6 +8,7 @@ import { processorOf } from "./post_processor.js";
 import { decodeTokens } from "./text_decoder.js";
 import { normalizerOf } from "./text_normalizer.js";
 import { splitterOf } from "./text_splitter.js";
+import { requireContent, requireTexts } from "./tokenizer_bounds.js";
 import { readParts } from "./tokenizer_parts.js";
 import { Unigram } from "./unigram.js";
 
@@ -35,21 +36,24 @@ export class Tokenizer {
     const parts = readParts(text);
     this.#bos = bos;
     this.#decoder = parts.decoder;
-    const { model, added_tokens: added } = parts, { vocab, type, unk_id: id, unk_token: token } = model;
-    const texts = Array.isArray(vocab) ? vocab.map(([text], n) => [text, n]) : Object.entries(vocab);
-    this.#ids = new Map([...texts, ...added.map((one) => [one.content, one.id])]);
+    const { model, pieces, added_tokens: added } = parts, { type, vocab, unk_id: id, unk_token: token } = model;
+    this.#ids = new Map(pieces);
+    for (const one of added) this.#ids.set(one.content, one.id);
     this.#unknown = type === "Unigram" ? id : this.#ids.get(token);
     try {
       const normalize = normalizerOf(parts.normalizer);
-      const contents = added.map(({ content, normalized }) => (normalized ? normalize(content) : content));
-      this.#written = new Map([...texts.map(([text, n]) => [n, text]), ...added.map((one, n) => [one.id, contents[n]])]);
+      const contents = added.map(({ content, normalized }) => (normalized ? requireContent(normalize(content)) : content));
+      this.#written = new Map();
+      if (type === "Unigram") vocab.forEach(([text], n) => this.#written.set(n, text)); // one text may have several ids there
+      else pieces.forEach((n, text) => this.#written.set(n, text));
+      added.forEach((one, n) => this.#written.set(one.id, contents[n]));
       for (const one of added) if (one.special) this.#written.delete(one.id);
       this.#added = new AddedTokens(added, contents, normalize);
       this.#split = splitterOf(parts.pre_tokenizer);
       this.#process = processorOf(parts.post_processor);
       this.#pieces = piecesOf(model);
     } catch (error) {
-      throw refused("the text of a tokenizer.json", error);
+      throw error instanceof T2RError ? error : refused("the text of a tokenizer.json", error);
     }
   }
 
@@ -64,7 +68,7 @@ export class Tokenizer {
     if (typeof text !== "string" || /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
       throw refused("text in UTF-8", typeof text === "string" ? "half a character" : typeof text);
     }
-    const own = this.#added.split(text).flatMap((part) => (typeof part === "number" ? part : this.#idsOf(part)));
+    const own = this.#added.split(requireTexts([text])[0]).flatMap((part) => (typeof part === "number" ? part : this.#idsOf(part)));
     const ids = specialTokens ? this.#process(own) : own;
     if (!ids.length && this.#bos === null) throw refused("a text", "an empty one, of a model without a BOS token");
     return ids.length ? ids : [this.#bos];

@@ -1,0 +1,70 @@
+/**
+ * Twice the text is twice the work, whatever it is: letters that the tokenizer's own loops compare are counted. What a regular
+ * expression does cannot be counted; its texts here are so long that work that grew with their square would not end.
+ */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Tokenizer } from "../src/index.js";
+import { work } from "../src/trie.js";
+
+const vocab = { a: 0, b: 1, " ": 2, "\n": 3 };
+const bpe = { type: "BPE", vocab, merges: [], unk_token: "b" };
+const nested = Array.from({ length: 255 }, (_, n) => ["a".repeat(n + 1), -n - 1]);
+const unigram = { type: "Unigram", unk_id: 0, vocab: [["?", -9], ...nested] };
+const tokens = (count, made) => Array.from({ length: count }, (_, n) => ({ id: 4 + n, normalized: false, ...made(n) }));
+const made = (change) => new Tokenizer(JSON.stringify({ decoder: { type: "Fuse" }, model: bpe, ...change }));
+const edges = { type: "Split", pattern: { Regex: "^ +| +$" }, behavior: "Isolated" };
+const stripped = { added_tokens: tokens(1, () => ({ content: "!", lstrip: true, rstrip: true })) };
+const marks = Array.from({ length: 6 }, (_, n) => ({ type: "Metaspace", replacement: "cdefgh"[n], prepend_scheme: "always", split: true }));
+
+const COUNTED = {
+  "added tokens with lstrip and rstrip": [stripped, (n) => "a ! ".repeat(n)],
+  "blanks before an added token that is no word of its own": [
+    { added_tokens: tokens(1, () => ({ content: "!", lstrip: true, single_word: true })) }, (n) => `${" ".repeat(n)}!${" ".repeat(n)}!a`,
+  ],
+  "added tokens of blanks that strip blanks": [{ added_tokens: tokens(1, () => ({ content: "\t", lstrip: true, rstrip: true })) }, (n) => "\t".repeat(n)],
+  "65,000 added tokens that begin with one letter": [{ added_tokens: tokens(65000, (n) => ({ content: `a${n}x` })) }, (n) => "a1".repeat(n)],
+  "a long added token that never ends": [{ added_tokens: tokens(1, () => ({ content: `${"a".repeat(1000)}b` })) }, (n) => "a".repeat(n)],
+  "added tokens nested in one another": [{ added_tokens: tokens(400, (n) => ({ content: `${"a".repeat(n + 1)}b` })) }, (n) => "a".repeat(n)],
+  "nested pieces of Unigram": [{ model: unigram }, (n) => "a".repeat(n)],
+  "a text of blanks that is stripped": [{ normalizer: { type: "Strip" }, ...stripped }, (n) => `${" ".repeat(n)}a${" ".repeat(n)}`],
+};
+for (const [what, [change, text]] of Object.entries(COUNTED)) {
+  test(what, () => {
+    const tokenizer = made(change);
+    const counted = (size) => {
+      const before = work.letters;
+      tokenizer.encode(text(size));
+      return work.letters - before;
+    };
+    const once = counted(4000), twice = counted(8000);
+    assert.ok(once > 0 && twice <= 2.1 * once, `${once} letters, and ${twice} for a text twice as long`);
+  });
+}
+
+test("three rows of 100,000 blanks that are at no edge, and some that are", () => {
+  const row = " ".repeat(100_000), text = `a${row}a${row}a${row}a`;
+  assert.equal(made({ pre_tokenizer: edges }).encode(text).length, text.length);
+  const cut = made({ normalizer: { type: "Replace", pattern: { Regex: "^ +| +$" }, content: "" } });
+  assert.deepEqual(cut.encode(`${row}a  a${row}\n${row}${row}b`), [0, 2, 2, 0, 3, 1]);
+});
+
+test("what decoders leave unfinished is looked for once", () => {
+  const broken = made({ model: { ...bpe, vocab: { ...vocab, ["\ufffd".repeat(1300) + "a"]: 4 } } });
+  const stream = broken.stream([]);
+  for (let n = 0; n < 50; n++) assert.equal(stream.feed(4).length, 1301);
+});
+
+test("as many pre-tokenizers that insert as the bounds let through", () => {
+  const tokenizer = made({ pre_tokenizer: { type: "Sequence", pretokenizers: marks } });
+  assert.ok(tokenizer.encode("a ".repeat(20_000)).length >= 40_000);
+});
+
+test("a map of characters over a long text, and over one cluster of 100,000 marks", () => {
+  const map = btoa(String.fromCharCode(4, 0, 0, 0, 0, 0, 0, 0, 0));
+  const tokenizer = made({ normalizer: { type: "Precompiled", precompiled_charsmap: map } });
+  assert.equal(tokenizer.encode("ab".repeat(300_000)).length, 600_000);
+  assert.equal(tokenizer.encode(`a${"\u0301".repeat(100_000)}`).length, 100_001);
+});
