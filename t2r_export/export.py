@@ -41,7 +41,7 @@ from t2r_runtime.signature import (
     StateSpec,
 )
 from t2r_runtime.source import Source
-from t2r_runtime.tokenizer_file import library_tokenizer
+from t2r_runtime.tokenizer_bounds import bounded
 from t2r_runtime.tokenizer_parts import MAX_BYTES, unknown_parts
 
 BEAM_WIDTH = 8  # up to which the step graph of --beam gives all that a search reads
@@ -138,7 +138,7 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
         if (size := len(text.encode())) > MAX_BYTES:
             unknown.append(f"{size:,} bytes, above {MAX_BYTES:,}")
         try:
-            unknown += unknown_parts(library_tokenizer(text))
+            unknown += unknown_parts(bounded(text).data)
         except UserError as error:
             unknown.append(error.received)
     what = printable(", ".join(sorted(set(unknown))))

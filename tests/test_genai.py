@@ -30,7 +30,7 @@ from t2r_export.proof.tolerances import tolerance
 from t2r_export.quantize import export_quantized
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.tokenizer_file import library_tokenizer
+from t2r_runtime.tokenizer_file import Library
 
 STORYTELLER = Path(__file__).parents[1] / "models" / "storyteller" / "model.pt"
 TOKENS = 500
@@ -258,7 +258,7 @@ def test_its_tokenizer_adds_no_bos(tmp_path: Path) -> None:
     loaded = storyteller(tmp_path)
     export_genai(loaded, tmp_path / "folder")
     assert loaded.tokenizer is not None
-    library = library_tokenizer(loaded.tokenizer)
+    library = Library(loaded.tokenizer).tokenizer
     theirs = onnxruntime_genai.Tokenizer(onnxruntime_genai.Model(str(tmp_path / "folder")))
     for text in ("Once upon a time", " Tim saw\n\na 🦜.", ""):
         plain = library.encode(text, add_special_tokens=False).ids

@@ -84,9 +84,9 @@ def genai(folder: str, threads: str, token: str) -> Start:
 
 def tokenizers(graph: str, text: str) -> Start:
     from t2r_runtime import Decoder
-    from t2r_runtime.tokenizer_file import library_tokenizer
+    from t2r_runtime.tokenizer_file import Library
 
-    made: Any = library_tokenizer(Decoder(graph).signature.tokenizer or "")
+    made: Any = Library(Decoder(graph).signature.tokenizer or "").tokenizer
     lines = Path(text).read_text(encoding="utf-8").split("\n")
 
     def read() -> Iterator[list[int]]:

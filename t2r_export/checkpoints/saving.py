@@ -24,7 +24,7 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
-from t2r_runtime.tokenizer_file import library_tokenizer
+from t2r_runtime.tokenizer_file import Library
 
 LONGEST = 1024  # how far sines go in a folder; they do not end here
 
@@ -89,7 +89,7 @@ def _special(model: ModelConfig, tokenizer: str) -> dict[str, str]:
     """
     end = model.eos_tokens[0] if model.eos_tokens else None
     named = {"eos_token": end, "pad_token": model.start_tokens[0], "unk_token": end}
-    library = library_tokenizer(tokenizer)
+    library = Library(tokenizer).tokenizer
     texts = {name: None if token is None else library.id_to_token(token) for name, token in named.items()}
     return {name: text for name, text in texts.items() if text is not None}
 

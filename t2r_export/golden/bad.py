@@ -20,6 +20,7 @@ from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.export import export
 from t2r_export.files import write_bytes
+from t2r_export.golden.bad_tokenizers import PAST, PIECES
 from t2r_export.golden.models import seeded
 from t2r_export.golden.texts import Case
 from t2r_runtime import Decoder
@@ -39,7 +40,7 @@ BASE = ModelConfig(
 STATE = "S.0"
 DEEP = "[" * 10_000
 Change = Callable[[onnx.ModelProto, dict[str, Any]], object]  # of a graph, or of its metadata as values
-TINY = {"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}
+TINY = {"version": "1.0", "model": {"type": "BPE", "vocab": PIECES, "merges": [["a", "b"]]}}
 
 
 def _tokenizer(**parts: Any) -> Change:
@@ -141,6 +142,7 @@ GRAPHS: dict[str, tuple[str, str, Change]] = {
         "tokenizer",
         _tokenizer(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}),
     ),
+    **{f"tokenizer-{name}": ("tokenizer", "tokenizer", _tokenizer(**parts)) for name, parts in PAST.items()},
     "not-finite": ("generate", "graph", _not_finite),
 }
 

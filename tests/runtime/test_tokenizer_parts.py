@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -121,4 +122,4 @@ def test_bounds(tmp_path: Path) -> None:
 
 def test_a_part_is_named_once() -> None:
     lower = normalizers.Sequence([normalizers.Lowercase(), normalizers.Lowercase()])
-    assert unknown_parts(Library.from_str(changed(normalizer=lower))) == ["the normalizer Lowercase"]
+    assert unknown_parts(json.loads(changed(normalizer=lower))) == ["the normalizer Lowercase"]

@@ -9,8 +9,8 @@ from t2r_runtime.chat import render, require_chat_template
 from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.signature import Signature
-from t2r_runtime.tokenizer_file import library_tokenizer, no_panic
-from t2r_runtime.tokenizer_parts import require_known, require_size
+from t2r_runtime.tokenizer_file import Library
+from t2r_runtime.tokenizer_parts import require_size
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no character, or not yet one
 MAX_UNFINISHED = 16  # characters: one has at most 4 bytes, so that a longer row of these will never be any
@@ -24,15 +24,20 @@ class Tokenizer:
         tokenizer: the text of a tokenizer.json.
         bos_token: stands in for an empty prompt; None if the model has none.
         chat_template: how messages become a text, as t2r_runtime.chat has it; None if the model has none.
+        any_parts: False refuses parts that runtimes/CONTRACT.md does not list.
 
     Raises:
-        UserError: see t2r_runtime.tokenizer_file.library_tokenizer.
+        UserError: see t2r_runtime.tokenizer_file.Library.
     """
 
     def __init__(
-        self, tokenizer: str, bos_token: int | None = None, chat_template: Mapping[str, Any] | None = None
+        self,
+        tokenizer: str,
+        bos_token: int | None = None,
+        chat_template: Mapping[str, Any] | None = None,
+        any_parts: bool = True,
     ) -> None:
-        self._tokenizer: Any = library_tokenizer(tokenizer)
+        self._library = Library(tokenizer, any_parts)
         require_kind(bos_token, (int, type(None)), "a token or None as bos_token", "tokenizer")
         self._bos = bos_token
         if chat_template is not None:
@@ -75,9 +80,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """One that came with a graph: of parts that every runtime has."""
         require_size(tokenizer)
-        made = cls(tokenizer, bos_token, chat_template)
-        require_known(made._tokenizer)
-        return made
+        return cls(tokenizer, bos_token, chat_template, any_parts=False)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """The text that a chat model goes on with after `messages`, by its own template.
@@ -99,7 +102,7 @@ class Tokenizer:
     def end_of_turn(self) -> int | None:
         """The token that ends a turn by the template's own `eos_token`, beside those that the graph names; or None."""
         text = None if self._chat is None else self._chat["tokens"].get("eos_token")
-        found = None if text is None else self._tokenizer.token_to_id(text)
+        found = None if text is None else self._library.tokenizer.token_to_id(text)
         return None if found is None else int(found)
 
     def encode(self, text: str, special_tokens: bool = True) -> list[int]:
@@ -114,8 +117,7 @@ class Tokenizer:
             UserError: an empty text, and a model without a BOS token; or text that cannot be UTF-8.
         """
         _require_text(text)
-        with no_panic("a text that this tokenizer takes"):
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special_tokens).ids
+        ids = self._library.encode(text, special_tokens)
         if not ids and self._bos is None:
             raise UserError(
                 "a text", "an empty one", "give some: this model has no BOS token to start from", "tokenizer"
@@ -134,13 +136,11 @@ class Tokenizer:
         documents = listed(texts, "a list of texts", "tokenizer")
         for text in documents:
             _require_text(text)
-        with no_panic("texts that this tokenizer takes"):
-            return [found.ids for found in self._tokenizer.encode_batch(documents, add_special_tokens=special_tokens)]
+        return self._library.encode_batch(documents, special_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""
-        with no_panic("tokens that this tokenizer takes"):
-            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        return self._library.decode(ids)
 
     def stream(self, prompt: Iterable[int] = ()) -> StreamingDetokenizer:
         """Text of the tokens that follow `prompt`, as they come."""

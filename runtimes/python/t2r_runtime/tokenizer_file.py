@@ -1,68 +1,112 @@
 """The text of a tokenizer.json as the library's tokenizer: the one place that makes one, to run and to train.
 
-A tokenizer.json may come from a stranger, and can ask for more than a vocabulary. It can cut or fill up every text,
-which is switched off. It can make the library panic, which is no Exception in Python. And its normalizers and decoders
-can put many characters in the place of one, each again in the place of what the one before wrote: a few of them ask for
-more memory than there is. So what they insert is counted before they run, then they run one by one over a short text
-that has what they look for in it, and what comes out of that as tokens is counted too.
+A tokenizer.json may come from a stranger, and can ask for more than a vocabulary. It can ask for all memory, which
+t2r_runtime.tokenizer_bounds finds out before. It can cut or fill up every text, which is switched off. It can make the
+library panic, which is no Exception in Python. And one regular expression of blanks takes the library quadratic time,
+so it is written otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.tokenizer_bounds import Bounded, bounded, require_added_size
+from t2r_runtime.tokenizer_parts import DO, EDGES, FORM, LISTS, parts_of, require_known
 
-MAX_PARTS = 256  # of a normalizer, a decoder, …
-MAX_INSERTED = 100  # characters that one part puts in a place
-MAX_GROWTH = 1 << 16  # all of them together, by what they say
-MAX_TOKENS = 100  # a character, by what they do
-PATTERNS = 64  # of the patterns that are looked for, in the text that is tried
-SAMPLE = "".join(map(chr, range(32, 127))) + "\t\n é日本語😀\ufdfa a  b"  # U+FDFA is 18 characters under NFKC
-LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
-INSERTED = ("content", "prepend", "replacement", "prefix", "suffix")
-DO = "use the tokenizer that the model was trained with"
-
-Part = dict[str, Any]
+MAX_TEXT = 1 << 26  # bytes of tokens that may be long
+FREE_TOKEN = 1 << 12  # there may be more tokens if each becomes no more bytes than this
+GROWS = 64  # bytes that parts make of one byte of a text, over all of it
+FREE_TEXT = 1 << 23  # bytes that they may make of a short text, whatever its length
+LINEAR_EDGES = "^ +|(?<! ) +$"  # matches what EDGES does: a run of blanks is looked at once, not from each of them
+LESS = "give less at once"
 _stderr = threading.Lock()  # of the process: one thread may turn it aside
 
 
-def library_tokenizer(text: str) -> Any:
-    """A tokenizers.Tokenizer that neither cuts nor fills up, tried on a short text.
+class Library:
+    """A tokenizers.Tokenizer within the bounds, that neither cuts nor fills up.
+
+    Args:
+        text: of a tokenizer.json.
+        any_parts: False refuses parts that runtimes/CONTRACT.md does not list.
 
     Raises:
-        UserError: not a tokenizer.json that the library takes, one whose parts multiply text, or the package
-            tokenizers is not installed.
+        UserError: not a tokenizer.json that the library takes, one past a bound, or the package tokenizers is not
+            installed.
     """
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise UserError(
-            "the package tokenizers", "a Python without it", "pip install tokenizers", "tokenizer"
-        ) from error
-    if not isinstance(text, str):
-        raise UserError("the text of a tokenizer.json", type(text).__name__, DO, "tokenizer")
-    with _quiet(), no_panic("the text of a tokenizer.json"):
-        made = tokenizers.Tokenizer.from_str(text)
-        made.no_truncation()
-        made.no_padding()
-        parts = {name: parts_of(getattr(made, name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
-        for name, found in parts.items():
-            _require_bounded(name, found)
-        sample = _sample(parts["normalizer"])
-        _try_normalizer(sample, parts["normalizer"])
-        for tried in ("a", sample):
-            ids = made.encode(tried).ids
-            _require_few(len(ids), len(tried), "tokens")
-            made.decode(ids)
-    return made
+
+    def __init__(self, text: str, any_parts: bool = True) -> None:
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise UserError(
+                "the package tokenizers", "a Python without it", "pip install tokenizers", "tokenizer"
+            ) from error
+        if not isinstance(text, str):
+            raise UserError(FORM, type(text).__name__, DO, "tokenizer")
+        with no_panic(FORM):
+            file = bounded(text)
+        if not any_parts:
+            require_known(file.data)
+        self._growth, self._token_bytes = file.growth, file.token_bytes
+        with _quiet(), no_panic(FORM):
+            self.tokenizer: Any = tokenizers.Tokenizer.from_str(_linear(text, file))
+            self.tokenizer.no_truncation()
+            self.tokenizer.no_padding()
+            for content in file.large:
+                require_added_size(content, self.tokenizer.normalizer.normalize_str(content))
+            self.tokenizer.decode(self.tokenizer.encode("a").ids)  # some parts panic as soon as they run
+
+    def encode(self, text: str, special_tokens: bool) -> list[int]:
+        """Token numbers of a text.
+
+        Raises:
+            UserError: the library does not take it, or makes too much of it.
+        """
+        with no_panic("a text that this tokenizer takes"):
+            self._require_text(text)
+            found: list[int] = self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
+            return found
+
+    def encode_batch(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]:
+        """Token numbers of texts. Raises UserError as `encode` does."""
+        with no_panic("texts that this tokenizer takes"):
+            for text in texts:
+                self._require_text(text)
+            return [found.ids for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, without special ones. Raises UserError: the library does not take them, or too many."""
+        with no_panic("tokens that this tokenizer takes"):
+            if self._token_bytes > FREE_TOKEN and len(ids) * self._token_bytes > MAX_TEXT:
+                most = int(MAX_TEXT // self._token_bytes)
+                raise UserError(f"at most {most:,} tokens, some of which are long", f"{len(ids):,}", LESS, "tokenizer")
+            return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _require_text(self, text: str) -> None:
+        """Refuse a text that grows too much; it is tried in slices, each of which stays small."""
+        step = max(1, int(FREE_TEXT // (4 * self._growth)))  # characters, of at most 4 bytes
+        if self._growth <= GROWS or len(text) <= step:
+            return
+        made = size = 0
+        for at in range(0, len(text), step):
+            part = text[at : at + step]
+            made, size = made + len(self._cut(part).encode()), size + len(part.encode())
+            if made > GROWS * size:
+                expected = f"a text of which a tokenizer makes at most {GROWS} times as much"
+                raise UserError(expected, f"{made:,} bytes of {size:,}", LESS, "tokenizer")
+
+    def _cut(self, text: str) -> str:
+        """What the normalizer and the pre-tokenizer make of a text."""
+        made, cutter = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        text = text if made is None else made.normalize_str(text)
+        return text if cutter is None else "".join(piece for piece, _ in cutter.pre_tokenize_str(text))
 
 
 @contextlib.contextmanager
@@ -104,77 +148,10 @@ def _quiet() -> Iterator[None]:
             os.close(kept)
 
 
-def parts_of(component: Any) -> list[Part]:
-    """The parts of a normalizer, pre-tokenizer, decoder or post-processor in their order, as its JSON has them."""
-    if component is None:
-        return []
-    waiting, found = [json.loads(component.__getstate__())], []
-    while waiting:
-        part = waiting.pop()
-        inner = next((part[name] for name in LISTS if isinstance(part.get(name), list)), None)
-        if inner is None:
-            found.append(part)
-        else:
-            waiting.extend(reversed(inner))
-        if len(found) > MAX_PARTS:
-            raise UserError(
-                f"at most {MAX_PARTS} parts of a tokenizer's {type(component).__name__}", "more", DO, "tokenizer"
-            )
-    return found
-
-
-def _require_bounded(name: str, parts: list[Part]) -> None:
-    """Refuse parts that say that they insert much."""
-    texts = [str(part[key]) for part in parts for key in INSERTED if part.get(key)]
-    longest = max(map(len, texts), default=0)
-    if longest > MAX_INSERTED:
-        raise UserError(f"at most {MAX_INSERTED} characters in one place from a {name}", f"{longest}", DO, "tokenizer")
-    if math.prod(map(_growth, parts)) > MAX_GROWTH:
-        raise UserError(
-            f"at most {MAX_GROWTH} characters for one from a {name}", "parts that write more", DO, "tokenizer"
-        )
-
-
-def _growth(part: Part) -> float:
-    """How many characters a part may write for one, by what it says; only a replacement can be repeated."""
-    if part.get("type") != "Replace":
-        return 1.0
-    pattern, content = _pattern(part), len(str(part.get("content", "")))
-    if pattern is None:  # a regular expression: it may match nothing, and then what it inserts comes on top
-        return 1.0 + content
-    return max(1.0, content / len(pattern)) if pattern else 1.0 + content
-
-
-def _pattern(part: Part) -> str | None:
-    """The text that a replacement looks for; None if it is a regular expression."""
-    pattern = part.get("pattern")
-    found = pattern.get("String") if isinstance(pattern, dict) else None
-    return found if isinstance(found, str) else None
-
-
-def _sample(parts: list[Part]) -> str:
-    """A short text with what the parts look for in it."""
-    looked_for = [str(word) for part in parts[:PATTERNS] for word in dict(part.get("pattern") or {}).values()]
-    return SAMPLE + " ".join(word[:MAX_INSERTED] for word in looked_for)
-
-
-def _try_normalizer(sample: str, parts: list[Part]) -> None:
-    """Normalize the sample part by part, so that none gets much more than the one before it."""
-    from tokenizers.normalizers import Sequence
-
-    text = sample
-    for part in parts:
-        step = Sequence([])
-        step.__setstate__(json.dumps(part).encode())
-        text = step.normalize_str(text)
-        _require_few(len(text), len(sample), "characters")
-
-
-def _require_few(count: int, characters: int, what: str) -> None:
-    if count > MAX_TOKENS * characters:
-        raise UserError(
-            f"at most {MAX_TOKENS} {what} a character from a tokenizer",
-            f"{count} for {characters} characters",
-            DO,
-            "tokenizer",
-        )
+def _linear(text: str, file: Bounded) -> str:
+    """The same tokenizer without the regular expression that takes quadratic time."""
+    parts = [part for component in LISTS for part in parts_of(file.data, component)]
+    slow = [part["pattern"] for part in parts if part.get("pattern") == {"Regex": EDGES}]
+    for pattern in slow:
+        pattern["Regex"] = LINEAR_EDGES
+    return json.dumps(file.data) if slow else text

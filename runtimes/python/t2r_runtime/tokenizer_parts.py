@@ -6,11 +6,22 @@ what is not in the table, and every runtime refuses it by its name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from t2r_runtime.errors import UserError
-from t2r_runtime.tokenizer_file import Part, parts_of
+from t2r_runtime.errors import UserError, printable
 
+Data = dict[str, Any]
+Part = dict[str, Any]
+FORM = "the text of a tokenizer.json"
+DO = "use the tokenizer that the model was trained with"
+MAX_PARTS = 64  # of a component, its Sequences counted
+LISTS = {  # what a Sequence holds
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "decoder": "decoders",
+    "post_processor": "processors",
+}
 MAX_BYTES = 1 << 24  # of the text of a tokenizer.json
 PARTS = {
     "model": ("BPE", "Unigram"),
@@ -22,26 +33,59 @@ PARTS = {
 NONE_OF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")  # what a BPE may not have
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+EDGES = "^ +| +$"
 REGEXES = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     rf"{_WORDS}\p{{N}}{{1,3}}{_REST}",
     rf"{_WORDS}\p{{N}}{_REST}",
-    "^ +| +$",
+    EDGES,
     " {2,}",
 )
 
 
-def unknown_parts(tokenizer: Any) -> list[str]:
-    """What a tokenizers.Tokenizer has that is not in the table, each by its name; none twice."""
-    model = type(tokenizer.model).__name__
-    found = [] if model in PARTS["model"] else [f"the model {model}"]
-    found += [f"a {name} of the model" for name in NONE_OF if getattr(tokenizer.model, name, None)]
+def field(data: Any, name: str, kind: Any, default: Any = None) -> Any:
+    """A value of a JSON object. Raises UserError: no such value, or one of another type; null is none."""
+    found = data.get(name) if isinstance(data, Mapping) else None
+    found = default if found is None else found
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise UserError(FORM, f"{printable(repr(found), 40)} as its {name}", DO, "tokenizer")
+    return found
+
+
+def parts_of(data: Data, component: str) -> list[Part]:
+    """The parts of a component of a tokenizer.json in their order, those of a Sequence in its place.
+
+    Raises:
+        UserError: too many of them, or one that is no object with a type: the library guesses what that is.
+    """
+    if data.get(component) is None:
+        return []
+    waiting, found, count = [data[component]], list[Part](), 1
+    while waiting:
+        part = waiting.pop()
+        if field(part, "type", str) == "Sequence":
+            inner = field(part, LISTS[component], list)
+            count += len(inner)
+            waiting.extend(reversed(inner))
+        else:
+            found.append(part)
+        if count > MAX_PARTS:
+            raise UserError(f"at most {MAX_PARTS} parts of a {component}", f"{count:,} or more", DO, "tokenizer")
+    return found
+
+
+def unknown_parts(data: Data) -> list[str]:
+    """What a tokenizer.json has that is not in the table, each by its name; none twice."""
+    model = field(data, "model", dict)
+    kind = model.get("type", "BPE" if "merges" in model else "without a type")
+    found = [] if kind in PARTS["model"] else [f"the model {kind}"]
+    found += [f"a {name} of the model" for name in NONE_OF if model.get(name)]
     for component, known in PARTS.items():
-        for part in parts_of(getattr(tokenizer, component)) if component != "model" else ():
-            if part.get("type") not in known:
-                found.append(f"the {component} {part.get('type')}")
+        for part in parts_of(data, component) if component != "model" else ():
+            if part["type"] not in known:
+                found.append(f"the {component} {part['type']}")
             elif (regex := _regex(part)) is not None and regex not in REGEXES:
-                found.append(f"the {component} {part.get('type')} with the regular expression {regex}")
+                found.append(f"the {component} {part['type']} with the regular expression {regex}")
     return list(dict.fromkeys(found))
 
 
@@ -53,9 +97,9 @@ def require_size(text: str) -> None:
         )
 
 
-def require_known(tokenizer: Any) -> None:
-    """Refuse a tokenizers.Tokenizer with parts that are not in the table. Raises UserError, which names them."""
-    if unknown := unknown_parts(tokenizer):
+def require_known(data: Data) -> None:
+    """Refuse a tokenizer.json with parts that are not in the table. Raises UserError, which names them."""
+    if unknown := unknown_parts(data):
         raise UserError(
             "a tokenizer of the parts that runtimes/CONTRACT.md lists",
             ", ".join(unknown),
