@@ -51,7 +51,7 @@ PAST: dict[str, dict[str, Any]] = {
     "long-added": {"added_tokens": _added("c" * 1025)},
     "long-normalized": {"added_tokens": _added("c" * 513, normalized=True), "normalizer": _DOUBLED},
     "added-growth": {
-        "added_tokens": _added(*(f"{n:05}c" for n in range(200)), normalized=True),
+        "added_tokens": _added(*(f"{n:05}" + "c" * 59 for n in range(20)), normalized=True),
         "normalizer": _sequence(_DOUBLED, 12),
     },
     "added-gap": {"added_tokens": _added("c", first=4)},

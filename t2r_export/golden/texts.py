@@ -73,7 +73,7 @@ def cases(folder: Path) -> Iterator[Case]:
     """A graph with each tokenizer in it, and its cases."""
     for name, (make, bos) in TOKENIZERS.items():
         tokenizer = make()
-        size = max(Tokenizer(tokenizer)._tokenizer.get_vocab().values()) + 1
+        size = max(Tokenizer(tokenizer)._library.tokenizer.get_vocab().values()) + 1
         config = ModelConfig(
             vocab_size=size,
             width=4,

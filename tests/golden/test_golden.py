@@ -26,7 +26,7 @@ from t2r_runtime.options import DECODER, TRANSLATOR
 from t2r_runtime.signature import Signature
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
-MOST = 1_500_000  # bytes
+MOST = 1_600_000  # bytes
 Case = dict[str, Any]
 PENALTIES = {"repetition_penalty", "no_repeat_ngram"}
 HASH = re.compile(r"\.[0-9a-f]{12}\.")

@@ -204,7 +204,7 @@ def test_a_tokenizer_that_is_no_json_is_refused(llama: Path) -> None:
     (llama / "tokenizer.json").write_text("hello")
     refused(llama, "JSON in .*tokenizer.json")
     (llama / "tokenizer.json").write_text("{}")
-    refused(llama, "the text of a tokenizer.json; received Model missing")
+    refused(llama, "the text of a tokenizer.json; received None as its model")
 
 
 @pytest.mark.parametrize(
