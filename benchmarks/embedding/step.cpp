@@ -12,7 +12,8 @@ static void require(t2r_kind kind) {
 
 int main(int count, char **arguments) {
     if (count != 4) return std::cerr << "usage: step GRAPH THREADS TOKEN\n", 2;
-    t2r_options options = t2r_defaults();
+    t2r_options options;
+    require(t2r_defaults(&options, sizeof options));
     options.threads = std::atoi(arguments[2]);
     t2r_decoder *decoder;
     require(t2r_open(arguments[1], &options, &decoder));

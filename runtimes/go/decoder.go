@@ -25,7 +25,8 @@ type Options struct {
 
 // DefaultOptions are the library's.
 func DefaultOptions() Options {
-	made := C.t2r_defaults()
+	var made C.t2r_options
+	C.t2r_defaults(&made, C.sizeof_t2r_options)
 	return Options{int32(made.threads), made.companions != 0, int64(made.max_state_bytes)}
 }
 
@@ -34,7 +35,7 @@ func Open(path string) (*Decoder, error) { return OpenWith(path, DefaultOptions(
 
 // OpenWith is Open with options.
 func OpenWith(path string, options Options) (*Decoder, error) {
-	given := C.t2r_defaults()
+	given := C.t2r_options{size: C.sizeof_t2r_options}
 	given.threads = C.int32_t(options.Threads)
 	given.companions = number(options.Companions)
 	given.max_state_bytes = C.int64_t(options.MaxStateBytes)

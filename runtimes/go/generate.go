@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// Sampling says how tokens are chosen.
+// Sampling says how tokens are chosen. [Decoder.Sampling] gives the graph's.
 type Sampling struct {
 	Temperature       float64 // 0: the largest logit, of equals the lowest token
 	TopK              int64   // 0: all
@@ -22,25 +22,25 @@ type Sampling struct {
 	StopTokens        []int64 // the text ends with the first of them; nil: the graph's own
 }
 
-// DefaultSampling is the library's.
-func DefaultSampling() Sampling {
-	made := C.t2r_sampling_defaults()
+// Sampling is the graph's options, for a caller to change.
+func (d *Decoder) Sampling() (Sampling, error) {
+	var made C.t2r_sampling
+	err := d.do(func() C.t2r_kind { return C.t2r_sampling_defaults(d.handle, &made, C.sizeof_t2r_sampling) }, nil)
 	return Sampling{
 		float64(made.temperature), int64(made.top_k), float64(made.top_p), float64(made.min_p),
 		float64(made.repetition_penalty), int64(made.no_repeat_ngram), int64(made.seed), nil,
-	}
+	}, err
 }
 
-// Greedy is the likeliest token each time.
-func Greedy() Sampling {
-	made := DefaultSampling()
-	made.Temperature = 0
-	return made
+// Greedy is the same with the likeliest token each time.
+func (s Sampling) Greedy() Sampling {
+	s.Temperature = 0
+	return s
 }
 
 // given is the options for C. The stop tokens stay where they are until the pinner lets go of them.
 func (s Sampling) given(pinner *runtime.Pinner) C.t2r_sampling {
-	made := C.t2r_sampling_defaults()
+	made := C.t2r_sampling{size: C.sizeof_t2r_sampling}
 	made.temperature = C.double(s.Temperature)
 	made.top_k = C.int64_t(s.TopK)
 	made.top_p = C.double(s.TopP)

@@ -12,10 +12,10 @@ const (
 	Never                         // not before none can become better
 )
 
-// Beam says how translations are searched for.
+// Beam says how translations are searched for. [Decoder.Beam] gives the graph's.
 type Beam struct {
 	Width             int64 // 1 is greedy
-	MaxTokens         int64 // 0: 256, or fewer where positions end before
+	MaxTokens         int64 // 0: the graph's, lowered to where positions end
 	MinTokens         int64
 	EarlyStopping     EarlyStopping
 	ForcedEnd         bool // whether the last of MaxTokens is an end
@@ -25,18 +25,19 @@ type Beam struct {
 	NoRepeatNgram     int64   // 0: no limit
 }
 
-// DefaultBeam is the library's.
-func DefaultBeam() Beam {
-	made := C.t2r_beam_defaults()
+// Beam is the graph's options, for a caller to change.
+func (d *Decoder) Beam() (Beam, error) {
+	var made C.t2r_beam
+	err := d.do(func() C.t2r_kind { return C.t2r_beam_defaults(d.handle, &made, C.sizeof_t2r_beam) }, nil)
 	return Beam{
 		int64(made.width), int64(made.max_tokens), int64(made.min_tokens), EarlyStopping(made.early_stopping),
 		made.forced_end != 0, int64(made.n_best), float64(made.length_penalty), float64(made.repetition_penalty),
 		int64(made.no_repeat_ngram),
-	}
+	}, err
 }
 
 func (b Beam) given() C.t2r_beam {
-	made := C.t2r_beam_defaults()
+	made := C.t2r_beam{size: C.sizeof_t2r_beam}
 	made.width = C.int64_t(b.Width)
 	made.max_tokens = C.int64_t(b.MaxTokens)
 	made.min_tokens = C.int64_t(b.MinTokens)

@@ -30,7 +30,8 @@ inline void ok(t2r_kind kind) {
 
 struct Decoder {
     explicit Decoder(const std::string &path, bool companions = true) {
-        t2r_options options = t2r_defaults();
+        t2r_options options;
+        ok(t2r_defaults(&options, sizeof options));
         options.companions = companions;
         ok(t2r_open(path.c_str(), &options, &handle));
     }

@@ -19,7 +19,8 @@ std::string bytes_of(const std::string &path) {
 }
 
 void draw(const Decoder &decoder, Json::Value text) {
-    t2r_sampling sampling = t2r_sampling_defaults();
+    t2r_sampling sampling;
+    ok(t2r_sampling_defaults(decoder, &sampling, sizeof sampling));
     std::vector<std::int64_t> stops(1);
     text.at("options").each_pair([&](std::string_view name, Json::Value value) {
         if (name == "temperature") sampling.temperature = value.real();

@@ -62,7 +62,8 @@ void top(const Decoder &decoder, Json::Value golden) {
 // After a reset of a decoder that has read something else: what was read must be forgotten.
 void greedy(const Decoder &decoder, Json::Value golden) {
     const std::vector<std::int64_t> prompt = integers(golden.at("prompt")), wanted = integers(golden.at("tokens"));
-    t2r_sampling sampling = t2r_sampling_defaults();
+    t2r_sampling sampling;
+    ok(t2r_sampling_defaults(decoder, &sampling, sizeof sampling));
     const std::int64_t nothing = 0;
     sampling.temperature = 0;
     sampling.stop_tokens = &nothing;

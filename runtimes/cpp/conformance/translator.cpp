@@ -9,8 +9,9 @@ using t2r::Json;
 
 namespace {
 
-t2r_beam beam_of(Json::Value options) {
-    t2r_beam beam = t2r_beam_defaults();
+t2r_beam beam_of(t2r_decoder *decoder, Json::Value options) {
+    t2r_beam beam;
+    ok(t2r_beam_defaults(decoder, &beam, sizeof beam));
     options.each_pair([&](std::string_view name, Json::Value value) {
         if (name == "width") beam.width = value.integer();
         else if (name == "max_tokens") beam.max_tokens = value.integer();
@@ -54,7 +55,7 @@ void encode(t2r_decoder *decoder, Json::Value golden) {
 
 void translate(t2r_decoder *decoder, Json::Value golden, const std::string &way) {
     const std::vector<std::int64_t> source = integers(golden.at("source"));
-    const t2r_beam beam = beam_of(golden.at("beam"));
+    const t2r_beam beam = beam_of(decoder, golden.at("beam"));
     std::size_t found, index = 0;
     ok(t2r_translate(decoder, source.data(), source.size(), &beam, &found));
     require(found == golden.at("translations").size(), "another number of translations " + way);

@@ -11,7 +11,7 @@ int main(int count, char **arguments) try {
     const t2r::Tokenizer tokenizer(decoder);
     const t2r::Tokens prompt = tokenizer.encode(arguments[2]);
     const t2r::Stream stream(tokenizer, prompt);
-    t2r_sampling sampling = t2r_sampling_defaults();
+    t2r_sampling sampling = decoder.sampling();
     sampling.temperature = 0;
     std::cout << arguments[2];
     decoder.generate(prompt, 200, sampling, [&](std::int64_t token) {

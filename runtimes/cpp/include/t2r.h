@@ -65,9 +65,10 @@ typedef struct t2r_options {
     int64_t max_state_bytes;  /* what a graph may ask for, at batch 1; 2 GiB */
 } t2r_options;
 
-T2R_API t2r_options t2r_defaults(void);
+/* Fill in the options with their defaults. size: sizeof(t2r_options). */
+T2R_API t2r_kind t2r_defaults(t2r_options *options, size_t size);
 
-/* Open a step graph, at the start of a text. options may be NULL. */
+/* Open a step graph, at the start of a text. options may be NULL: the defaults. */
 T2R_API t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **decoder);
 
 /* Another decoder of the same opened graph, at the start of a text, for another thread: the weights are shared. */
@@ -128,13 +129,16 @@ typedef struct t2r_sampling {
     size_t stop_count;
 } t2r_sampling;
 
-T2R_API t2r_sampling t2r_sampling_defaults(void);
+/* Fill in the options with those of the decoder's graph (t2r.generation); what the graph does not say, and all if decoder
+   is NULL, is as above. size: sizeof(t2r_sampling). */
+T2R_API t2r_kind t2r_sampling_defaults(t2r_decoder *decoder, t2r_sampling *sampling, size_t size);
 
 /* Called with each token as it is chosen; 0 ends the text there. It must not call the decoder. */
 typedef int (*t2r_callback)(int64_t token, void *user);
 
 /* Read a prompt, and write up to max_tokens tokens. The last has been chosen and not read: the next call begins with it.
-   sampling and callback may be NULL; without a callback a generation graph does all in one run, where there is one. */
+   sampling may be NULL: the graph's options. callback may be NULL: then a generation graph does all in one run, where there
+   is one. */
 T2R_API t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
                               const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
                               size_t *count);
@@ -172,7 +176,7 @@ T2R_API t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens,
 typedef struct t2r_beam {
     size_t size;                /* sizeof(t2r_beam); t2r_beam_defaults fills it in, with what stands here */
     int64_t width;              /* 4; 1 is greedy */
-    int64_t max_tokens;         /* 0: 256, or fewer where positions end before */
+    int64_t max_tokens;         /* 0: the graph's, else 256; or fewer where positions end before */
     int64_t min_tokens;         /* 0 */
     int32_t early_stopping;     /* 0; 1: when width hypotheses are finished; 2: never before none can be better */
     int32_t forced_end;         /* 1: the last of max_tokens is an end */
@@ -182,10 +186,11 @@ typedef struct t2r_beam {
     int64_t no_repeat_ngram;    /* 0: no limit */
 } t2r_beam;
 
-T2R_API t2r_beam t2r_beam_defaults(void);
+/* As t2r_sampling_defaults. size: sizeof(t2r_beam). */
+T2R_API t2r_kind t2r_beam_defaults(t2r_decoder *decoder, t2r_beam *beam, size_t size);
 
-/* Translate a source by beam search, in one run of a beam graph where there is one and no penalty. beam may be NULL.
-   found: how many translations t2r_translation gives. */
+/* Translate a source by beam search, in one run of a beam graph where there is one and no penalty. beam may be NULL: the
+   graph's options. found: how many translations t2r_translation gives. */
 T2R_API t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t length, const t2r_beam *beam,
                                size_t *found);
 

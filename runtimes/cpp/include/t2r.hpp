@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -59,11 +60,17 @@ private:
     bool closed = false;
 };
 
+// The defaults of opening, for a caller to change.
+inline t2r_options options() {
+    t2r_options made;
+    check(t2r_defaults(&made, sizeof made));
+    return made;
+}
+
 class Decoder : public Handle<t2r_decoder, t2r_close> {
 public:
-    explicit Decoder(const std::string &path, const t2r_options &options = t2r_defaults()) {
-        check(t2r_open(c_path(path), &options, place()));
-    }
+    explicit Decoder(const std::string &path) { check(t2r_open(c_path(path), nullptr, place())); }
+    Decoder(const std::string &path, const t2r_options &options) { check(t2r_open(c_path(path), &options, place())); }
     // Another of the same opened graph, for another thread.
     Decoder fork() const {
         Decoder other;
@@ -82,13 +89,21 @@ public:
         check(t2r_step(*this, tokens.data(), tokens.size(), &logits));
         return logits;
     }
-    // callback: called with each token; false ends the text. What it throws ends it too, and comes out.
-    Tokens generate(const Tokens &prompt, std::int64_t max_tokens, const t2r_sampling &sampling = t2r_sampling_defaults(),
+    // The graph's options, for a caller to change.
+    t2r_sampling sampling() const {
+        t2r_sampling made;
+        check(t2r_sampling_defaults(*this, &made, sizeof made));
+        return made;
+    }
+    // sampling: none is the graph's options. callback: called with each token; false ends the text. What it throws ends it
+    // too, and comes out.
+    Tokens generate(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
                     std::function<bool(std::int64_t)> callback = nullptr) const {
         Call call{std::move(callback), nullptr};
         const std::int64_t *tokens;
         std::size_t count;
-        check(t2r_generate(*this, prompt.data(), prompt.size(), max_tokens, &sampling, call.callback ? Call::go_on : nullptr, &call, &tokens, &count));
+        check(t2r_generate(*this, prompt.data(), prompt.size(), max_tokens, sampling ? &*sampling : nullptr,
+                           call.callback ? Call::go_on : nullptr, &call, &tokens, &count));
         if (call.thrown) std::rethrow_exception(call.thrown);
         return {tokens, tokens + count};
     }

@@ -1,9 +1,11 @@
 // The tokens that are found before a text is cut: in the text as it is, or as it is normalized.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 
+#include "text_search.hpp"
 #include "tokenizer_parts.hpp"
 
 namespace t2r {
@@ -17,26 +19,23 @@ public:
         std::int64_t id;  // -1: a text
         std::size_t begin, end;
     };
-    // The text, cut at the tokens that are looked for in it.
-    std::vector<Part> cut(std::string_view text, bool normalized) const;
+    // Hand out the text in parts, cut at the tokens that are looked for in it.
+    void cut(std::string_view text, bool normalized, const std::function<void(const Part &)> &call) const;
 
-    bool is_special(std::string_view text) const { return special.count(std::string(text)) > 0; }
+    bool is_special(std::string_view text) const { return special.count(text) > 0; }
     const std::string *text(std::int64_t id) const;
 
 private:
     struct Token {
-        std::string content;  // to be found
         std::int64_t id;
+        std::uint32_t size;
         bool single_word, lstrip, rstrip;
     };
-    // Of one kind: by their first byte, the longest first.
-    using Group = std::map<char, std::vector<Token>>;
 
-    const Token *find(const Group &group, std::string_view text, std::size_t at) const;
-
-    Group plain, normal;
+    std::vector<Token> tokens;
+    TextSearch plain, normal;  // of places among the tokens
     std::map<std::int64_t, std::string> texts;
-    std::set<std::string> special;
+    std::set<std::string, std::less<>> special;
 };
 
 }  // namespace t2r

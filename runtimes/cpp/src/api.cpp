@@ -19,20 +19,32 @@ t2r_kind keep(t2r_kind kind, const char *line) noexcept {
     return kind;
 }
 
+t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes}; }
+
 Options options_of(const t2r_options *given) {
+    const t2r_options found = over(default_options(), given, T2R_PROVIDER);
     Options options;
-    if (!given) return options;
-    require_argument(given->size == sizeof(t2r_options), T2R_PROVIDER, "options made by t2r_defaults");
-    options.threads = given->threads;
-    options.companions = given->companions != 0;
-    options.max_state_bytes = given->max_state_bytes;
+    options.threads = found.threads;
+    options.companions = found.companions != 0;
+    options.max_state_bytes = found.max_state_bytes;
     return options;
 }
 
+t2r_sampling sampling_of(const Sampling &s) {
+    return {sizeof(t2r_sampling), s.temperature,        s.top_k, s.top_p,   s.min_p,
+            s.repetition_penalty, s.no_repeat_ngram,    s.seed,  nullptr,   0};
+}
+
 Sampling sampling_of(const t2r_sampling &given) {
-    require_argument(given.size == sizeof(t2r_sampling), T2R_SAMPLING, "options made by t2r_sampling_defaults");
-    return {given.temperature,        given.top_k,           given.top_p, given.min_p,
-            given.repetition_penalty, given.no_repeat_ngram, given.seed < 0 ? -1 : given.seed};
+    Sampling made;
+    made.temperature = given.temperature;
+    made.top_k = given.top_k;
+    made.top_p = given.top_p;
+    made.min_p = given.min_p;
+    made.repetition_penalty = given.repetition_penalty;
+    made.no_repeat_ngram = given.no_repeat_ngram;
+    made.seed = given.seed < 0 ? -1 : given.seed;
+    return made;
 }
 
 void hand_out(const Logits &found, const float **logits) {
@@ -70,8 +82,8 @@ const char *t2r_kind_name(t2r_kind kind) {
 
 const char *t2r_error(void) { return last_error; }
 
-t2r_options t2r_defaults(void) {
-    return {sizeof(t2r_options), 0, 1, default_state_bytes};
+t2r_kind t2r_defaults(t2r_options *options, size_t size) {
+    return guarded([&] { hand_out_options(default_options(), options, size, T2R_PROVIDER); });
 }
 
 t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **decoder) {
@@ -98,23 +110,24 @@ t2r_kind t2r_close(t2r_decoder *decoder) {
 
 t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
     return guarded([&] {
-        require_argument(info && size == sizeof(t2r_info), T2R_VERSION, "a t2r_info, and its size");
         const Decoders::Use use(decoders(), decoder);
         const Decoder &found = use->decoder;
         const Signature &signature = found.signature();
-        info->vocab_size = signature.vocab_size;
-        info->batch = found.batch();
-        info->fixed_batch = signature.batch;
-        info->position = found.position();
-        info->max_positions = signature.reach();
-        info->bos_token = signature.bos_token;
-        info->top_k = signature.top_k;
-        info->states = signature.states.size();
-        info->eos_count = signature.eos_tokens.size();
-        info->eos_tokens = signature.eos_tokens.data();
-        info->checkpoint = signature.checkpoint.c_str();
-        info->prefills = found.opened()->has("prefill");
-        info->generates = found.opened()->has("generate");
+        t2r_info made = {};
+        made.vocab_size = signature.vocab_size;
+        made.batch = found.batch();
+        made.fixed_batch = signature.batch;
+        made.position = found.position();
+        made.max_positions = signature.reach();
+        made.bos_token = signature.bos_token;
+        made.top_k = signature.top_k;
+        made.states = signature.states.size();
+        made.eos_count = signature.eos_tokens.size();
+        made.eos_tokens = signature.eos_tokens.data();
+        made.checkpoint = signature.checkpoint.c_str();
+        made.prefills = found.opened()->has("prefill");
+        made.generates = found.opened()->has("generate");
+        hand_out(made, info, size, T2R_VERSION);
     });
 }
 
@@ -194,8 +207,12 @@ t2r_kind t2r_set_states(t2r_decoder *decoder, const t2r_tensor *states, size_t c
     });
 }
 
-t2r_sampling t2r_sampling_defaults(void) {
-    return {sizeof(t2r_sampling), 1, 0, 1, 0, 1, 0, -1, nullptr, 0};
+t2r_kind t2r_sampling_defaults(t2r_decoder *decoder, t2r_sampling *sampling, size_t size) {
+    return guarded([&] {
+        if (!decoder) return hand_out_options(sampling_of(Sampling()), sampling, size, T2R_SAMPLING);
+        const Decoders::Use use(decoders(), decoder);
+        hand_out_options(sampling_of(use->decoder.signature().sampling), sampling, size, T2R_SAMPLING);
+    });
 }
 
 t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
@@ -208,10 +225,9 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
         Request request;
         request.prompt.assign(prompt, prompt + length);
         request.max_tokens = max_tokens;
-        if (sampling) {
-            request.sampling = sampling_of(*sampling);
-            if (sampling->stop_tokens) request.stop_tokens.emplace(sampling->stop_tokens, sampling->stop_tokens + sampling->stop_count);
-        }
+        const t2r_sampling given = over(sampling_of(use->decoder.signature().sampling), sampling, T2R_SAMPLING);
+        request.sampling = sampling_of(given);
+        if (given.stop_tokens) request.stop_tokens.emplace(given.stop_tokens, given.stop_tokens + given.stop_count);
         if (callback) request.callback = [=](std::int64_t token) { return callback(token, user) != 0; };
         use->written = generate(use->decoder, request);
         *tokens = use->written.data();

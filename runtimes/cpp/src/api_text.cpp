@@ -91,7 +91,7 @@ t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, size_t coun
     return guarded([&] {
         const Tokenizers::Use use(tokenizers(), tokenizer);
         require_argument((tokens || count == 0) && text, T2R_TOKENIZER, "tokens, and where to put a text");
-        use->text = use->tokenizer->decode({tokens, tokens + count});
+        use->text = use->tokenizer->decode(tokens, count);
         hand_out(use->text, text, size);
     });
 }

@@ -4,8 +4,11 @@ namespace {
 
 using namespace t2r;
 
+t2r_beam beam_of(const Beam &b) {  // without max_tokens: the graph's own is lowered to its positions, a caller's is not
+    return {sizeof(t2r_beam), b.width, 0, b.min_tokens, b.early_stopping, b.forced_end, b.n_best, b.length_penalty, b.repetition_penalty, b.no_repeat_ngram};
+}
+
 Beam beam_of(const t2r_beam &given) {
-    require_argument(given.size == sizeof(t2r_beam), T2R_SAMPLING, "options made by t2r_beam_defaults");
     Beam beam;
     beam.width = given.width;
     beam.max_tokens = given.max_tokens;
@@ -21,9 +24,12 @@ Beam beam_of(const t2r_beam &given) {
 
 }  // namespace
 
-t2r_beam t2r_beam_defaults(void) {
-    const Beam beam;
-    return {sizeof(t2r_beam), beam.width, 0, 0, 0, 1, beam.n_best, beam.length_penalty, beam.repetition_penalty, 0};
+t2r_kind t2r_beam_defaults(t2r_decoder *decoder, t2r_beam *beam, size_t size) {
+    return guarded([&] {
+        if (!decoder) return hand_out_options(beam_of(Beam()), beam, size, T2R_SAMPLING);
+        const Decoders::Use use(decoders(), decoder);
+        hand_out_options(beam_of(use->decoder.signature().beam), beam, size, T2R_SAMPLING);
+    });
 }
 
 t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const int64_t *lengths, size_t count, size_t longest) {
@@ -43,7 +49,8 @@ t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t lengt
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
         require_argument((source || length == 0) && found, T2R_TOKEN, "a source, and where to put a number");
-        use->translations = translate(use->decoder, {source, source + length}, beam ? beam_of(*beam) : Beam());
+        const t2r_beam given = over(beam_of(use->decoder.signature().beam), beam, T2R_SAMPLING);
+        use->translations = translate(use->decoder, {source, source + length}, beam_of(given));
         *found = use->translations.size();
     });
 }

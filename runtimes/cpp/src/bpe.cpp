@@ -1,6 +1,7 @@
 // Byte-pair encoding (Sennrich et al. 2016): of all neighbours that merge, those with the first rule, the leftmost first.
 #include <algorithm>
-#include <queue>
+#include <functional>
+#include <unordered_set>
 
 #include "tokenizer_parts.hpp"
 #include "utf8.hpp"
@@ -30,6 +31,11 @@ public:
     const Rule *find(std::int64_t left, std::int64_t right) const {
         const Rule &found = table[find_place(key(left, right))];
         return found.pair == nothing ? nullptr : &found;
+    }
+
+    template <class F> void each(F call) const {
+        for (const Rule &rule : table)
+            if (rule.pair != nothing) call(static_cast<std::int64_t>(rule.pair >> 32), static_cast<std::int64_t>(rule.pair & 0xFFFFFFFF));
     }
 
 private:
@@ -70,26 +76,63 @@ public:
     void encode(std::string_view piece, Ids &tokens) override {
         if (whole_first)
             if (const std::int64_t id = vocabulary.find(piece); id >= 0) return tokens.push_back(id);
-        begin(piece);
-        merge();
-        for (const Symbol &symbol : symbols)
-            if (symbol.id >= 0) tokens.push_back(symbol.id);
+        while (piece.size() > longest) {
+            const std::size_t end = seam(piece);
+            encode_part(piece.substr(0, end), tokens);
+            piece.remove_prefix(end);
+        }
+        encode_part(piece, tokens);
+        if (symbols.capacity() <= 4 * longest) return;
+        symbols = {};  // what a long piece has taken
+        queue = {};
     }
 
 private:
-    static constexpr std::int64_t gone = -1;
-    static constexpr std::size_t none = ~std::size_t{0};
+    static constexpr std::size_t longest = 1 << 12;  // bytes of a piece that are looked at together if need be
 
+    // A symbol lies at the place of its first part. The places of its first and its last part have its length.
     struct Symbol {
-        std::int64_t id;
-        std::size_t before, after;  // neighbours
+        std::uint32_t id, length;
     };
-    struct Merge {
-        std::uint32_t rank;
-        std::size_t place;
-        std::uint32_t made;
-        bool operator<(const Merge &other) const { return rank != other.rank ? rank > other.rank : place > other.place; }
-    };
+    static constexpr std::uint32_t gone = ~std::uint32_t{0};
+    // A rank and the place of the left symbol: of equal ranks, the leftmost comes first.
+    using Merge = std::uint64_t;
+
+    void encode_part(std::string_view part, Ids &tokens) {
+        begin(part);
+        merge();
+        for (std::size_t place = 0; place < symbols.size(); place += symbols[place].length) tokens.push_back(symbols[place].id);
+    }
+
+    // The end of a beginning of the piece that no rule joins with what follows; of not much more than `longest`, where
+    // there is one. A rule joins characters of the vocabulary only if some rule's left side ends with the one, and its
+    // right side begins with the other.
+    std::size_t seam(std::string_view piece) {
+        if (joined.empty()) {
+            joined.insert(0);  // so that it is not made again
+            rules.each([&](std::int64_t first, std::int64_t second) {
+                const std::string_view left = vocabulary.text(first), right = vocabulary.text(second);
+                if (!left.empty() && !right.empty()) joined.insert(pair(last_character(left), decode_utf8(right, 0).code));
+            });
+        }
+        std::size_t at = longest;
+        while (at < piece.size() && (static_cast<unsigned char>(piece[at]) & 0xC0) == 0x80) at++;
+        char32_t before = 0;  // which is not known
+        for (; at < piece.size(); at += decode_utf8(piece, at).size) {
+            const Decoded character = decode_utf8(piece, at);
+            const bool known = vocabulary.find(piece.substr(at, character.size)) >= 0;
+            if (known && before && !joined.count(pair(before, character.code))) return at;
+            before = known ? character.code : 0;
+        }
+        return piece.size();
+    }
+
+    static std::uint64_t pair(char32_t left, char32_t right) { return std::uint64_t{left} << 32 | right; }
+    static char32_t last_character(std::string_view text) {
+        std::size_t at = text.size() - 1;
+        while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) at--;
+        return decode_utf8(text, at).code;
+    }
 
     void add_rule(Json::Value merge, std::uint32_t rank) {
         std::string_view left, right;
@@ -111,15 +154,12 @@ private:
         rules.add(first, second, rank, made);
     }
 
-    void add_symbol(std::int64_t id) {
-        const std::size_t place = symbols.size();
-        if (place > 0) symbols.back().after = place;
-        symbols.push_back({id, place > 0 ? place - 1 : none, none});
-    }
+    void add_symbol(std::int64_t id) { symbols.push_back({static_cast<std::uint32_t>(id), 1}); }
 
     // The characters of the piece as symbols; of those that the vocabulary has not, their bytes, or what is unknown.
     void begin(std::string_view piece) {
         symbols.clear();
+        symbols.reserve(piece.size());
         bool waiting = false;  // what is unknown, which may join what is unknown behind it
         for (std::size_t at = 0; at < piece.size();) {
             const std::string_view character = piece.substr(at, decode_utf8(piece, at).size);
@@ -139,28 +179,38 @@ private:
 
     std::int64_t byte(char c) const { return bytes[static_cast<unsigned char>(c)]; }
 
-    void propose(std::size_t left) {
-        if (left == none || symbols[left].after == none) return;
-        if (const Rules::Rule *rule = rules.find(symbols[left].id, symbols[symbols[left].after].id))
-            queue.push({rule->rank, left, rule->made});
+    const Rules::Rule *rule_at(std::size_t left) const {
+        const std::size_t right = left + symbols[left].length;
+        return right < symbols.size() ? rules.find(symbols[left].id, symbols[right].id) : nullptr;
+    }
+
+    bool propose(std::size_t left) {
+        const Rules::Rule *rule = rule_at(left);
+        if (rule) queue.push_back(Merge{rule->rank} << 32 | left);
+        return rule;
     }
 
     void merge() {
-        for (std::size_t place = 0; place + 1 < symbols.size(); place++) propose(place);
+        const auto later = std::greater<Merge>();
+        queue.clear();
+        queue.reserve(symbols.size());
+        for (std::size_t place = 0; place < symbols.size(); place++) propose(place);
+        std::make_heap(queue.begin(), queue.end(), later);
         while (!queue.empty()) {
-            const Merge best = queue.top();
-            queue.pop();
-            Symbol &left = symbols[best.place];
-            if (left.id == gone || left.after == none) continue;
-            Symbol &right = symbols[left.after];
-            const Rules::Rule *rule = rules.find(left.id, right.id);
-            if (!rule || rule->made != best.made) continue;  // one of the two has changed since
-            left.id = best.made;
-            left.after = right.after;
+            const auto rank = static_cast<std::uint32_t>(queue.front() >> 32);
+            const auto place = static_cast<std::uint32_t>(queue.front());
+            std::pop_heap(queue.begin(), queue.end(), later);
+            queue.pop_back();
+            Symbol &left = symbols[place];
+            const Rules::Rule *rule = left.id == gone ? nullptr : rule_at(place);
+            if (!rule || rule->rank != rank) continue;  // one of the two has changed since
+            Symbol &right = symbols[place + left.length];
+            const std::uint32_t length = left.length + right.length;
             right.id = gone;
-            if (left.after != none) symbols[left.after].before = best.place;
-            propose(left.before);
-            propose(best.place);
+            symbols[place + length - 1].length = length;
+            left = {rule->made, length};
+            if (place > 0 && propose(place - symbols[place - 1].length)) std::push_heap(queue.begin(), queue.end(), later);
+            if (propose(place)) std::push_heap(queue.begin(), queue.end(), later);
         }
     }
 
@@ -169,7 +219,8 @@ private:
     std::int64_t unknown = -1;
     bool falls_back = false, fuses = false, whole_first = false;
     std::vector<Symbol> symbols;
-    std::priority_queue<Merge> queue;
+    std::vector<Merge> queue;  // a heap
+    std::unordered_set<std::uint64_t> joined;  // pairs of characters
 };
 
 }  // namespace

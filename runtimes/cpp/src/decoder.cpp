@@ -81,6 +81,7 @@ Logits Decoder::read(const std::int64_t *tokens, std::int64_t rows, std::int64_t
                 part.insert(part.end(), tokens + row * length + begin, tokens + row * length + begin + count);
             these = part.data();
         }
+        for (History &history : histories) history.reserve(static_cast<std::size_t>(count));
         states->read(these, count, wanted);
         for (std::int64_t row = 0; row < rows; row++) {
             positions[static_cast<std::size_t>(row)] += count;
@@ -151,7 +152,7 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
     auto fresh = std::make_unique<States>(graph, rows);
     for (std::size_t i = 0; i < specs.size(); i++) {
         std::byte *to = fresh->place(i, ordered[i]->shape);
-        std::memcpy(to, ordered[i]->data, fresh->state(i).bytes);
+        if (const std::size_t bytes = fresh->state(i).bytes) std::memcpy(to, ordered[i]->data, bytes);  // an empty cache has no data
     }
     std::vector<History> empty(read.size());
     states = std::move(fresh);
@@ -162,6 +163,7 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
 std::vector<std::int64_t> Decoder::generate_in_graph(std::int64_t token,
                                                      const std::vector<std::pair<const char *, Ort::Value>> &inputs) {
     const std::vector<std::int64_t> written = states->generate(inputs);
+    histories[0].reserve(written.size());
     for (std::size_t i = 0; i < written.size(); i++) histories[0].add(i ? written[i - 1] : token);
     positions[0] += static_cast<std::int64_t>(written.size());
     return written;

@@ -18,51 +18,58 @@ Behavior behavior_named(std::string_view name, const char *component) {
     return static_cast<Behavior>(found - std::begin(names));
 }
 
-struct Span {
-    std::size_t begin, end;
-    bool matches;
-};
-
-// What is left of spans that cover a text, in the library's own way of merging them.
-std::vector<Span> arranged(std::vector<Span> spans, Behavior behavior) {
-    std::vector<Span> made;
-    const bool backwards = behavior == Behavior::merged_with_next;
-    if (backwards) std::reverse(spans.begin(), spans.end());
-    bool before = false;
-    for (const Span &span : spans) {
-        const bool joins = (backwards || behavior == Behavior::merged_with_previous) ? span.matches && !before
-                                                                                   : behavior == Behavior::contiguous && span.matches == before;
-        before = span.matches;
-        if (behavior == Behavior::removed && span.matches) continue;
-        if (joins && !made.empty()) {
-            made.back().begin = std::min(made.back().begin, span.begin);
-            made.back().end = std::max(made.back().end, span.end);
-        } else {
-            made.push_back(span);
-        }
-    }
-    if (backwards) std::reverse(made.begin(), made.end());
-    return made;
-}
-
 using Find = std::function<std::pair<std::size_t, std::size_t>(std::string_view, std::size_t)>;
 
-// Cut each piece at its matches.
-void cut_at(std::vector<Piece> &pieces, Behavior behavior, bool invert, const Find &find) {
-    std::vector<Piece> made;
-    for (Piece &piece : pieces) {
-        std::vector<Span> spans;
-        for (std::size_t at = 0; at < piece.text.size();) {
-            const auto [begin, end] = find(piece.text, at);
-            if (begin > at) spans.push_back({at, begin, invert});
-            if (end > begin) spans.push_back({begin, end, !invert});
-            at = end;
+// The spans of a piece, merged in the library's own way, and handed out.
+class Merging {
+public:
+    Merging(Piece piece, Behavior behavior, PieceSink &next) : piece(piece), behavior(behavior), next(next) {}
+
+    void add(std::size_t begin, std::size_t end, bool matches) {
+        if (behavior == Behavior::removed && matches) return;
+        if (waits && joins(matches)) {
+            last = end;
+        } else {
+            flush();
+            first = begin;
+            last = end;
         }
-        for (const Span &span : arranged(std::move(spans), behavior))
-            if (span.end > span.begin)
-                made.push_back({piece.text.substr(span.begin, span.end - span.begin), piece.first && span.begin == 0});
+        waits = true;
+        before = matches;
     }
-    pieces.swap(made);
+    void flush() {
+        if (waits) next.take({piece.text.substr(first, last - first), piece.first && first == 0});
+        waits = false;
+    }
+
+private:
+    // Whether a span joins the one before it.
+    bool joins(bool matches) const {
+        switch (behavior) {
+        case Behavior::merged_with_previous: return matches && !before;
+        case Behavior::merged_with_next: return !matches && before;
+        case Behavior::contiguous: return matches == before;
+        default: return false;
+        }
+    }
+
+    const Piece piece;
+    const Behavior behavior;
+    PieceSink &next;
+    std::size_t first = 0, last = 0;
+    bool waits = false, before = false;
+};
+
+// Cut a piece at its matches.
+template <class F> void cut_at(Piece piece, Behavior behavior, bool invert, PieceSink &next, const F &find) {
+    Merging merging(piece, behavior, next);
+    for (std::size_t at = 0; at < piece.text.size();) {
+        const auto [begin, end] = find(piece.text, at);
+        if (begin > at) merging.add(at, begin, invert);
+        if (end > begin) merging.add(begin, end, !invert);
+        at = end;
+    }
+    merging.flush();
 }
 
 // The next character with one of these flags, alone.
@@ -90,18 +97,31 @@ std::pair<std::size_t, std::size_t> find_word(std::string_view text, std::size_t
 class Sequence : public PreTokenizer {
 public:
     explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> parts) : parts(std::move(parts)) {}
-    void cut(std::vector<Piece> &pieces) const override {
-        for (const auto &part : parts) part->cut(pieces);
-    }
+    void cut(Piece piece, PieceSink &next) const override { cut_from(0, piece, next); }
 
 private:
+    // Cut by the parts from a place on.
+    void cut_from(std::size_t place, Piece piece, PieceSink &next) const {
+        struct Others : PieceSink {
+            Others(const Sequence &sequence, std::size_t place, PieceSink &next) : sequence(sequence), place(place), next(next) {}
+            void take(Piece piece) override { sequence.cut_from(place, piece, next); }
+            const Sequence &sequence;
+            const std::size_t place;
+            PieceSink &next;
+        };
+        if (place == parts.size()) return next.take(piece);
+        if (place + 1 == parts.size()) return parts[place]->cut(piece, next);
+        Others others(*this, place + 1, next);
+        parts[place]->cut(piece, others);
+    }
+
     std::vector<std::unique_ptr<PreTokenizer>> parts;
 };
 
 class Cut : public PreTokenizer {
 public:
     Cut(Behavior behavior, bool invert, Find find) : behavior(behavior), invert(invert), find(std::move(find)) {}
-    void cut(std::vector<Piece> &pieces) const override { cut_at(pieces, behavior, invert, find); }
+    void cut(Piece piece, PieceSink &next) const override { cut_at(piece, behavior, invert, next, find); }
 
 private:
     Behavior behavior;
@@ -112,17 +132,16 @@ private:
 class ByteLevel : public PreTokenizer {
 public:
     explicit ByteLevel(Json::Value part) : prefix(flag(part, "add_prefix_space", true)), split(flag(part, "use_regex", true)) {}
-    void cut(std::vector<Piece> &pieces) const override {
-        for (Piece &piece : pieces)
-            if (prefix && !piece.text.empty() && piece.text[0] != ' ') piece.text.insert(0, " ");
-        if (split)
-            cut_at(pieces, Behavior::isolated, false,
-                   [](std::string_view text, std::size_t at) { return std::pair{at, match_gpt2(text, at)}; });
-        for (Piece &piece : pieces) {
-            std::string made;
-            for (const char byte : piece.text) made += byte_character(static_cast<unsigned char>(byte));
+    void cut(Piece piece, PieceSink &next) const override {
+        std::string led, made;
+        if (prefix && !piece.text.empty() && piece.text[0] != ' ') piece.text = led = " " + std::string(piece.text);
+        for (std::size_t at = 0; at < piece.text.size();) {
+            const std::size_t end = split ? match_gpt2(piece.text, at) : piece.text.size();
+            made.clear();
+            for (const char byte : piece.text.substr(at, end - at)) made += byte_character(static_cast<unsigned char>(byte));
             require_text(made.size());
-            piece.text = std::move(made);
+            next.take({made, piece.first && at == 0});
+            at = end;
         }
     }
 
@@ -138,19 +157,19 @@ public:
         if (scheme != "always" && scheme != "first" && scheme != "never") refuse_part("Metaspace of the prepend_scheme", scheme);
         if (mark.empty() || decode_utf8(mark, 0).size != mark.size()) refuse_part("Metaspace of the replacement", mark);
     }
-    void cut(std::vector<Piece> &pieces) const override {
-        for (Piece &piece : pieces) {
-            std::string made;
-            for (const char c : piece.text) c == ' ' ? made += mark : made += c;
-            const bool prepends = scheme == "always" || (scheme == "first" && piece.first);
-            if (prepends && !made.empty() && made.compare(0, mark.size(), mark) != 0) made = mark + made;
-            require_text(made.size());
-            piece.text = std::move(made);
-        }
-        if (splits) cut_at(pieces, Behavior::merged_with_next, false, [this](std::string_view text, std::size_t at) {
-                const std::size_t begin = std::min(text.find(mark, at), text.size());
-                return std::pair{begin, std::min(begin + mark.size(), text.size())};
-            });
+    void cut(Piece piece, PieceSink &next) const override {
+        const bool prepends = scheme == "always" || (scheme == "first" && piece.first);
+        const bool marked = piece.text.substr(0, 1) == " " || piece.text.substr(0, mark.size()) == mark;
+        std::string made;
+        if (prepends && !marked && !piece.text.empty()) made = mark;
+        for (const char c : piece.text) c == ' ' ? made += mark : made += c;
+        require_text(made.size());
+        piece.text = made;
+        if (!splits) return next.take(piece);
+        cut_at(piece, Behavior::merged_with_next, false, next, [this](std::string_view text, std::size_t at) {
+            const std::size_t begin = std::min(text.find(mark, at), text.size());
+            return std::pair{begin, std::min(begin + mark.size(), text.size())};
+        });
     }
 
 private:

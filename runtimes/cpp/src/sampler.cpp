@@ -14,8 +14,6 @@ namespace {
 constexpr float never = -std::numeric_limits<float>::infinity();
 constexpr std::uint32_t golden = 0x9E3779B9;  // 2^32 over the golden ratio, so that seed 0 is like any other
 constexpr double words = 4294967296.0;
-constexpr double largest_penalty = 100;
-constexpr std::int64_t longest_ngram = 64;
 
 // MurmurHash3's finalizer.
 std::uint32_t mix(std::uint32_t x) {
@@ -30,22 +28,7 @@ std::uint32_t word(std::int64_t seed) {
     return mix(static_cast<std::uint32_t>(seed >> 32)) ^ static_cast<std::uint32_t>(seed);
 }
 
-void require(bool good, const char *expected, double received) {
-    if (!good) fail(T2R_SAMPLING, expected, std::to_string(received), "choose another value");
-}
-
 }  // namespace
-
-void require_sampling(const Sampling &s) {
-    require(std::isfinite(s.temperature) && s.temperature >= 0, "a temperature of 0 or more", s.temperature);
-    require(s.top_k >= 0, "top_k of 0 (no limit) or more", static_cast<double>(s.top_k));
-    require(s.top_p > 0 && s.top_p <= 1, "top_p above 0 and at most 1 (no limit)", s.top_p);
-    require(s.min_p >= 0 && s.min_p <= 1, "min_p from 0 (no limit) to 1", s.min_p);
-    require(s.repetition_penalty >= 1 / largest_penalty && s.repetition_penalty <= largest_penalty,
-            "a repetition_penalty from 0.01 to 100 (1 is none)", s.repetition_penalty);
-    require(s.no_repeat_ngram >= 0 && s.no_repeat_ngram <= longest_ngram, "no_repeat_ngram from 0 (no limit) to 64",
-            static_cast<double>(s.no_repeat_ngram));
-}
 
 Sampler::Sampler(const Sampling &wanted) : sampling(wanted), seed(word(wanted.seed)) { require_sampling(wanted); }
 

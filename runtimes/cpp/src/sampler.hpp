@@ -6,26 +6,13 @@
 #include <vector>
 
 #include "history.hpp"
+#include "options.hpp"
 
 namespace t2r {
 
-struct Sampling {
-    double temperature = 1;  // 0: the largest logit, of equals the lowest token
-    std::int64_t top_k = 0;  // 0: all
-    double top_p = 1, min_p = 0, repetition_penalty = 1;
-    std::int64_t no_repeat_ngram = 0;
-    std::int64_t seed = -1;  // of the noise; -1: a new one for each text
-
-    bool looks_back() const { return repetition_penalty != 1 || no_repeat_ngram > 0; }
-    // How many of the largest logits are enough to choose from; 0: all of them.
-    std::int64_t limit() const { return looks_back() ? 0 : temperature == 0 ? 1 : top_k; }
-};
-
-// Throws Error of the kind sampling: a value out of range.
-void require_sampling(const Sampling &sampling);
-
 class Sampler {
 public:
+    // Throws Error of the kind sampling: a value out of range.
     explicit Sampler(const Sampling &sampling);
 
     // One of `count` logits. tokens: whose they are, where they are not all, largest first. Those in `banned` are never

@@ -7,6 +7,7 @@
 
 #include "error.hpp"
 #include "files.hpp"
+#include "history.hpp"
 #include "json.hpp"
 
 namespace t2r {
@@ -222,7 +223,8 @@ void Signature::require_batch(std::int64_t wanted) const {
 
 void Signature::require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length) const {
     const std::int64_t limit = most > max_bytes / batch_states ? max_bytes : most * batch_states;
-    std::int64_t total = wanted > max_bytes / (4 * vocab_size) ? max_bytes : wanted * 4 * vocab_size;
+    const std::int64_t row = 4 * (vocab_size + static_cast<std::int64_t>(History::first));
+    std::int64_t total = wanted > max_bytes / row ? max_bytes : wanted * row;
     for (const StateSpec &spec : states) total = std::min(max_bytes, total + spec.bytes(wanted, 0, source_length));
     if (total > limit)
         fail(T2R_METADATA, "states of at most " + number(limit) + " bytes", number(total) + " bytes",
@@ -288,6 +290,13 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
     } else {
         require(made.role != "encoder" && made.role != "beam", "role");
     }
+    if (keys.has("generation")) keys.with("generation", [&](Json::Value value) {
+            try {
+                read_generation(value, made.source.has_value(), made.sampling, made.beam);
+            } catch (const Error &error) {
+                malformed("a bad value of t2r.generation: " + error.line);
+            }
+        });
     std::set<std::string> names;
     for (const StateSpec &spec : made.states) require(names.insert(spec.name).second, "states");
     require_bounded(made.states, max_state_bytes);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "options.hpp"
+
 namespace t2r {
 
 inline constexpr std::int64_t default_state_bytes = std::int64_t{1} << 31;
@@ -56,12 +58,14 @@ struct Signature {
     std::map<std::string, std::string> graphs;  // role: file name
     std::optional<std::string> tokenizer;
     std::optional<Source> source;
+    Sampling sampling;  // what holds where the caller says nothing
+    Beam beam;
 
     // The most tokens that a text can have; 0 where there is no end.
     std::int64_t reach() const { return past_end == "refuse" ? max_positions : 0; }
     // Throws Error of the kind batch.
     void require_batch(std::int64_t wanted) const;
-    // States and logits of so many sequences, against batch_states times `most`. Throws Error of the kind metadata.
+    // States, logits and history of so many sequences, against batch_states times `most`. Throws Error of the kind metadata.
     void require_memory(std::int64_t wanted, std::int64_t most, std::int64_t source_length = 1) const;
     // Whether `other` is what the metadata of this graph's companion of that role must say.
     bool is_companion(const Signature &other, const std::string &role) const;

@@ -7,154 +7,240 @@ namespace t2r {
 
 namespace {
 
-using Texts = std::vector<std::string>;
+// What a decoder does with the tokens of one text: what it writes goes on, and is counted.
+class Step : public TextSink {
+public:
+    explicit Step(TextSink &next) : next(next) {}
+    void end() override { next.end(); }
+
+protected:
+    void put(std::string_view text) {
+        require_text(written += text.size());
+        next.take(text);
+    }
+
+private:
+    TextSink &next;
+    std::size_t written = 0;
+};
+
+// A decoder without options, and one with.
+template <class Run> class Plain : public TokenDecoder {
+public:
+    std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(next); }
+};
+template <class Run> class With : public TokenDecoder {
+public:
+    explicit With(Json::Value part) : options(part) {}
+    std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(options, next); }
+
+private:
+    const typename Run::Options options;
+};
+
+class ByteLevel : public Step {
+public:
+    using Step::Step;
+    void take(std::string_view token) override {
+        const std::size_t before = bytes.size();
+        for (std::size_t at = 0; at < token.size();) {
+            const Decoded character = decode_utf8(token, at);
+            const int byte = character_byte(character.code);
+            if (byte < 0) {  // a token that is no bytes stands for itself
+                bytes.resize(before);
+                bytes += token;
+                break;
+            }
+            bytes += static_cast<char>(byte);
+            at += character.size;
+        }
+        require_text(bytes.size());
+    }
+    void end() override {
+        put(is_utf8(bytes) ? bytes : valid_utf8(bytes));
+        Step::end();
+    }
+
+private:
+    std::string bytes;
+};
+
+class ByteFallback : public Step {
+public:
+    using Step::Step;
+    void take(std::string_view token) override {
+        const int byte = byte_of(token);
+        if (byte >= 0) {
+            bytes += static_cast<char>(byte);
+            return require_text(bytes.size());
+        }
+        flush();
+        put(token);
+    }
+    void end() override {
+        flush();
+        Step::end();
+    }
+
+private:
+    void flush() {
+        if (bytes.empty()) return;
+        if (is_utf8(bytes)) put(bytes);
+        else for (std::size_t i = 0; i < bytes.size(); i++) put("\xEF\xBF\xBD");
+        bytes.clear();
+    }
+
+    static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1; }
+
+    // Of <0x0A>, 10.
+    static int byte_of(std::string_view token) {
+        if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return -1;
+        const int high = digit(token[3]), low = digit(token[4]);
+        return high < 0 || low < 0 ? -1 : high << 4 | low;
+    }
+
+    std::string bytes;
+};
+
+class Fuse : public Step {
+public:
+    using Step::Step;
+    void take(std::string_view token) override {
+        made += token;
+        require_text(made.size());
+    }
+    void end() override {
+        put(made);
+        Step::end();
+    }
+
+private:
+    std::string made;
+};
+
+class Metaspace : public Step {
+public:
+    struct Options {
+        explicit Options(Json::Value part) : mark(part.at("replacement").string()) {
+            const auto scheme = part.find("prepend_scheme");
+            prepends = scheme ? scheme->string() != "never" : flag(part, "add_prefix_space", true);
+            if (mark.empty() || decode_utf8(mark, 0).size != mark.size()) refuse_part("Metaspace of the replacement", mark);
+        }
+        std::string mark;
+        bool prepends;
+    };
+
+    Metaspace(const Options &options, TextSink &next) : Step(next), options(options) {}
+    void take(std::string_view token) override {
+        const std::string &mark = options.mark;
+        made.clear();
+        for (std::size_t at = 0; at < token.size();) {
+            const bool marked = token.substr(at, mark.size()) == mark;
+            if (!marked) made += token[at];
+            else if (!first || !options.prepends) made += ' ';
+            at += marked ? mark.size() : 1;
+        }
+        first = false;
+        put(made);
+    }
+
+private:
+    const Options &options;
+    std::string made;
+    bool first = true;
+};
+
+class Replace : public Step {
+public:
+    struct Options {
+        explicit Options(Json::Value part) : pattern(part.at("pattern"), "decoder Replace"), content(part.at("content").string()) {}
+        Pattern pattern;
+        std::string content;
+    };
+
+    Replace(const Options &options, TextSink &next) : Step(next), options(options) {}
+    void take(std::string_view token) override {
+        made.clear();
+        for (std::size_t at = 0; at < token.size();) {
+            const auto [begin, end] = options.pattern.find(token, at);
+            made += token.substr(at, begin - at);
+            if (begin == token.size()) break;
+            made += options.content;
+            require_text(made.size());
+            at = end;
+        }
+        put(made);
+    }
+
+private:
+    const Options &options;
+    std::string made;
+};
+
+class Strip : public Step {
+public:
+    struct Options {
+        explicit Options(Json::Value part) : content(part.at("content").string()), start(part.at("start").integer()), stop(part.at("stop").integer()) {
+            if (content.empty() || decode_utf8(content, 0).size != content.size()) refuse_part("decoder Strip of", content);
+        }
+        std::string content;
+        std::int64_t start, stop;
+    };
+
+    Strip(const Options &options, TextSink &next) : Step(next), options(options) {}
+    void take(std::string_view token) override {
+        const std::string &content = options.content;
+        for (std::int64_t i = 0; i < options.start && token.substr(0, content.size()) == content; i++) token.remove_prefix(content.size());
+        for (std::int64_t i = 0; i < options.stop && ends(token, content); i++) token.remove_suffix(content.size());
+        put(token);
+    }
+
+private:
+    static bool ends(std::string_view token, std::string_view content) {
+        return token.size() >= content.size() && token.substr(token.size() - content.size()) == content;
+    }
+
+    const Options &options;
+};
+
+// Where there is no decoder, tokens are words.
+class Words : public Step {
+public:
+    using Step::Step;
+    void take(std::string_view token) override {
+        if (!first) put(" ");
+        first = false;
+        put(token);
+    }
+
+private:
+    bool first = true;
+};
 
 class Sequence : public TokenDecoder {
 public:
     explicit Sequence(std::vector<std::unique_ptr<TokenDecoder>> parts) : parts(std::move(parts)) {}
-    void decode(Texts &tokens) const override {
-        for (const auto &part : parts) {
-            part->decode(tokens);
-            std::size_t bytes = 0;
-            for (const std::string &token : tokens) bytes += token.size();
-            require_text(bytes);
-        }
-    }
+    std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(parts, next); }
 
 private:
+    // All parts' steps, each of which goes on to the one before it here.
+    class Run : public TextSink {
+    public:
+        Run(const std::vector<std::unique_ptr<TokenDecoder>> &parts, TextSink &next) : front(&next) {
+            for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+                steps.push_back((*part)->start(*front));
+                front = steps.back().get();
+            }
+        }
+        void take(std::string_view text) override { front->take(text); }
+        void end() override { front->end(); }
+
+    private:
+        std::vector<std::unique_ptr<TextSink>> steps;
+        TextSink *front;
+    };
+
     std::vector<std::unique_ptr<TokenDecoder>> parts;
-};
-
-class ByteLevel : public TokenDecoder {
-public:
-    void decode(Texts &tokens) const override {
-        std::string bytes;
-        for (const std::string &token : tokens) {
-            std::string made;
-            bool whole = true;
-            for (std::size_t at = 0; whole && at < token.size();) {
-                const Decoded character = decode_utf8(token, at);
-                const int byte = character_byte(character.code);
-                whole = byte >= 0;
-                made += static_cast<char>(byte);
-                at += character.size;
-            }
-            bytes += whole ? made : token;
-        }
-        tokens = {valid_utf8(bytes)};
-    }
-};
-
-class ByteFallback : public TokenDecoder {
-public:
-    void decode(Texts &tokens) const override {
-        Texts made;
-        std::string bytes;
-        const auto flush = [&] {
-            if (bytes.empty()) return;
-            if (is_utf8(bytes)) made.push_back(bytes);
-            else made.insert(made.end(), bytes.size(), "\xEF\xBF\xBD");
-            bytes.clear();
-        };
-        for (std::string &token : tokens) {
-            const int byte = byte_of(token);
-            if (byte >= 0) {
-                bytes += static_cast<char>(byte);
-                continue;
-            }
-            flush();
-            made.push_back(std::move(token));
-        }
-        flush();
-        tokens.swap(made);
-    }
-
-private:
-    static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1; }
-
-    // Of <0x0A>, 10.
-    static int byte_of(const std::string &token) {
-        if (token.size() != 6 || token.compare(0, 3, "<0x") != 0 || token[5] != '>') return -1;
-        const int high = digit(token[3]), low = digit(token[4]);
-        return high < 0 || low < 0 ? -1 : high << 4 | low;
-    }
-};
-
-class Fuse : public TokenDecoder {
-public:
-    void decode(Texts &tokens) const override {
-        std::string made;
-        for (const std::string &token : tokens) made += token;
-        tokens = {made};
-    }
-};
-
-class Metaspace : public TokenDecoder {
-public:
-    explicit Metaspace(Json::Value part) : mark(part.at("replacement").string()) {
-        const auto scheme = part.find("prepend_scheme");
-        prepends = scheme ? scheme->string() != "never" : flag(part, "add_prefix_space", true);
-        if (mark.empty() || decode_utf8(mark, 0).size != mark.size()) refuse_part("Metaspace of the replacement", mark);
-    }
-    void decode(Texts &tokens) const override {
-        for (std::size_t i = 0; i < tokens.size(); i++) {
-            std::string made;
-            for (std::size_t at = 0; at < tokens[i].size();) {
-                const bool marked = tokens[i].compare(at, mark.size(), mark) == 0;
-                if (!marked) made += tokens[i][at];
-                else if (i > 0 || !prepends) made += ' ';
-                at += marked ? mark.size() : 1;
-            }
-            tokens[i] = std::move(made);
-        }
-    }
-
-private:
-    std::string mark;
-    bool prepends;
-};
-
-class Replace : public TokenDecoder {
-public:
-    explicit Replace(Json::Value part) : pattern(part.at("pattern"), "decoder Replace"), content(part.at("content").string()) {}
-    void decode(Texts &tokens) const override {
-        for (std::string &token : tokens) {
-            std::string made;
-            for (std::size_t at = 0; at < token.size();) {
-                const auto [begin, end] = pattern.find(token, at);
-                made.append(token, at, begin - at);
-                if (begin == token.size()) break;
-                made += content;
-                require_text(made.size());
-                at = end;
-            }
-            token = std::move(made);
-        }
-    }
-
-private:
-    Pattern pattern;
-    std::string content;
-};
-
-class Strip : public TokenDecoder {
-public:
-    explicit Strip(Json::Value part) : content(part.at("content").string()), start(part.at("start").integer()), stop(part.at("stop").integer()) {
-        if (content.empty() || decode_utf8(content, 0).size != content.size()) refuse_part("decoder Strip of", content);
-    }
-    void decode(Texts &tokens) const override {
-        for (std::string &token : tokens) {
-            std::size_t begin = 0, end = token.size();
-            for (std::int64_t i = 0; i < start && token.compare(begin, content.size(), content) == 0; i++) begin += content.size();
-            for (std::int64_t i = 0; i < stop && end >= begin + content.size() && token.compare(end - content.size(), content.size(), content) == 0; i++)
-                end -= content.size();
-            token = token.substr(begin, end - begin);
-        }
-    }
-
-private:
-    std::string content;
-    std::int64_t start, stop;
 };
 
 void add_decoders(Json::Value part, std::vector<std::unique_ptr<TokenDecoder>> &parts) {
@@ -162,27 +248,19 @@ void add_decoders(Json::Value part, std::vector<std::unique_ptr<TokenDecoder>> &
     const std::string_view type = part.at("type").string();
     if (parts.size() >= max_parts) refuse_tokenizer("at most 256 parts of a decoder", "more");
     if (type == "Sequence") part.at("decoders").each([&](Json::Value inner) { add_decoders(inner, parts); });
-    else if (type == "ByteLevel") parts.push_back(std::make_unique<ByteLevel>());
-    else if (type == "ByteFallback") parts.push_back(std::make_unique<ByteFallback>());
-    else if (type == "Fuse") parts.push_back(std::make_unique<Fuse>());
-    else if (type == "Metaspace") parts.push_back(std::make_unique<Metaspace>(part));
-    else if (type == "Replace") parts.push_back(std::make_unique<Replace>(part));
-    else if (type == "Strip") parts.push_back(std::make_unique<Strip>(part));
+    else if (type == "ByteLevel") parts.push_back(std::make_unique<Plain<ByteLevel>>());
+    else if (type == "ByteFallback") parts.push_back(std::make_unique<Plain<ByteFallback>>());
+    else if (type == "Fuse") parts.push_back(std::make_unique<Plain<Fuse>>());
+    else if (type == "Metaspace") parts.push_back(std::make_unique<With<Metaspace>>(part));
+    else if (type == "Replace") parts.push_back(std::make_unique<With<Replace>>(part));
+    else if (type == "Strip") parts.push_back(std::make_unique<With<Strip>>(part));
     else refuse_part("decoder", type);
 }
-
-// Where there is no decoder, tokens are words.
-class Words : public TokenDecoder {
-public:
-    void decode(Texts &tokens) const override {
-        for (std::size_t i = 1; i < tokens.size(); i++) tokens[i].insert(0, " ");
-    }
-};
 
 }  // namespace
 
 std::unique_ptr<TokenDecoder> make_decoder(Json::Value part) {
-    if (part.is_null()) return std::make_unique<Words>();
+    if (part.is_null()) return std::make_unique<Plain<Words>>();
     std::vector<std::unique_ptr<TokenDecoder>> parts;
     add_decoders(part, parts);
     return std::make_unique<Sequence>(std::move(parts));

@@ -14,19 +14,20 @@ public:
 
     // Throws Error of the kind tokenizer: text that is no UTF-8, or an empty one without a BOS token.
     Ids encode(std::string_view text, bool special);
-    std::string decode(const Ids &tokens);
+    std::string decode(const std::int64_t *tokens, std::size_t count) const;
+    std::string decode(const Ids &tokens) const { return decode(tokens.data(), tokens.size()); }
 
 private:
     void encode_text(std::string_view text, bool first, Ids &tokens);
-    // The post-processor, a part of it at a time: what stands before and behind a text, and the text itself (-1).
     void add_templates(Json::Value part);
+    void add_template(const Ids &form);
 
     std::unique_ptr<Normalizer> normalizer;
     std::unique_ptr<PreTokenizer> pre_tokenizer;
     std::unique_ptr<Model> model;
     std::unique_ptr<TokenDecoder> decoder;
     std::unique_ptr<AddedTokens> added;
-    std::vector<Ids> templates;
+    Ids before, behind;  // the special tokens around a text
     std::int64_t bos;
     std::mutex mutex;  // of the model's memory: a tokenizer may be shared by streams
 };

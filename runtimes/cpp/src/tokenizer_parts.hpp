@@ -50,15 +50,23 @@ std::unique_ptr<Normalizer> make_precompiled(std::string_view base64);
 // NFD; NFKD with `compatibility`; NFC or NFKC with `compose`.
 std::unique_ptr<Normalizer> make_normalization(bool compatibility, bool compose);
 
+// A part of a text, which whoever takes it must copy or be done with.
 struct Piece {
-    std::string text;
+    std::string_view text;
     bool first;  // it begins where the whole text does
+};
+
+class PieceSink {
+public:
+    virtual ~PieceSink() = default;
+    virtual void take(Piece piece) = 0;
 };
 
 class PreTokenizer {
 public:
     virtual ~PreTokenizer() = default;
-    virtual void cut(std::vector<Piece> &pieces) const = 0;
+    // Hand out what becomes of a piece, in order.
+    virtual void cut(Piece piece, PieceSink &next) const = 0;
 };
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(Json::Value part);
 
@@ -95,10 +103,19 @@ std::unique_ptr<Model> make_unigram(Json::Value part);
 // The tokens <0x00> to <0xFF>, or -1, where a model may fall back on them.
 std::vector<std::int64_t> byte_tokens(const Vocabulary &vocabulary);
 
+// Takes the texts of tokens one by one.
+class TextSink {
+public:
+    virtual ~TextSink() = default;
+    virtual void take(std::string_view text) = 0;
+    virtual void end() = 0;  // there are no more
+};
+
 class TokenDecoder {
 public:
     virtual ~TokenDecoder() = default;
-    virtual void decode(std::vector<std::string> &tokens) const = 0;
+    // What makes of the tokens of one text what `next` takes, and must outlive it.
+    virtual std::unique_ptr<TextSink> start(TextSink &next) const = 0;
 };
 std::unique_ptr<TokenDecoder> make_decoder(Json::Value part);
 

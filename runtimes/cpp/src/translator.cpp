@@ -10,9 +10,7 @@ namespace t2r {
 
 namespace {
 
-constexpr std::int64_t most_tokens = 256, most_whole = std::int64_t{1} << 31;
-constexpr double steepest = 10, largest_penalty = 100;
-constexpr std::int64_t longest_ngram = 64;
+constexpr std::int64_t most_tokens = 256;
 
 using Ids = std::vector<std::int64_t>;
 
@@ -37,24 +35,19 @@ void require(bool good, const char *expected, double received) {
 
 // The beam with its max_tokens filled in.
 Beam checked(Beam beam, const Signature &signature) {
-    const auto whole = [](std::int64_t value, std::int64_t least) { return value >= least && value < most_whole; };
+    require_beam(beam);
     const auto forced = static_cast<std::int64_t>(signature.source->start_tokens.size()) - 1;
-    require(whole(beam.width, 1) && beam.width <= signature.vocab_size, "a width of at least 1, at most the vocabulary", static_cast<double>(beam.width));
-    require(whole(beam.n_best, 1) && beam.n_best <= beam.width, "n_best of at least 1, at most the width", static_cast<double>(beam.n_best));
-    require(whole(beam.min_tokens, 0), "min_tokens of at least 0", static_cast<double>(beam.min_tokens));
-    require(whole(beam.max_tokens, 0) && (beam.max_tokens == 0 || beam.max_tokens > forced),
-            "max_tokens of at least 1, more than those that every translation begins with", static_cast<double>(beam.max_tokens));
-    require(beam.early_stopping >= 0 && beam.early_stopping <= 2, "early_stopping of 0, 1 or 2", beam.early_stopping);
-    require(std::abs(beam.length_penalty) <= steepest, "a length_penalty from -10 to 10", beam.length_penalty);
-    require(beam.repetition_penalty >= 1 / largest_penalty && beam.repetition_penalty <= largest_penalty,
-            "a repetition_penalty from 0.01 to 100 (1 is none)", beam.repetition_penalty);
-    require(beam.no_repeat_ngram >= 0 && beam.no_repeat_ngram <= longest_ngram, "no_repeat_ngram from 0 (no limit) to 64",
-            static_cast<double>(beam.no_repeat_ngram));
+    const std::int64_t wanted = beam.max_tokens ? beam.max_tokens : signature.beam.max_tokens;
+    require(beam.width <= signature.vocab_size, "a width of at most the vocabulary", static_cast<double>(beam.width));
+    require(beam.n_best <= beam.width, "n_best of at most the width", static_cast<double>(beam.n_best));
+    require(!wanted || wanted > forced, "max_tokens of more than those that every translation begins with", static_cast<double>(wanted));
     const std::int64_t most = signature.reach(), least = beam.max_tokens ? beam.max_tokens : forced + 1;
     if (most && most < least)
         fail(T2R_POSITION, "max_tokens of at most " + number(most) + ": this model's positions end there", number(least),
              "ask for fewer, or export with --past-end clamp or wrap:N");
-    if (!beam.max_tokens) beam.max_tokens = most ? std::min(most_tokens, most) : most_tokens;
+    if (beam.max_tokens) return beam;
+    beam.max_tokens = wanted ? wanted : most_tokens;
+    if (most) beam.max_tokens = std::min(beam.max_tokens, most);
     return beam;
 }
 

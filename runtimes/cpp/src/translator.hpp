@@ -6,17 +6,6 @@
 
 namespace t2r {
 
-struct Beam {
-    std::int64_t width = 4, max_tokens = 0, min_tokens = 0;  // max_tokens 0: 256, or fewer where positions end before
-    int early_stopping = 0;                                  // 0 is false, 1 true, 2 never
-    bool forced_end = true;
-    std::int64_t n_best = 1;
-    double length_penalty = 1, repetition_penalty = 1;
-    std::int64_t no_repeat_ngram = 0;
-
-    bool looks_back() const { return repetition_penalty != 1 || no_repeat_ngram > 0; }
-};
-
 struct Translation {
     std::vector<std::int64_t> tokens;  // one that ended it the last of them
     double score;                      // more is better

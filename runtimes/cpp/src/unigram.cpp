@@ -15,6 +15,7 @@ class Unigram : public Model {
 public:
     explicit Unigram(Json::Value part) {
         std::int64_t id = 0;
+        std::size_t longest = 4;  // bytes, of a character
         part.at("vocab").each([&](Json::Value entry) {
             if (entry.size() != 2) refuse_tokenizer("pieces with their scores", "another");
             const std::string_view text = entry.first().string();
@@ -26,7 +27,11 @@ public:
         for (std::int64_t i = 0; i < id; i++) {
             const std::string_view text = vocabulary.text(i);
             if (vocabulary.find(text) == i && !text.empty()) sorted.push_back({text, static_cast<std::size_t>(i)});
+            longest = std::max(longest, text.size());
         }
+        std::size_t places = 1;
+        while (places <= longest) places *= 2;
+        sums.resize(places);
         std::sort(sorted.begin(), sorted.end(), [](const Entry &a, const Entry &b) { return a.text < b.text; });
         if (const auto found = part.find("unk_id"); found && !found->is_null()) {
             unknown = found->integer();
@@ -36,56 +41,69 @@ public:
     }
 
     void encode(std::string_view text, Ids &tokens) override {
-        search(text);
-        pieces.clear();
-        bool joins = false;  // what is unknown joins what is unknown behind it
-        for (std::size_t end = text.size(); end > 0;) {
-            const Node &node = best[end];
-            const bool is_unknown = node.id == unknown;
-            if (is_unknown && joins) pieces.back().begin = node.begin;
-            else pieces.push_back({node.begin, end});
-            joins = is_unknown;
-            end = node.begin;
+        std::size_t begin = 0;  // of what has no tokens yet
+        ways.assign(1, 0);
+        sums[0] = 0;
+        for (std::size_t at = 0; at < text.size();) {
+            const bool is_edge = ways.size() == at - begin + 1;  // no piece lies across
+            if (is_edge && at - begin > kept && !(ways.back() & is_unknown)) {
+                write(text.substr(begin, at - begin), tokens);
+                ways.assign(1, 0);
+                begin = at;
+            }
+            at += extend(text.substr(at), at - begin, sums[at & (sums.size() - 1)], at);
         }
-        for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece)
-            add(text.substr(piece->begin, piece->end - piece->begin), tokens);
+        write(text.substr(begin), tokens);
+        if (ways.capacity() > 4 * kept) ways = {};
     }
 
 private:
-    static constexpr std::size_t nowhere = ~std::size_t{0};
-    struct Node {
-        double score;
-        std::size_t begin;  // of the last piece of the best way to here
-        std::int64_t id;
-    };
-    struct Span {
-        std::size_t begin, end;
-    };
+    // The best way to a place: where its last piece begins, and whether that is unknown.
+    static constexpr std::uint32_t place = 0x7FFFFFFF, is_unknown = 0x80000000, none = place;
+    static constexpr std::size_t kept = 1 << 14;
     struct Entry {
         std::string_view text;
         std::size_t id;
     };
 
-    void reach(std::size_t begin, std::size_t end, double score, std::int64_t id) {
-        Node &node = best[end];
-        if (node.begin == nowhere || score > node.score) node = {score, begin, id};
+    // Go on from a place with each piece that begins there; `from` is its place in the whole text. The size of its character.
+    std::size_t extend(std::string_view text, std::size_t at, double before, std::size_t from) {
+        const auto reach = [&](std::size_t size, double score, std::int64_t id) {
+            if (at + size >= ways.size()) ways.resize(at + size + 1, none);
+            double &best = sums[(from + size) & (sums.size() - 1)];
+            std::uint32_t &way = ways[at + size];
+            if (way != none && score <= best) return;
+            best = score;
+            way = static_cast<std::uint32_t>(at) | (id == unknown ? is_unknown : 0);
+        };
+        const std::size_t character = decode_utf8(text, 0).size;
+        bool single = false;
+        each_prefix(text, [&](std::size_t id, std::size_t size) {
+            reach(size, scores[id] + before, static_cast<std::int64_t>(id));
+            single = single || size == character;
+        });
+        if (!single) {
+            if (unknown < 0) refuse_tokenizer("text of the vocabulary's characters, as there is no unk_id", "another");
+            reach(character, least - unknown_penalty + before, unknown);
+        }
+        return character;
     }
 
-    void search(std::string_view text) {
-        best.assign(text.size() + 1, {0, nowhere, 0});
-        for (std::size_t at = 0; at < text.size();) {
-            const std::size_t character = decode_utf8(text, at).size;
-            const double before = best[at].score;
-            bool single = false;
-            each_prefix(text.substr(at), [&](std::size_t id, std::size_t size) {
-                reach(at, at + size, scores[id] + before, static_cast<std::int64_t>(id));
-                single = single || size == character;
-            });
-            if (!single) {
-                if (unknown < 0) refuse_tokenizer("text of the vocabulary's characters, as there is no unk_id", "another");
-                reach(at, at + character, least - unknown_penalty + before, unknown);
-            }
-            at += character;
+    // The tokens of the best way to the end of the text.
+    void write(std::string_view text, Ids &tokens) {
+        for (std::size_t end = text.size(), behind = none; end > 0;) {  // each place gets to know the next one
+            const std::uint32_t way = ways[end];
+            ways[end] = static_cast<std::uint32_t>(behind) | (way & is_unknown);
+            behind = end;
+            end = way & place;
+            if (end == 0) ways[0] = static_cast<std::uint32_t>(behind);
+        }
+        for (std::size_t begin = 0; begin < text.size();) {
+            std::size_t end = ways[begin] & place;
+            if (ways[end] & is_unknown)  // what is unknown joins what is unknown behind it
+                while (end < text.size() && (ways[ways[end] & place] & is_unknown)) end = ways[end] & place;
+            add(text.substr(begin, end - begin), tokens);
+            begin = end;
         }
     }
 
@@ -121,8 +139,8 @@ private:
     std::vector<std::int64_t> bytes;
     std::int64_t unknown = -1;
     double least = std::numeric_limits<double>::infinity();
-    std::vector<Node> best;
-    std::vector<Span> pieces;
+    std::vector<std::uint32_t> ways;
+    std::vector<double> sums;  // of the best ways to the last places, as many as a piece may reach
 };
 
 }  // namespace

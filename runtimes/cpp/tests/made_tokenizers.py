@@ -93,7 +93,7 @@ def fallback() -> str:
     return json.dumps(made)
 
 
-def _added(content: str, number: int, **flags: bool) -> dict[str, Any]:
+def added_token(content: str, number: int, **flags: bool) -> dict[str, Any]:
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     return {"id": number, "content": content, **plain, **flags}
 
@@ -165,7 +165,7 @@ def parts() -> dict[str, dict[str, Any]]:
     for flag in flags:
         words = ["once", " upon", "don", "<x>"]
         size = len(model["vocab"])
-        added = [_added(word, model["vocab"].get(word, size + i), **{flag: True}) for i, word in enumerate(words)]
+        added = [added_token(word, model["vocab"].get(word, size + i), **{flag: True}) for i, word in enumerate(words)]
         found[f"added_tokens {flag}"] = {
             "added_tokens": added,
             "normalizer": {"type": "Replace", "pattern": {"String": "d"}, "content": "D"},

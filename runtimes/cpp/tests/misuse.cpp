@@ -46,7 +46,7 @@ void two_threads() {
             told = std::current_exception();
         }
     };
-    decoder.generate({1}, 2, t2r_sampling_defaults(), [&](std::int64_t) {
+    decoder.generate({1}, 2, {}, [&](std::int64_t) {
         std::thread(step).join();
         return false;
     });
@@ -55,13 +55,13 @@ void two_threads() {
 
 void from_a_callback() {
     const t2r::Decoder decoder = opened("tiny");
-    decoder.generate({1}, 2, t2r_sampling_defaults(), [&](std::int64_t) { return decoder.step({1}) != nullptr; });
+    decoder.generate({1}, 2, {}, [&](std::int64_t) { return decoder.step({1}) != nullptr; });
 }
 
 void callback() {
     const t2r::Decoder decoder = opened("tiny");
     try {
-        decoder.generate({1}, 5, t2r_sampling_defaults(), [](std::int64_t) -> bool { throw std::string("mine"); });
+        decoder.generate({1}, 5, {}, [](std::int64_t) -> bool { throw std::string("mine"); });
     } catch (const std::string &thrown) {
         std::cout << thrown << "\n";
     }

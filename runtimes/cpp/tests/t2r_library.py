@@ -74,8 +74,6 @@ class Library:
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
         self._library.t2r_error.restype = self._library.t2r_kind_name.restype = c_char_p
-        self._library.t2r_sampling_defaults.restype = Sampling
-        self._library.t2r_defaults.restype = Options
 
     def call(self, name: str, *arguments: object) -> None:
         if kind := getattr(self._library, name)(*arguments):
@@ -84,13 +82,18 @@ class Library:
             raise Failed(self._library.t2r_kind_name(kind).decode(), line)
 
     def options(self, **values: int) -> Options:
-        made = self._library.t2r_defaults()
+        made = Options()
+        self.call("t2r_defaults", byref(made), c_size_t(ctypes.sizeof(made)))
         for name, value in values.items():
             setattr(made, name, value)
         return made
 
-    def sampling(self, stop_tokens: Sequence[int] | None = None, **values: float) -> Sampling:
-        made = self._library.t2r_sampling_defaults()
+    def sampling(
+        self, decoder: c_void_p | None = None, stop_tokens: Sequence[int] | None = None, **values: float
+    ) -> Sampling:
+        """The graph's options, the contract's where there is no decoder; and those that are given."""
+        made = Sampling()
+        self.call("t2r_sampling_defaults", decoder, byref(made), c_size_t(ctypes.sizeof(made)))
         for name, value in values.items():
             setattr(made, name, value)
         if stop_tokens is not None:
@@ -143,11 +146,15 @@ class Decoder:
     def generate(
         self, prompt: Sequence[int], most: int, callback: Callable[[int], int] | None = None, **options: Any
     ) -> list[int]:
+        return self.generate_with(prompt, most, self.library.sampling(self.handle, **options), callback)
+
+    def generate_with(
+        self, prompt: Sequence[int], most: int, sampling: Sampling | None, callback: Callable[[int], int] | None = None
+    ) -> list[int]:
         tokens, count = POINTER(c_int64)(), c_size_t()
         called = CALLBACK(lambda token, _: callback(token)) if callback else CALLBACK(0)
-        sampling = byref(self.library.sampling(**options))
         out = byref(tokens), byref(count)
-        arguments = numbers(prompt), c_size_t(len(prompt)), c_int64(most), sampling, called, None
+        arguments = numbers(prompt), c_size_t(len(prompt)), c_int64(most), sampling and byref(sampling), called, None
         self.library.call("t2r_generate", self.handle, *arguments, *out)
         return tokens[: count.value]
 

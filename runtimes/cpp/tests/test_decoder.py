@@ -12,6 +12,7 @@ import onnx
 import pytest
 from cpp_build import GOLDEN
 from t2r_library import Decoder, Failed, Info, Library, Tokenizer
+from t2r_library import Sampling as Structure
 
 from t2r_runtime import Decoder as Python
 from t2r_runtime import Sampling
@@ -44,6 +45,81 @@ def test_texts_equal_pythons(library: Library, name: str) -> None:
         wanted = theirs.generate(prompt, 20, Sampling(**options, stop_tokens=stop))
         assert ours.generate(prompt, 20, called, stop_tokens=stop, **options) == wanted, options
         assert ours.info.position == theirs.position
+
+
+def test_penalties_look_back_on_long_texts(library: Library) -> None:
+    """On all that was read: also in a batch, of which a row stays, and more than there is room for at first."""
+    chance = random.Random(5)
+    prompt = [chance.randrange(17) for _ in range(1500)]
+    ours, theirs = Decoder(library, GOLDEN / "tiny.onnx"), Python(GOLDEN / "tiny.onnx")
+    ours.reset(2)
+    ours.prefill([[3] * 1000, prompt[:1000]])
+    ours.reorder([1])
+    ours.prefill([prompt[1000:1400]])
+    theirs.prefill([prompt[:1400]])
+    options = {"temperature": 0.0, "repetition_penalty": 1.5, "no_repeat_ngram": 3}
+    wanted = theirs.generate(prompt[1400:], 30, Sampling(**options))
+    assert ours.generate(prompt[1400:], 30, **options) == wanted
+    assert ours.generate(prompt[1400:], 30, lambda _: 1, **options) == theirs.generate(
+        prompt[1400:], 30, Sampling(**options)
+    )
+
+
+def test_memory_of_many_rows(library: Library) -> None:
+    """A row takes what its states and its logits take, and not the room for a long text's history."""
+    decoder = Decoder(library, GOLDEN / "tiny.onnx")
+
+    def virtual() -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmSize"))
+        return int(line.split()[1]) << 10
+
+    before = virtual()
+    decoder.reset(30_000)
+    assert virtual() - before < 1 << 30
+
+
+def test_options_of_a_graph(library: Library) -> None:
+    """None, or a structure that was filled in and not changed, are the graph's options; what is given counts more."""
+    path = GOLDEN / "options.onnx"
+    ours, theirs = Decoder(library, path), Python(path)
+    graph, contract = library.sampling(ours.handle), library.sampling()
+    assert theirs.signature.generation
+    for name, _ in contract._fields_[1:7]:
+        assert getattr(graph, name) == theirs.signature.generation.get(name, getattr(contract, name)), name
+    assert (contract.temperature, contract.top_p, contract.repetition_penalty, contract.seed) == (1, 1, 1, -1)
+    for options in ({}, {"temperature": 0.0}, {"repetition_penalty": 1.0}, {"top_k": 3, "no_repeat_ngram": 0}):
+        ours.reset()
+        theirs.reset()
+        assert ours.generate([1, 2], 30, seed=4, **options) == theirs.generate([1, 2], 30, Sampling(seed=4, **options))
+
+
+def test_structures_of_an_older_header(library: Library) -> None:
+    """One that ends before its last fields has the graph's options there; one that is longer than ours is an error."""
+    decoder, size = Decoder(library, GOLDEN / "options.onnx"), Structure.temperature.offset + 8
+    whole, older = library.sampling(decoder.handle), Structure(top_p=7.0)
+    library.call("t2r_sampling_defaults", decoder.handle, ctypes.byref(older), ctypes.c_size_t(size))
+    assert (older.size, older.temperature, older.top_p) == (
+        size,
+        whole.temperature,
+        7.0,
+    )  # nothing is written behind it
+    older.temperature = whole.temperature = 0.5
+    older.seed, whole.seed = 3, -1
+    older.size = Structure.seed.offset  # top_p, which is not in range, lies in it
+    with pytest.raises(Failed, match="^sampling: expected top_p"):
+        decoder.generate_with([1], 5, older)
+    older.top_p = 0.5
+    older.size = size  # and now behind it
+    whole.temperature = 0.0
+    older.temperature = 0.0
+    assert decoder.generate_with([1], 9, older) == (decoder.reset() or decoder.generate_with([1], 9, whole))
+    for wrong in (0, 4, ctypes.sizeof(Structure) + 8):
+        older.size = wrong
+        with pytest.raises(Failed, match="^sampling: expected options"):
+            decoder.generate_with([1], 5, older)
+    info = Info(vocab_size=-1, batch=-1)
+    library.call("t2r_get_info", decoder.handle, ctypes.byref(info), ctypes.c_size_t(8))
+    assert (info.vocab_size, info.batch) == (17, -1)
 
 
 def test_a_callback_ends_a_text(library: Library) -> None:

@@ -15,7 +15,8 @@ int go_on(std::int64_t, void *) { return 1; }
 // Texts of one decoder, each with another seed; by steps or as the graphs beside it allow.
 Texts write(t2r_decoder *decoder, bool by_steps) {
     Texts texts;
-    t2r_sampling sampling = t2r_sampling_defaults();
+    t2r_sampling sampling;
+    t2r_sampling_defaults(decoder, &sampling, sizeof sampling);
     const std::int64_t prompt[] = {1, 3, 5}, *tokens;
     std::size_t count;
     for (sampling.seed = 0; sampling.seed < 20; sampling.seed++) {

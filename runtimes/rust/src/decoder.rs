@@ -176,6 +176,7 @@ impl Decoder {
         callback: sys::t2r_callback,
         user: *mut c_void,
     ) -> Result<Vec<i64>> {
+        let given = sampling.raw(self.handle)?;
         let (mut tokens, mut count) = (ptr::null(), 0);
         check(unsafe {
             sys::t2r_generate(
@@ -183,7 +184,7 @@ impl Decoder {
                 prompt.as_ptr(),
                 prompt.len(),
                 max_tokens,
-                &sampling.raw(),
+                &given,
                 callback,
                 user,
                 &mut tokens,

@@ -1,8 +1,26 @@
-//! Options, whose defaults are the library's.
+//! Options. One of generating or of the search that is None is the graph's.
 
-use std::ptr;
+use std::mem::size_of;
 
+use crate::error::{check, Result};
 use crate::sys;
+
+/// What a C function puts into a struct of so many bytes.
+fn filled<T>(fill: impl FnOnce(*mut T, usize) -> sys::t2r_kind) -> Result<T> {
+    let mut made = unsafe { std::mem::zeroed::<T>() };
+    check(fill(&mut made, size_of::<T>()))?;
+    Ok(made)
+}
+
+fn set<T>(to: &mut T, value: Option<impl Into<T>>) {
+    if let Some(value) = value {
+        *to = value.into();
+    }
+}
+
+fn opening() -> sys::t2r_options {
+    filled(|made, size| unsafe { sys::t2r_defaults(made, size) }).expect("the library's own defaults")
+}
 
 /// How a graph is opened.
 #[derive(Clone, Debug)]
@@ -17,7 +35,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let made = unsafe { sys::t2r_defaults() };
+        let made = opening();
         Self { threads: made.threads, companions: made.companions != 0, max_state_bytes: made.max_state_bytes }
     }
 }
@@ -28,68 +46,51 @@ impl Options {
             threads: self.threads,
             companions: self.companions.into(),
             max_state_bytes: self.max_state_bytes,
-            ..unsafe { sys::t2r_defaults() }
+            ..opening()
         }
     }
 }
 
-/// How tokens are chosen.
-#[derive(Clone, Debug)]
+/// How tokens are chosen. What is None is the graph's.
+#[derive(Clone, Debug, Default)]
 pub struct Sampling {
     /// 0: the largest logit, of equals the lowest token.
-    pub temperature: f64,
+    pub temperature: Option<f64>,
     /// 0: all.
-    pub top_k: i64,
+    pub top_k: Option<i64>,
     /// 1: all.
-    pub top_p: f64,
+    pub top_p: Option<f64>,
     /// 0: all.
-    pub min_p: f64,
+    pub min_p: Option<f64>,
     /// 1: none.
-    pub repetition_penalty: f64,
+    pub repetition_penalty: Option<f64>,
     /// 0: no limit.
-    pub no_repeat_ngram: i64,
+    pub no_repeat_ngram: Option<i64>,
     /// 0 or more: the same seed gives the same text. None: a new one for each.
     pub seed: Option<i64>,
     /// The text ends with the first of them. None: the graph's own.
     pub stop_tokens: Option<Vec<i64>>,
 }
 
-impl Default for Sampling {
-    fn default() -> Self {
-        let made = unsafe { sys::t2r_sampling_defaults() };
-        Self {
-            temperature: made.temperature,
-            top_k: made.top_k,
-            top_p: made.top_p,
-            min_p: made.min_p,
-            repetition_penalty: made.repetition_penalty,
-            no_repeat_ngram: made.no_repeat_ngram,
-            seed: None,
-            stop_tokens: None,
-        }
-    }
-}
-
 impl Sampling {
     /// The likeliest token each time.
     pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
+        Self { temperature: Some(0.0), ..Self::default() }
     }
 
-    /// Good for as long as `self` is.
-    pub(crate) fn raw(&self) -> sys::t2r_sampling {
-        sys::t2r_sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            no_repeat_ngram: self.no_repeat_ngram,
-            seed: self.seed.unwrap_or(-1),
-            stop_tokens: self.stop_tokens.as_ref().map_or(ptr::null(), |tokens| tokens.as_ptr()),
-            stop_count: self.stop_tokens.as_ref().map_or(0, Vec::len),
-            ..unsafe { sys::t2r_sampling_defaults() }
-        }
+    /// Over the graph's; good for as long as `self` is.
+    pub(crate) fn raw(&self, decoder: *mut sys::t2r_decoder) -> Result<sys::t2r_sampling> {
+        let mut made = filled(|made, size| unsafe { sys::t2r_sampling_defaults(decoder, made, size) })?;
+        set(&mut made.temperature, self.temperature);
+        set(&mut made.top_k, self.top_k);
+        set(&mut made.top_p, self.top_p);
+        set(&mut made.min_p, self.min_p);
+        set(&mut made.repetition_penalty, self.repetition_penalty);
+        set(&mut made.no_repeat_ngram, self.no_repeat_ngram);
+        set(&mut made.seed, self.seed);
+        set(&mut made.stop_tokens, self.stop_tokens.as_ref().map(|tokens| tokens.as_ptr()));
+        set(&mut made.stop_count, self.stop_tokens.as_ref().map(Vec::len));
+        Ok(made)
     }
 }
 
@@ -104,55 +105,37 @@ pub enum EarlyStopping {
     Never,
 }
 
-/// How translations are searched for.
-#[derive(Clone, Debug)]
+/// How translations are searched for. What is None is the graph's.
+#[derive(Clone, Debug, Default)]
 pub struct Beam {
     /// 1 is greedy.
-    pub width: i64,
-    /// 0: 256, or fewer where positions end before.
-    pub max_tokens: i64,
-    pub min_tokens: i64,
-    pub early_stopping: EarlyStopping,
+    pub width: Option<i64>,
+    /// None: the graph's, lowered to where positions end.
+    pub max_tokens: Option<i64>,
+    pub min_tokens: Option<i64>,
+    pub early_stopping: Option<EarlyStopping>,
     /// Whether the last of `max_tokens` is an end.
-    pub forced_end: bool,
-    pub n_best: i64,
-    pub length_penalty: f64,
+    pub forced_end: Option<bool>,
+    pub n_best: Option<i64>,
+    pub length_penalty: Option<f64>,
     /// 1: none.
-    pub repetition_penalty: f64,
+    pub repetition_penalty: Option<f64>,
     /// 0: no limit.
-    pub no_repeat_ngram: i64,
-}
-
-impl Default for Beam {
-    fn default() -> Self {
-        let made = unsafe { sys::t2r_beam_defaults() };
-        Self {
-            width: made.width,
-            max_tokens: made.max_tokens,
-            min_tokens: made.min_tokens,
-            early_stopping: EarlyStopping::No,
-            forced_end: made.forced_end != 0,
-            n_best: made.n_best,
-            length_penalty: made.length_penalty,
-            repetition_penalty: made.repetition_penalty,
-            no_repeat_ngram: made.no_repeat_ngram,
-        }
-    }
+    pub no_repeat_ngram: Option<i64>,
 }
 
 impl Beam {
-    pub(crate) fn raw(&self) -> sys::t2r_beam {
-        sys::t2r_beam {
-            width: self.width,
-            max_tokens: self.max_tokens,
-            min_tokens: self.min_tokens,
-            early_stopping: self.early_stopping as i32,
-            forced_end: self.forced_end.into(),
-            n_best: self.n_best,
-            length_penalty: self.length_penalty,
-            repetition_penalty: self.repetition_penalty,
-            no_repeat_ngram: self.no_repeat_ngram,
-            ..unsafe { sys::t2r_beam_defaults() }
-        }
+    pub(crate) fn raw(&self, decoder: *mut sys::t2r_decoder) -> Result<sys::t2r_beam> {
+        let mut made = filled(|made, size| unsafe { sys::t2r_beam_defaults(decoder, made, size) })?;
+        set(&mut made.width, self.width);
+        set(&mut made.max_tokens, self.max_tokens);
+        set(&mut made.min_tokens, self.min_tokens);
+        set(&mut made.early_stopping, self.early_stopping.map(|stops| stops as i32));
+        set(&mut made.forced_end, self.forced_end);
+        set(&mut made.n_best, self.n_best);
+        set(&mut made.length_penalty, self.length_penalty);
+        set(&mut made.repetition_penalty, self.repetition_penalty);
+        set(&mut made.no_repeat_ngram, self.no_repeat_ngram);
+        Ok(made)
     }
 }

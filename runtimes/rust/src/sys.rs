@@ -80,7 +80,7 @@ extern "C" {
     pub fn t2r_kind_name(kind: t2r_kind) -> *const c_char;
     pub fn t2r_error() -> *const c_char;
 
-    pub fn t2r_defaults() -> t2r_options;
+    pub fn t2r_defaults(options: *mut t2r_options, size: usize) -> t2r_kind;
     pub fn t2r_open(path: *const c_char, options: *const t2r_options, decoder: *mut *mut t2r_decoder) -> t2r_kind;
     pub fn t2r_fork(decoder: *mut t2r_decoder, other: *mut *mut t2r_decoder) -> t2r_kind;
     pub fn t2r_close(decoder: *mut t2r_decoder) -> t2r_kind;
@@ -105,7 +105,7 @@ extern "C" {
     ) -> t2r_kind;
     pub fn t2r_reorder(decoder: *mut t2r_decoder, rows: *const i64, count: usize) -> t2r_kind;
 
-    pub fn t2r_sampling_defaults() -> t2r_sampling;
+    pub fn t2r_sampling_defaults(decoder: *mut t2r_decoder, sampling: *mut t2r_sampling, size: usize) -> t2r_kind;
     pub fn t2r_generate(
         decoder: *mut t2r_decoder,
         prompt: *const i64,
@@ -135,7 +135,7 @@ extern "C" {
         count: usize,
         longest: usize,
     ) -> t2r_kind;
-    pub fn t2r_beam_defaults() -> t2r_beam;
+    pub fn t2r_beam_defaults(decoder: *mut t2r_decoder, beam: *mut t2r_beam, size: usize) -> t2r_kind;
     pub fn t2r_translate(
         decoder: *mut t2r_decoder,
         source: *const i64,

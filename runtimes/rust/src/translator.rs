@@ -30,8 +30,8 @@ impl Decoder {
 
     /// Translate a source by beam search, best first: in one run of a beam graph where there is one and no penalty.
     pub fn translate(&mut self, source: &[i64], beam: &Beam) -> Result<Vec<Translation>> {
-        let mut found = 0;
-        check(unsafe { sys::t2r_translate(self.handle, source.as_ptr(), source.len(), &beam.raw(), &mut found) })?;
+        let (given, mut found) = (beam.raw(self.handle)?, 0);
+        check(unsafe { sys::t2r_translate(self.handle, source.as_ptr(), source.len(), &given, &mut found) })?;
         (0..found).map(|index| self.translation(index)).collect()
     }
 

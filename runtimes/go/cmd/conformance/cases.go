@@ -74,7 +74,7 @@ func trace(g golden, folder string) {
 		top(decoder, g)
 	}
 	if g.Greedy != nil {
-		options := t2r.Greedy()
+		options := got(decoder.Sampling()).Greedy()
 		options.StopTokens = []int64{}
 		ok(decoder.Reset(1))
 		same(got(decoder.Generate(g.Greedy.Prompt, int64(len(g.Greedy.Tokens)), options, nil)), g.Greedy.Tokens, "greedy tokens")
@@ -123,7 +123,7 @@ func sampling(g golden, folder string) {
 			Prompt, Tokens []int64
 			MaxTokens      int64 `json:"max_tokens"`
 			Options        options
-		}{Options: options(t2r.DefaultSampling())}
+		}{Options: options(got(decoder.Sampling()))}
 		decode(raw, &text)
 		for _, callback := range []func(int64) bool{nil, func(int64) bool { return true }} {
 			ok(decoder.Reset(1))
@@ -247,7 +247,7 @@ func translator(g golden, folder string) {
 		ok(decoder.EncodeSources(g.Sources...))
 		compare(decoder, g.States, g.Tolerance)
 		for _, search := range g.Searches {
-			found := got(decoder.Translate(search.Source, beam(search.Beam)))
+			found := got(decoder.Translate(search.Source, beam(decoder, search.Beam)))
 			same(len(found), len(search.Translations), "translations found")
 			for i, wanted := range search.Translations {
 				same(found[i].Tokens, wanted.Tokens, "a translation")
@@ -259,7 +259,7 @@ func translator(g golden, folder string) {
 }
 
 // beam is t2r.Beam of the names that golden files have for its options.
-func beam(raw json.RawMessage) t2r.Beam {
+func beam(decoder *t2r.Decoder, raw json.RawMessage) t2r.Beam {
 	made := struct {
 		Width             int64
 		MaxTokens         int64   `json:"max_tokens"`
@@ -271,11 +271,14 @@ func beam(raw json.RawMessage) t2r.Beam {
 		RepetitionPenalty float64 `json:"repetition_penalty"`
 		NoRepeatNgram     int64   `json:"no_repeat_ngram"`
 	}{}
-	defaults := t2r.DefaultBeam()
-	made.Width, made.ForcedEnd, made.NBest = defaults.Width, defaults.ForcedEnd, defaults.NBest
-	made.LengthPenalty, made.RepetitionPenalty = defaults.LengthPenalty, defaults.RepetitionPenalty
+	b := got(decoder.Beam())
+	made.Width, made.MaxTokens, made.MinTokens, made.ForcedEnd, made.NBest = b.Width, b.MaxTokens, b.MinTokens, b.ForcedEnd, b.NBest
+	made.LengthPenalty, made.RepetitionPenalty, made.NoRepeatNgram = b.LengthPenalty, b.RepetitionPenalty, b.NoRepeatNgram
 	decode(raw, &made)
-	early := map[any]t2r.EarlyStopping{true: t2r.Finished, "never": t2r.Never}[made.EarlyStopping]
+	early := b.EarlyStopping
+	if made.EarlyStopping != nil {
+		early = map[any]t2r.EarlyStopping{true: t2r.Finished, "never": t2r.Never}[made.EarlyStopping]
+	}
 	return t2r.Beam{
 		Width: made.Width, MaxTokens: made.MaxTokens, MinTokens: made.MinTokens, EarlyStopping: early,
 		ForcedEnd: made.ForcedEnd, NBest: made.NBest, LengthPenalty: made.LengthPenalty,
@@ -311,7 +314,7 @@ func attempt(one file, folder string) error {
 	case "snapshot":
 		_, err = decoder.Load(filepath.Join(folder, one.File))
 	case "generate":
-		_, err = decoder.Generate([]int64{1}, 3, t2r.DefaultSampling(), nil)
+		_, err = decoder.Generate([]int64{1}, 3, got(decoder.Sampling()), nil)
 	case "read":
 		for i := 0; i < len(one.Tokens) && err == nil; i++ {
 			_, err = decoder.Step(one.Tokens[i]...)

@@ -52,24 +52,26 @@ var misuses = map[string]func(folder string) error{
 	},
 	"two-threads": func(folder string) error {
 		decoder, inside, done := open(folder, "tiny"), make(chan bool), make(chan bool)
-		go decoder.Generate([]int64{1}, 2, t2r.Greedy(), func(int64) bool { inside <- true; return <-done })
+		go decoder.Generate([]int64{1}, 2, greedy(decoder), func(int64) bool { inside <- true; return <-done })
 		<-inside
 		return second(decoder.Step(1))
 	},
 	"from-a-callback": func(folder string) (err error) {
 		decoder := open(folder, "tiny")
-		decoder.Generate([]int64{1}, 2, t2r.Greedy(), func(int64) bool { _, err = decoder.Step(1); return false })
+		decoder.Generate([]int64{1}, 2, greedy(decoder), func(int64) bool { _, err = decoder.Step(1); return false })
 		return err
 	},
 	"callback": func(folder string) error {
 		decoder := open(folder, "tiny")
 		func() {
 			defer func() { fmt.Println(recover()) }()
-			decoder.Generate([]int64{1}, 5, t2r.Greedy(), func(int64) bool { panic("mine") })
+			decoder.Generate([]int64{1}, 5, greedy(decoder), func(int64) bool { panic("mine") })
 		}()
 		return second(decoder.Step(1)) // it is not in use for ever
 	},
 }
+
+func greedy(decoder *t2r.Decoder) t2r.Sampling { return must(decoder.Sampling()).Greedy() }
 
 func main() {
 	if err := misuses[os.Args[2]](os.Args[1]); err != nil {

@@ -28,8 +28,12 @@ func story(graph, prompt string) error {
 		return err
 	}
 	defer stream.Close()
+	sampling, err := decoder.Sampling()
+	if err != nil {
+		return err
+	}
 	fmt.Print(prompt)
-	_, err = decoder.Generate(tokens, 200, t2r.Greedy(), func(token int64) bool {
+	_, err = decoder.Generate(tokens, 200, sampling.Greedy(), func(token int64) bool {
 		piece, err := stream.Feed(token)
 		fmt.Print(piece)
 		return err == nil

@@ -3,19 +3,18 @@ package t2r;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** How translations are searched for. A new one has the library's defaults. */
+/** How translations are searched for. What is null is the graph's. */
 public final class Beam {
-    private static final Fields<Beam> FIELDS = new Fields<Beam>(Native.BEAM, Native.BEAM_DEFAULTS)
-            .whole("width", made -> made.width, (made, value) -> made.width = value)
-            .whole("max_tokens", made -> made.maxTokens, (made, value) -> made.maxTokens = value)
-            .whole("min_tokens", made -> made.minTokens, (made, value) -> made.minTokens = value)
-            .small("early_stopping", made -> made.earlyStopping.ordinal(),
-                    (made, value) -> made.earlyStopping = EarlyStopping.values()[value])
-            .small("forced_end", made -> made.forcedEnd ? 1 : 0, (made, value) -> made.forcedEnd = value != 0)
-            .whole("n_best", made -> made.nBest, (made, value) -> made.nBest = value)
-            .real("length_penalty", made -> made.lengthPenalty, (made, value) -> made.lengthPenalty = value)
-            .real("repetition_penalty", made -> made.repetitionPenalty, (made, value) -> made.repetitionPenalty = value)
-            .whole("no_repeat_ngram", made -> made.noRepeatNgram, (made, value) -> made.noRepeatNgram = value);
+    private static final Fields<Beam> FIELDS = new Fields<Beam>(Native.BEAM)
+            .whole("width", made -> made.width)
+            .whole("max_tokens", made -> made.maxTokens)
+            .whole("min_tokens", made -> made.minTokens)
+            .small("early_stopping", made -> made.earlyStopping == null ? null : Integer.valueOf(made.earlyStopping.ordinal()))
+            .small("forced_end", made -> made.forcedEnd == null ? null : Integer.valueOf(made.forcedEnd ? 1 : 0))
+            .whole("n_best", made -> made.nBest)
+            .real("length_penalty", made -> made.lengthPenalty)
+            .real("repetition_penalty", made -> made.repetitionPenalty)
+            .whole("no_repeat_ngram", made -> made.noRepeatNgram);
 
     /** When a search ends before its maxTokens. */
     public enum EarlyStopping {
@@ -28,25 +27,24 @@ public final class Beam {
     }
 
     /** 1 is greedy. */
-    public long width;
-    /** 0: 256, or fewer where positions end before. */
-    public long maxTokens;
-    public long minTokens;
+    public Long width;
+    /** 0, and null: the graph's, lowered to where positions end. */
+    public Long maxTokens;
+    public Long minTokens;
     public EarlyStopping earlyStopping;
     /** Whether the last of maxTokens is an end. */
-    public boolean forcedEnd;
-    public long nBest;
-    public double lengthPenalty;
+    public Boolean forcedEnd;
+    public Long nBest;
+    public Double lengthPenalty;
     /** 1: none. */
-    public double repetitionPenalty;
+    public Double repetitionPenalty;
     /** 0: no limit. */
-    public long noRepeatNgram;
+    public Long noRepeatNgram;
 
-    public Beam() {
-        FIELDS.reset(this);
-    }
+    /** All null. */
+    public Beam() {}
 
-    MemorySegment given(Arena arena) {
-        return FIELDS.given(this, arena);
+    MemorySegment given(Arena arena, MemorySegment decoder) throws Throwable {
+        return FIELDS.given(this, arena, (made, size) -> (int) Native.BEAM_DEFAULTS.invokeExact(decoder, made, size));
     }
 }

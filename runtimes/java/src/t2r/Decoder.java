@@ -141,7 +141,7 @@ public final class Decoder extends Handle {
             throws Throwable {
         MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG);
         check((int) Native.GENERATE.invokeExact(
-                handle, numbers(arena, prompt), (long) prompt.length, maxTokens, sampling.given(arena), callback,
+                handle, numbers(arena, prompt), (long) prompt.length, maxTokens, sampling.given(arena, handle), callback,
                 MemorySegment.NULL, tokens, count));
         return numbers(tokens.get(ADDRESS, 0), count.get(JAVA_LONG, 0));
     }
@@ -237,7 +237,7 @@ public final class Decoder extends Handle {
         return use(arena -> {
             MemorySegment found = arena.allocate(JAVA_LONG);
             check((int) Native.TRANSLATE.invokeExact(
-                    handle, numbers(arena, source), (long) source.length, beam.given(arena), found));
+                    handle, numbers(arena, source), (long) source.length, beam.given(arena, handle), found));
             List<Translation> translations = new ArrayList<>();
             MemorySegment tokens = arena.allocate(ADDRESS), count = arena.allocate(JAVA_LONG), score = arena.allocate(JAVA_DOUBLE);
             for (long index = 0; index < found.get(JAVA_LONG, 0); index++) {

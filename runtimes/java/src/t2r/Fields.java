@@ -7,63 +7,58 @@ import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.StructLayout;
-import java.lang.invoke.MethodHandle;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiConsumer;
-import java.util.function.ObjDoubleConsumer;
-import java.util.function.ObjIntConsumer;
-import java.util.function.ObjLongConsumer;
-import java.util.function.ToDoubleFunction;
-import java.util.function.ToIntFunction;
-import java.util.function.ToLongFunction;
+import java.util.function.Function;
 
-/** A struct of options, field by field: the library's defaults become an object's, and an object a struct for a call. */
+/** A struct of options, field by field: what an object has goes over defaults. A field that is null is left alone. */
 final class Fields<T> {
+    /** What fills a struct with defaults. */
+    interface Fill {
+        int call(MemorySegment struct, long size) throws Throwable;
+    }
+
     private final StructLayout layout;
-    private final MethodHandle defaults;
-    private final List<BiConsumer<MemorySegment, T>> reads = new ArrayList<>();
     private final List<BiConsumer<MemorySegment, T>> writes = new ArrayList<>();
 
-    Fields(StructLayout layout, MethodHandle defaults) {
+    Fields(StructLayout layout) {
         this.layout = layout;
-        this.defaults = defaults;
     }
 
     /** A field of 64 bits. */
-    Fields<T> whole(String name, ToLongFunction<T> get, ObjLongConsumer<T> set) {
-        long at = Native.at(layout, name);
-        reads.add((struct, options) -> set.accept(options, struct.get(JAVA_LONG, at)));
-        writes.add((struct, options) -> struct.set(JAVA_LONG, at, get.applyAsLong(options)));
-        return this;
+    Fields<T> whole(String name, Function<T, Long> get) {
+        return field(name, get, (struct, at, value) -> struct.set(JAVA_LONG, at, value));
     }
 
     /** A field of 32 bits. */
-    Fields<T> small(String name, ToIntFunction<T> get, ObjIntConsumer<T> set) {
+    Fields<T> small(String name, Function<T, Integer> get) {
+        return field(name, get, (struct, at, value) -> struct.set(JAVA_INT, at, value));
+    }
+
+    Fields<T> real(String name, Function<T, Double> get) {
+        return field(name, get, (struct, at, value) -> struct.set(JAVA_DOUBLE, at, value));
+    }
+
+    private interface Set<V> {
+        void call(MemorySegment struct, long at, V value);
+    }
+
+    private <V> Fields<T> field(String name, Function<T, V> get, Set<V> set) {
         long at = Native.at(layout, name);
-        reads.add((struct, options) -> set.accept(options, struct.get(JAVA_INT, at)));
-        writes.add((struct, options) -> struct.set(JAVA_INT, at, get.applyAsInt(options)));
+        writes.add((struct, options) -> {
+            V value = get.apply(options);
+            if (value != null) {
+                set.call(struct, at, value);
+            }
+        });
         return this;
     }
 
-    Fields<T> real(String name, ToDoubleFunction<T> get, ObjDoubleConsumer<T> set) {
-        long at = Native.at(layout, name);
-        reads.add((struct, options) -> set.accept(options, struct.get(JAVA_DOUBLE, at)));
-        writes.add((struct, options) -> struct.set(JAVA_DOUBLE, at, get.applyAsDouble(options)));
-        return this;
-    }
-
-    /** Gives an object the library's defaults. */
-    void reset(T options) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment made = Native.defaults(defaults, arena);
-            reads.forEach(read -> read.accept(made, options));
-        }
-    }
-
-    /** A struct with what an object has, and the library's defaults in all other fields. */
-    MemorySegment given(T options, Arena arena) {
-        MemorySegment made = Native.defaults(defaults, arena);
+    /** A struct with what an object has, and the defaults in all other fields. */
+    MemorySegment given(T options, Arena arena, Fill defaults) throws Throwable {
+        MemorySegment made = arena.allocate(layout);
+        Native.check(defaults.call(made, layout.byteSize()));
         writes.forEach(write -> write.accept(made, options));
         return made;
     }

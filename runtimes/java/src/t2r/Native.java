@@ -10,7 +10,6 @@ import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.SegmentAllocator;
 import java.lang.foreign.StructLayout;
 import java.lang.foreign.SymbolLookup;
 import java.lang.foreign.ValueLayout;
@@ -49,9 +48,9 @@ final class Native {
     private static final SymbolLookup LIBRARY = library();
 
     static final MethodHandle ERROR = link("t2r_error", FunctionDescriptor.of(ADDRESS));
-    static final MethodHandle OPTIONS_DEFAULTS = link("t2r_defaults", FunctionDescriptor.of(OPTIONS));
-    static final MethodHandle SAMPLING_DEFAULTS = link("t2r_sampling_defaults", FunctionDescriptor.of(SAMPLING));
-    static final MethodHandle BEAM_DEFAULTS = link("t2r_beam_defaults", FunctionDescriptor.of(BEAM));
+    static final MethodHandle OPTIONS_DEFAULTS = function("t2r_defaults", ADDRESS, JAVA_LONG);
+    static final MethodHandle SAMPLING_DEFAULTS = function("t2r_sampling_defaults", ADDRESS, ADDRESS, JAVA_LONG);
+    static final MethodHandle BEAM_DEFAULTS = function("t2r_beam_defaults", ADDRESS, ADDRESS, JAVA_LONG);
 
     static final MethodHandle OPEN = function("t2r_open", ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle FORK = function("t2r_fork", ADDRESS, ADDRESS);
@@ -108,15 +107,6 @@ final class Native {
     /** A C function that calls one of Java's with a token and a pointer. */
     static MemorySegment callback(MethodHandle target, Arena arena) {
         return LINKER.upcallStub(target, FunctionDescriptor.of(JAVA_INT, JAVA_LONG, ADDRESS), arena);
-    }
-
-    /** What a function of defaults returns. */
-    static MemorySegment defaults(MethodHandle function, Arena arena) {
-        try {
-            return (MemorySegment) function.invokeExact((SegmentAllocator) arena);
-        } catch (Throwable error) {
-            throw new AssertionError(error);
-        }
     }
 
     static long at(StructLayout layout, String name) {

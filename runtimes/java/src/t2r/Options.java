@@ -3,25 +3,24 @@ package t2r;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** How a graph is opened. A new one has the library's defaults. */
+/** How a graph is opened. What is null is the library's default. */
 public final class Options {
-    private static final Fields<Options> FIELDS = new Fields<Options>(Native.OPTIONS, Native.OPTIONS_DEFAULTS)
-            .small("threads", made -> made.threads, (made, value) -> made.threads = value)
-            .small("companions", made -> made.companions ? 1 : 0, (made, value) -> made.companions = value != 0)
-            .whole("max_state_bytes", made -> made.maxStateBytes, (made, value) -> made.maxStateBytes = value);
+    private static final Fields<Options> FIELDS = new Fields<Options>(Native.OPTIONS)
+            .small("threads", made -> made.threads)
+            .small("companions", made -> made.companions == null ? null : Integer.valueOf(made.companions ? 1 : 0))
+            .whole("max_state_bytes", made -> made.maxStateBytes);
 
     /** Inside an operator; 0: one a core. */
-    public int threads;
+    public Integer threads;
     /** Whether the prefill, generation and beam graphs that lie beside are used. */
-    public boolean companions;
+    public Boolean companions;
     /** What a graph may ask for, at batch 1. */
-    public long maxStateBytes;
+    public Long maxStateBytes;
 
-    public Options() {
-        FIELDS.reset(this);
-    }
+    /** All null. */
+    public Options() {}
 
-    MemorySegment given(Arena arena) {
-        return FIELDS.given(this, arena);
+    MemorySegment given(Arena arena) throws Throwable {
+        return FIELDS.given(this, arena, (made, size) -> (int) Native.OPTIONS_DEFAULTS.invokeExact(made, size));
     }
 }

@@ -8,47 +8,47 @@ import static t2r.Native.at;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
-/** How tokens are chosen. A new one has the library's defaults. */
+/** How tokens are chosen. What is null is the graph's. */
 public final class Sampling {
-    private static final Fields<Sampling> FIELDS = new Fields<Sampling>(Native.SAMPLING, Native.SAMPLING_DEFAULTS)
-            .real("temperature", made -> made.temperature, (made, value) -> made.temperature = value)
-            .whole("top_k", made -> made.topK, (made, value) -> made.topK = value)
-            .real("top_p", made -> made.topP, (made, value) -> made.topP = value)
-            .real("min_p", made -> made.minP, (made, value) -> made.minP = value)
-            .real("repetition_penalty", made -> made.repetitionPenalty, (made, value) -> made.repetitionPenalty = value)
-            .whole("no_repeat_ngram", made -> made.noRepeatNgram, (made, value) -> made.noRepeatNgram = value)
-            .whole("seed", made -> made.seed, (made, value) -> made.seed = value);
+    private static final Fields<Sampling> FIELDS = new Fields<Sampling>(Native.SAMPLING)
+            .real("temperature", made -> made.temperature)
+            .whole("top_k", made -> made.topK)
+            .real("top_p", made -> made.topP)
+            .real("min_p", made -> made.minP)
+            .real("repetition_penalty", made -> made.repetitionPenalty)
+            .whole("no_repeat_ngram", made -> made.noRepeatNgram)
+            .whole("seed", made -> made.seed);
 
     /** 0: the largest logit, of equals the lowest token. */
-    public double temperature;
+    public Double temperature;
     /** 0: all. */
-    public long topK;
+    public Long topK;
     /** 1: all. */
-    public double topP;
+    public Double topP;
     /** 0: all. */
-    public double minP;
+    public Double minP;
     /** 1: none. */
-    public double repetitionPenalty;
+    public Double repetitionPenalty;
     /** 0: no limit. */
-    public long noRepeatNgram;
-    /** The same seed gives the same text; -1: a new one for each. */
-    public long seed;
+    public Long noRepeatNgram;
+    /** The same seed gives the same text; -1, and null: a new one for each. */
+    public Long seed;
     /** The text ends with the first of them; null: the graph's own. */
     public long[] stopTokens;
 
-    public Sampling() {
-        FIELDS.reset(this);
-    }
+    /** All null. */
+    public Sampling() {}
 
     /** The likeliest token each time. */
     public static Sampling greedy() {
         Sampling made = new Sampling();
-        made.temperature = 0;
+        made.temperature = 0.0;
         return made;
     }
 
-    MemorySegment given(Arena arena) {
-        MemorySegment made = FIELDS.given(this, arena);
+    MemorySegment given(Arena arena, MemorySegment decoder) throws Throwable {
+        MemorySegment made = FIELDS.given(
+                this, arena, (struct, size) -> (int) Native.SAMPLING_DEFAULTS.invokeExact(decoder, struct, size));
         if (stopTokens != null) {
             made.set(ADDRESS, at(SAMPLING, "stop_tokens"), Native.numbers(arena, stopTokens));
             made.set(JAVA_LONG, at(SAMPLING, "stop_count"), stopTokens.length);

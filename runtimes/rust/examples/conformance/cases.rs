@@ -91,12 +91,12 @@ fn options(given: &Json) -> Outcome<Sampling> {
     let mut made = Sampling::default();
     for (name, value) in given.map()? {
         match name.as_str() {
-            "temperature" => made.temperature = value.real()?,
-            "top_k" => made.top_k = value.whole()?,
-            "top_p" => made.top_p = value.real()?,
-            "min_p" => made.min_p = value.real()?,
-            "repetition_penalty" => made.repetition_penalty = value.real()?,
-            "no_repeat_ngram" => made.no_repeat_ngram = value.whole()?,
+            "temperature" => made.temperature = Some(value.real()?),
+            "top_k" => made.top_k = Some(value.whole()?),
+            "top_p" => made.top_p = Some(value.real()?),
+            "min_p" => made.min_p = Some(value.real()?),
+            "repetition_penalty" => made.repetition_penalty = Some(value.real()?),
+            "no_repeat_ngram" => made.no_repeat_ngram = Some(value.whole()?),
             "seed" => made.seed = Some(value.whole()?),
             "stop_tokens" => made.stop_tokens = Some(value.wholes()?),
             _ => return Err(format!("an option that is not known, {name}").into()),
@@ -193,15 +193,15 @@ fn beam(given: &Json) -> Outcome<Beam> {
     let mut made = Beam::default();
     for (name, value) in given.map()? {
         match name.as_str() {
-            "width" => made.width = value.whole()?,
-            "max_tokens" => made.max_tokens = value.whole()?,
-            "min_tokens" => made.min_tokens = value.whole()?,
-            "early_stopping" => made.early_stopping = early(value)?,
-            "forced_end" => made.forced_end = value.flag()?,
-            "n_best" => made.n_best = value.whole()?,
-            "length_penalty" => made.length_penalty = value.real()?,
-            "repetition_penalty" => made.repetition_penalty = value.real()?,
-            "no_repeat_ngram" => made.no_repeat_ngram = value.whole()?,
+            "width" => made.width = Some(value.whole()?),
+            "max_tokens" => made.max_tokens = Some(value.whole()?),
+            "min_tokens" => made.min_tokens = Some(value.whole()?),
+            "early_stopping" => made.early_stopping = Some(early(value)?),
+            "forced_end" => made.forced_end = Some(value.flag()?),
+            "n_best" => made.n_best = Some(value.whole()?),
+            "length_penalty" => made.length_penalty = Some(value.real()?),
+            "repetition_penalty" => made.repetition_penalty = Some(value.real()?),
+            "no_repeat_ngram" => made.no_repeat_ngram = Some(value.whole()?),
             _ => return Err(format!("an option that is not known, {name}").into()),
         }
     }

@@ -20,7 +20,7 @@ extension Decoder {
         let written = try withExtendedLifetime(progress) {
             try turn.use {
                 try ((sampling.stopTokens ?? []) + [0]).withUnsafeBufferPointer { stops in
-                    var given = sampling.given(stops.baseAddress!)
+                    var given = try sampling.given(handle, stops.baseAddress!)
                     var tokens: UnsafePointer<Int64>?
                     var count = 0
                     let called: t2r_callback? = progress == nil ? nil : next

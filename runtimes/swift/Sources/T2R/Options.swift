@@ -10,41 +10,44 @@ public struct Options {
     public var maxStateBytes: Int64
 
     public init() {
-        let made = t2r_defaults()
+        var made = t2r_options()
+        t2r_defaults(&made, MemoryLayout<t2r_options>.size)
         (threads, companions, maxStateBytes) = (made.threads, made.companions != 0, made.max_state_bytes)
     }
 
     var given: t2r_options {
-        var made = t2r_defaults()
+        var made = t2r_options()
+        t2r_defaults(&made, MemoryLayout<t2r_options>.size)
         (made.threads, made.companions, made.max_state_bytes) = (threads, companions ? 1 : 0, maxStateBytes)
         return made
     }
 }
 
-/// How tokens are chosen. A new one has the library's defaults.
+/// Put what a caller gives over what is there.
+private func set<T>(_ to: inout T, _ value: T?) {
+    if let value { to = value }
+}
+
+/// How tokens are chosen. What is nil is the graph's.
 public struct Sampling {
     /// 0: the largest logit, of equals the lowest token.
-    public var temperature: Double
+    public var temperature: Double?
     /// 0: all.
-    public var topK: Int64
+    public var topK: Int64?
     /// 1: all.
-    public var topP: Double
+    public var topP: Double?
     /// 0: all.
-    public var minP: Double
+    public var minP: Double?
     /// 1: none.
-    public var repetitionPenalty: Double
+    public var repetitionPenalty: Double?
     /// 0: no limit.
-    public var noRepeatNgram: Int64
-    /// The same seed gives the same text; -1: a new one for each.
-    public var seed: Int64
+    public var noRepeatNgram: Int64?
+    /// The same seed gives the same text; nil: a new one for each.
+    public var seed: Int64?
     /// The text ends with the first of them; nil: the graph's own.
     public var stopTokens: [Int64]?
 
-    public init() {
-        let made = t2r_sampling_defaults()
-        (temperature, topK, topP, minP) = (made.temperature, made.top_k, made.top_p, made.min_p)
-        (repetitionPenalty, noRepeatNgram, seed) = (made.repetition_penalty, made.no_repeat_ngram, made.seed)
-    }
+    public init() {}
 
     /// The likeliest token each time.
     public static var greedy: Sampling {
@@ -54,10 +57,16 @@ public struct Sampling {
     }
 
     /// The stop tokens lie at `stops` for as long as the call lasts; it is not nil.
-    func given(_ stops: UnsafePointer<Int64>) -> t2r_sampling {
-        var made = t2r_sampling_defaults()
-        (made.temperature, made.top_k, made.top_p, made.min_p) = (temperature, topK, topP, minP)
-        (made.repetition_penalty, made.no_repeat_ngram, made.seed) = (repetitionPenalty, noRepeatNgram, seed)
+    func given(_ decoder: OpaquePointer, _ stops: UnsafePointer<Int64>) throws -> t2r_sampling {
+        var made = t2r_sampling()
+        try check(t2r_sampling_defaults(decoder, &made, MemoryLayout<t2r_sampling>.size))
+        set(&made.temperature, temperature)
+        set(&made.top_k, topK)
+        set(&made.top_p, topP)
+        set(&made.min_p, minP)
+        set(&made.repetition_penalty, repetitionPenalty)
+        set(&made.no_repeat_ngram, noRepeatNgram)
+        set(&made.seed, seed)
         if let stopTokens {
             (made.stop_tokens, made.stop_count) = (stops, stopTokens.count)
         }
@@ -65,7 +74,7 @@ public struct Sampling {
     }
 }
 
-/// How translations are searched for. A new one has the library's defaults.
+/// How translations are searched for. What is nil is the graph's.
 public struct Beam {
     /// When a search ends before its maxTokens.
     public enum EarlyStopping: Int32 {
@@ -78,33 +87,34 @@ public struct Beam {
     }
 
     /// 1 is greedy.
-    public var width: Int64
-    /// 0: 256, or fewer where positions end before.
-    public var maxTokens: Int64
-    public var minTokens: Int64
-    public var earlyStopping = EarlyStopping.no
+    public var width: Int64?
+    /// nil: the graph's, lowered to where positions end.
+    public var maxTokens: Int64?
+    public var minTokens: Int64?
+    public var earlyStopping: EarlyStopping?
     /// Whether the last of maxTokens is an end.
-    public var forcedEnd: Bool
-    public var nBest: Int64
-    public var lengthPenalty: Double
+    public var forcedEnd: Bool?
+    public var nBest: Int64?
+    public var lengthPenalty: Double?
     /// 1: none.
-    public var repetitionPenalty: Double
+    public var repetitionPenalty: Double?
     /// 0: no limit.
-    public var noRepeatNgram: Int64
+    public var noRepeatNgram: Int64?
 
-    public init() {
-        let made = t2r_beam_defaults()
-        (width, maxTokens, minTokens, forcedEnd) = (made.width, made.max_tokens, made.min_tokens, made.forced_end != 0)
-        (nBest, lengthPenalty) = (made.n_best, made.length_penalty)
-        (repetitionPenalty, noRepeatNgram) = (made.repetition_penalty, made.no_repeat_ngram)
-    }
+    public init() {}
 
-    var given: t2r_beam {
-        var made = t2r_beam_defaults()
-        (made.width, made.max_tokens, made.min_tokens) = (width, maxTokens, minTokens)
-        (made.early_stopping, made.forced_end) = (earlyStopping.rawValue, forcedEnd ? 1 : 0)
-        (made.n_best, made.length_penalty) = (nBest, lengthPenalty)
-        (made.repetition_penalty, made.no_repeat_ngram) = (repetitionPenalty, noRepeatNgram)
+    func given(_ decoder: OpaquePointer) throws -> t2r_beam {
+        var made = t2r_beam()
+        try check(t2r_beam_defaults(decoder, &made, MemoryLayout<t2r_beam>.size))
+        set(&made.width, width)
+        set(&made.max_tokens, maxTokens)
+        set(&made.min_tokens, minTokens)
+        set(&made.early_stopping, earlyStopping?.rawValue)
+        set(&made.forced_end, forcedEnd.map { $0 ? 1 : 0 })
+        set(&made.n_best, nBest)
+        set(&made.length_penalty, lengthPenalty)
+        set(&made.repetition_penalty, repetitionPenalty)
+        set(&made.no_repeat_ngram, noRepeatNgram)
         return made
     }
 }

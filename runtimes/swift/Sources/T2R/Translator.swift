@@ -18,7 +18,7 @@ extension Decoder {
     /// Translate a source by beam search, best first: in one run of a beam graph where there is one and no penalty.
     public func translate(_ source: [Int64], beam: Beam = Beam()) throws -> [Translation] {
         try turn.use {
-            var given = beam.given
+            var given = try beam.given(handle)
             var count = 0
             try check(t2r_translate(handle, source, source.count, &given, &count))
             return try (0..<count).map { index in

@@ -1,5 +1,6 @@
 /* What t2r/Native.kt declares: t2r.h for a Java virtual machine. Handles are longs, texts are UTF-8 in byte arrays (JNI's own
    strings are another encoding), and every failure is thrown as t2r.T2rException. */
+#include <float.h>
 #include <jni.h>
 #include <string.h>
 #include <t2r.h>
@@ -59,8 +60,9 @@ static void give_back(JNIEnv *env, jlongArray array, numbers found) {
 
 NATIVE(jlong, open)(JNIEnv *env, jobject self, jbyteArray path, jint threads, jboolean companions, jlong most) {
     (void)self;
-    t2r_options options = t2r_defaults();
+    t2r_options options;
     t2r_decoder *decoder = NULL;
+    if (failed(env, t2r_defaults(&options, sizeof options))) return 0;
     jbyte *name = (*env)->GetByteArrayElements(env, path, NULL);
     if (!name) return 0;
     options.threads = threads;
@@ -133,6 +135,15 @@ static int next(int64_t token, void *user) {
     return !(*to->env)->ExceptionCheck(to->env) && go_on; /* what was thrown goes on when the library has returned */
 }
 
+/* What the caller does not give stays the graph's: DBL_MAX and INT64_MIN. */
+static void set_real(double *to, jdouble value) {
+    if (value != DBL_MAX) *to = value;
+}
+
+static void set_whole(int64_t *to, jlong value) {
+    if (value != INT64_MIN) *to = value;
+}
+
 /* reals: temperature, top_p, min_p, repetition_penalty; wholes: top_k, no_repeat_ngram, seed. stops and callback may be null. */
 NATIVE(jlongArray, generate)(JNIEnv *env, jobject self, jlong decoder, jlongArray prompt, jlong most, jdoubleArray reals,
                              jlongArray wholes, jlongArray stops, jobject callback) {
@@ -141,14 +152,16 @@ NATIVE(jlongArray, generate)(JNIEnv *env, jobject self, jlong decoder, jlongArra
     size_t count;
     jdouble real[4];
     jlong whole[3];
-    t2r_sampling sampling = t2r_sampling_defaults();
+    t2r_sampling sampling;
+    if (failed(env, t2r_sampling_defaults(HANDLE(t2r_decoder, decoder), &sampling, sizeof sampling))) return NULL;
     numbers given = borrow(env, prompt), ends = stops ? borrow(env, stops) : (numbers){NULL, 0};
     progress to = {env, callback, NULL};
     (*env)->GetDoubleArrayRegion(env, reals, 0, 4, real);
     (*env)->GetLongArrayRegion(env, wholes, 0, 3, whole);
     if (callback) to.next = (*env)->GetMethodID(env, (*env)->GetObjectClass(env, callback), "next", "(J)Z");
-    sampling.temperature = real[0], sampling.top_p = real[1], sampling.min_p = real[2], sampling.repetition_penalty = real[3];
-    sampling.top_k = whole[0], sampling.no_repeat_ngram = whole[1], sampling.seed = whole[2];
+    set_real(&sampling.temperature, real[0]), set_real(&sampling.top_p, real[1]), set_real(&sampling.min_p, real[2]);
+    set_real(&sampling.repetition_penalty, real[3]);
+    set_whole(&sampling.top_k, whole[0]), set_whole(&sampling.no_repeat_ngram, whole[1]), set_whole(&sampling.seed, whole[2]);
     sampling.stop_tokens = of(ends), sampling.stop_count = ends.count;
     t2r_kind kind = t2r_generate(HANDLE(t2r_decoder, decoder), of(given), given.count, most, &sampling, callback ? next : NULL,
                                  &to, &tokens, &count);

@@ -3,15 +3,15 @@ package t2r
 /** How a graph is opened. threads: inside an operator; 0: one a core. maxStateBytes: 0: the library's own bound. */
 data class Options(val threads: Int = 0, val companions: Boolean = true, val maxStateBytes: Long = 0)
 
-/** How tokens are chosen. stopTokens: null: the graph's own. seed: -1: a new one for each text. */
+/** How tokens are chosen. What is null is the graph's. seed: null: a new one for each text. */
 class Sampling(
-    val temperature: Double = 1.0,
-    val topK: Long = 0,
-    val topP: Double = 1.0,
-    val minP: Double = 0.0,
-    val repetitionPenalty: Double = 1.0,
-    val noRepeatNgram: Long = 0,
-    val seed: Long = -1,
+    val temperature: Double? = null,
+    val topK: Long? = null,
+    val topP: Double? = null,
+    val minP: Double? = null,
+    val repetitionPenalty: Double? = null,
+    val noRepeatNgram: Long? = null,
+    val seed: Long? = null,
     val stopTokens: LongArray? = null,
 ) {
     companion object {
@@ -71,8 +71,9 @@ class Decoder private constructor(private val handle: Long) : Handle("decoder") 
      * this. Without a callback a generation graph does all in one run, where there is one.
      */
     fun generate(prompt: LongArray, maxTokens: Long, sampling: Sampling = Sampling(), callback: ((Long) -> Boolean)? = null): LongArray {
-        val reals = doubleArrayOf(sampling.temperature, sampling.topP, sampling.minP, sampling.repetitionPenalty)
-        val wholes = longArrayOf(sampling.topK, sampling.noRepeatNgram, sampling.seed)
+        val reals = listOf(sampling.temperature, sampling.topP, sampling.minP, sampling.repetitionPenalty)
+            .map { it ?: Double.MAX_VALUE }.toDoubleArray()
+        val wholes = listOf(sampling.topK, sampling.noRepeatNgram, sampling.seed).map { it ?: Long.MIN_VALUE }.toLongArray()
         val next = callback?.let { Callback(it) }
         return use { Native.generate(handle, prompt, maxTokens, reals, wholes, sampling.stopTokens, next) }
     }

@@ -1,0 +1,128 @@
+"""Work and memory of tokenizers, counted: twice the text is twice the steps; memory is in proportion to the text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cpp_build import Run, build
+from made_tokenizers import added_token, bpe, fallback, storyteller, unigram
+
+
+@pytest.fixture(scope="session")
+def counted() -> Path:
+    """The program, of a library whose every basic block reports itself."""
+    options = ["-DT2R_SANITIZE=steps", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
+    return build("steps", *options, target="steps") / "steps"
+
+
+Count = Callable[[str, str], dict[str, int]]
+
+
+@pytest.fixture
+def count(counted: Path, run: Run, tmp_path: Path) -> Count:
+    """The steps and the bytes of opening a tokenizer, of encoding a text with it, and of decoding its tokens."""
+
+    def counts(source: str, text: str) -> dict[str, int]:
+        (tmp_path / "tokenizer").write_text(source, "utf-8")
+        (tmp_path / "text").write_text(text, "utf-8")
+        found = run(counted, tmp_path / "tokenizer", tmp_path / "text").stdout.split()
+        names = [f"{unit} {call}" for call in ("open", "encode", "decode") for unit in ("steps", "bytes")]
+        return dict(zip(names, map(int, found), strict=True))
+
+    return counts
+
+
+def _added(contents: list[str], **flags: bool) -> str:
+    vocab = bpe()["model"]["vocab"]
+    tokens = [added_token(c, vocab.get(c, len(vocab) + i), **flags) for i, c in enumerate(contents)]
+    return json.dumps(bpe() | {"added_tokens": tokens})
+
+
+def _part(name: str, **part: Any) -> str:
+    return json.dumps(bpe() | {name: part})
+
+
+def _nested(count: int) -> str:
+    """A Unigram model of so many pieces, each of which begins with all that are shorter."""
+    pieces = [["<unk>", 0], *(["a" * size, -float(size)] for size in range(1, count + 1))]
+    return json.dumps({"model": {"type": "Unigram", "unk_id": 0, "vocab": pieces}})
+
+
+def _letters(count: int) -> list[str]:
+    return [f"a{chr(0x100 + number % 250)}{chr(0x100 + number // 250)}" for number in range(count)]
+
+
+BLANKS, ROWS = {"Regex": "^ +| +$"}, {"Regex": " {2,}"}
+WORK: dict[str, tuple[Callable[[], str], str]] = {
+    "storyteller": (storyteller, "Once upon a time, 12 girls don't é "),
+    "one word": (storyteller, "a"),
+    "characters and bytes": (fallback, "Once upon a time, 12 日本 "),
+    "unigram": (lambda: unigram(byte_fallback=True), "Once upon a time, 12 日本 "),
+    "one word, unigram": (lambda: unigram(byte_fallback=False), "a"),
+    "nested pieces": (lambda: _nested(64), "a"),
+    "merges": (lambda: json.dumps(bpe() | {"model": many_a()}), "a"),
+    "lstrip": (lambda: _added(["x"], lstrip=True), "x "),
+    "lstrip in blanks": (lambda: _added(["  x"], lstrip=True), " " * 50),
+    "rstrip": (lambda: _added([" "], rstrip=True), " "),
+    "single word": (lambda: _added(["x"], single_word=True, lstrip=True), " xx"),
+    "long added tokens": (lambda: _added(["a", "a" * 4000 + "b"]), "a"),
+    "many added tokens on a letter": (lambda: _added(_letters(60_000)), "a"),
+    "normalized added tokens": (lambda: _added(["x", "yx"], normalized=True, lstrip=True), "x y"),
+    "blanks at edges": (lambda: _part("normalizer", type="Replace", pattern=BLANKS, content=""), " x" + " " * 30),
+    "rows of blanks": (lambda: _part("normalizer", type="Replace", pattern=ROWS, content="_"), " x  "),
+    "a split at blanks": (lambda: _part("pre_tokenizer", type="Split", pattern=BLANKS, behavior="Isolated"), " "),
+    "strip": (lambda: _part("normalizer", type="Strip", strip_left=True, strip_right=True), " "),
+    "digits": (lambda: _part("pre_tokenizer", type="Digits", individual_digits=False), "1a"),
+    "metaspaces": (lambda: _part("pre_tokenizer", type="Sequence", pretokenizers=metaspaces()), "a "),
+    "a literal that almost matches": (
+        lambda: _part("normalizer", type="Replace", pattern={"String": "a" * 90 + "b"}, content=""),
+        "a",
+    ),
+}
+
+
+def many_a() -> dict[str, Any]:
+    """Every piece of "a"s up to 64, made of two halves."""
+    sizes = [1 << exponent for exponent in range(7)]
+    vocab = {"a" * size: number for number, size in enumerate(sizes)}
+    return {"type": "BPE", "vocab": vocab, "merges": [f"{'a' * size} {'a' * size}" for size in sizes[:-1]]}
+
+
+def metaspaces() -> list[dict[str, Any]]:
+    return [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True} for mark in "▁_"]
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_twice_the_text_is_twice_the_work(count: Count, name: str) -> None:
+    make, unit = WORK[name]
+    source, size = make(), 200_000 // len(unit)
+    once, twice = count(source, unit * size), count(source, unit * 2 * size)
+    for call in ("encode", "decode"):
+        assert twice[f"steps {call}"] <= 2.2 * once[f"steps {call}"], (once, twice)
+        assert once[f"steps {call}"] <= 3000 * len(unit) * size, once  # no constant hides a square
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_memory_of_one_long_text(count: Count, name: str) -> None:
+    """Tokens of 8 bytes each are counted too; a text of one token a character is the worst."""
+    make, unit = WORK[name]
+    text = unit * (2_000_000 // len(unit))
+    found, size = count(make(), text), len(text.encode())
+    assert found["bytes encode"] <= 40 * size, found
+    assert found["bytes decode"] <= 12 * size, found
+
+
+def test_added_tokens_cost_what_they_are(count: Count) -> None:
+    """Many added tokens that begin alike are opened in time that is linear in their characters."""
+    once, twice = (count(_added(_letters(size)), "a")["steps open"] for size in (10_000, 20_000))
+    assert twice <= 2.3 * once
+
+
+def test_a_square_is_seen(count: Count) -> None:
+    """The counts see a text that is gone through once for each of its characters: pieces as long as the text."""
+    once, twice = (count(_nested(size), "a" * size)["steps encode"] for size in (500, 1000))
+    assert twice > 3.5 * once
