@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from t2r_export.graph.reader import read_graph
+from t2r_export.training.data import spread
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.training.pairs import Pair
 from t2r_export.translations import Progress, is_graph, translate_by_graph, translate_greedily, translator_of
+from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
 BATCH_TOKENS = 4096  # of both sides with their padding
@@ -46,6 +51,7 @@ def evaluate_pairs(
     beam: int = 1,
     device: str = "auto",
     on_progress: Progress = lambda done: None,
+    eval_tokens: int = 0,
 ) -> PairEvaluation:
     """Measure `model`, a checkpoint or an exported graph, on pairs.
 
@@ -53,6 +59,8 @@ def evaluate_pairs(
         pairs: at least one.
         bleu: translate the sources too. beam: its width, of a graph.
         on_progress: called with the number of sentences that are translated.
+        eval_tokens: measure on as many pairs, evenly spread, as have about so many tokens in their translations; 0: on
+            all.
 
     Raises:
         UserError: files that cannot be used or do not suit each other, a beam of a checkpoint, nothing that can be
@@ -64,12 +72,16 @@ def evaluate_pairs(
     if beam > 1 and not (graph and bleu):
         received = f"{model}" if bleu else "none of BLEU"
         raise UserError("an exported graph and BLEU, for a beam", received, "export the model, or leave the beam out")
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     if graph:
+        pairs = _some(pairs, Tokenizer.of(read_graph(model).signature), eval_tokens)
+        sources, references = [source for source, _ in pairs], [target for _, target in pairs]
         translations = translate_by_graph(model, sources, beam, on_progress)
         return PairEvaluation(None, corpus_bleu(translations, references, beam), ())
     loaded = translator_of(model, device)
     tokenizers = Tokenizers(loaded.tokenizer, loaded.source_tokenizer)
+    if loaded.tokenizer is not None:
+        pairs = _some(pairs, Tokenizer(loaded.tokenizer), eval_tokens)
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     tokens, left_out = tokenize_pairs(pairs, tokenizers, loaded.config, LONGEST)
     nats = evaluate(loaded.model, tokens.batches(BATCH_TOKENS))
     notes = (f"{left_out} pairs are too long for nats per token",) if left_out else ()
@@ -77,6 +89,15 @@ def evaluate_pairs(
         return PairEvaluation(nats, None, loaded.notes + notes)
     translations = translate_greedily(loaded, sources, on_progress)
     return PairEvaluation(nats, corpus_bleu(translations, references), loaded.notes + notes)
+
+
+def _some(pairs: Sequence[Pair], tokenizer: Tokenizer, tokens: int) -> Sequence[Pair]:
+    """As many pairs, evenly spread, as have about so many tokens in their translations; 0: all."""
+    if not tokens:
+        return pairs
+    there = sum(map(len, tokenizer.encode_documents([target for _, target in pairs])))
+    chosen = spread(torch.arange(len(pairs)), max(1, len(pairs) * tokens // max(1, there)))
+    return [pairs[n] for n in chosen.tolist()]
 
 
 def corpus_bleu(translations: Sequence[str], references: Sequence[str], beam: int = 1) -> Bleu:

@@ -83,7 +83,10 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         log.record(event="start", stage=state.stage, step=state.step, **config.recipe())
         if main and not state.measured:
             measured = {"teacher": teacher, "student": student}
-            state.measured = {k: evaluate(m, batches.test).nats for k, m in measured.items() if m is not None}
+            for name, model in measured.items():
+                if model is not None:
+                    found = evaluate(model, batches.test)
+                    state.measured |= {name: found.nats, f"{name}_error": found.standard_error}
             if teacher is not None:  # what the student's validations compare with
                 state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
         with freed_memory_kept():
@@ -101,7 +104,11 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         accelerator.wait_for_everyone()
     if not main:
         after = Evaluation(math.nan, 0, config.window)
-    figures = {name: dataclasses.replace(after, nats=nats) for name, nats in state.measured.items()}
+    figures = {
+        name: dataclasses.replace(after, nats=state.measured[name], standard_error=state.measured[f"{name}_error"])
+        for name in ("teacher", "student")
+        if name in state.measured
+    }
     return FinetuneReport(
         config.output,
         figures.get("teacher"),
@@ -169,13 +176,19 @@ def _write(
     after: Evaluation,
 ) -> None:
     """Write the output with its history, which is a function of the run: no dates, no durations."""
+    measured = {**state.measured, "finetuned": after.nats, "finetuned_error": after.standard_error}
     done = {
         **identity,
         "files": [path.name for path in config.data or config.pairs],
         "tokens": state.tokens,
         "kept_steps": [row["step"] for row in state.kept],
-        "evaluation": {"tokens": after.tokens, "length": after.length, **state.measured, "finetuned": after.nats},
+        "evaluation": {"tokens": after.tokens, "length": after.length, **_finite(measured)},
     }
     provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}
     checkpoint.save(config.output, student, loaded.tokenizer, provenance, loaded.source_tokenizer)
     remove_state(config.state_path)
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float]:
+    """Without standard errors that there are none of: of a single window."""
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}

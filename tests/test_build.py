@@ -13,6 +13,7 @@ from cli_models import letter_tokenizer
 from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.files import locked
 from t2r_export.model.initialize import initialize
 from t2r_export.training.pairs import read_pairs
 from t2r_export.translations import translate_by_graph
@@ -110,6 +111,84 @@ def test_a_recipe_makes_its_students_once(place: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in work.glob("*.pt")}
     assert build(place / "recipe.toml", work, place) == students
     assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
+
+
+CHANGES = {  # of the recipe: what to replace by what, what is refused, and what the message says of it
+    "[teacher]": ('steps = "4"', 'steps = "5"', "teacher.pt", r"made of \[teacher\] stages "),
+    "[model]": ("ffn_size = 20", "ffn_size = 22", "teacher.pt", r"made of \[model\] ffn_size 20"),
+    "[convert]": ("feature_size = 7", "feature_size = 8", "two.pt", r"made of \[convert\] feature_size 7"),
+    "[finetune]": ('"2,3"', '"2,4"', "one.pt", r"made of \[finetune\] stages "),
+    "shares": ("\n[tokenizer]", "test_share = 0.2\n[tokenizer]", "teacher.pt", r"made of \[top\] test_share 0.05"),
+}
+
+
+@pytest.fixture
+def built(place: Path) -> Path:
+    build(place / "recipe.toml", place / "work", place)
+    return place
+
+
+def contents(work: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in work.iterdir()}
+
+
+@pytest.mark.parametrize("section", CHANGES)
+def test_what_another_recipe_made_is_no_result_of_this_one(section: str, built: Path) -> None:
+    """It is refused without a trace, or made again with all that depends on it."""
+    old, new, refused, said = CHANGES[section]
+    assert RECIPE.count(old) == 1
+    (built / "recipe.toml").write_text(RECIPE.replace(old, new))
+    before = contents(built / "work")
+    with pytest.raises(UserError, match=f"expected .*/{refused} as this recipe makes it; received one {said}"):
+        build(built / "recipe.toml", built / "work", built)
+    assert contents(built / "work") == before
+    students = build(built / "recipe.toml", built / "work", built, anew=True)
+    elsewhere = build(built / "recipe.toml", built / "elsewhere", built)
+    assert [s.student_nats for s in students] == [s.student_nats for s in elsewhere]
+    after, fresh = contents(built / "work"), contents(built / "elsewhere")
+    assert {name: after[name] for name in after if name.endswith((".pt", "made.json"))} == {
+        name: fresh[name] for name in fresh if name.endswith((".pt", "made.json"))
+    }
+    kept = [name for name in before if before[name] == after[name] and name.endswith(".pt")]
+    assert ("teacher.pt" in kept) == (refused != "teacher.pt")
+    assert ("one.pt" in kept) == (refused == "two.pt")
+
+
+def test_what_another_text_made_is_no_result_of_this_one(built: Path) -> None:
+    (built / "text.txt").write_text(STORY.replace("hen", "cat") * 40)
+    with pytest.raises(UserError, match="received one made of another text; name another folder, or give --anew"):
+        build(built / "recipe.toml", built / "work", built)
+
+
+def test_another_version_is_another_program(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t2r_export.made.__version__", "9.9")
+    with pytest.raises(UserError, match="made of another version of t2r-export"):
+        build(built / "recipe.toml", built / "work", built)
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", '{"teacher.pt": 3}'])
+def test_a_folder_that_does_not_say_what_made_it(built: Path, record: str | None) -> None:
+    path = built / "work" / "made.json"
+    path.unlink()
+    if record is not None:
+        path.write_text(record)
+    with pytest.raises(UserError, match="received one made of something that made.json does not say"):
+        build(built / "recipe.toml", built / "work", built)
+
+
+def test_another_source_is_another_teacher(place: Path) -> None:
+    source = folders.write_llama(place / "llama")
+    (source / "tokenizer.json").write_text(letter_tokenizer())
+    (place / "recipe.toml").write_text('text = "text.txt"\nsource = "llama"\n' + RECIPE[RECIPE.index("[[student]]") :])
+    build(place / "recipe.toml", place / "work", place)
+    (source / "config.json").write_text((source / "config.json").read_text() + "\n")
+    with pytest.raises(UserError, match=r"one.pt as this recipe makes it; received one made of another teacher"):
+        build(place / "recipe.toml", place / "work", place)
+
+
+def test_one_build_a_folder(built: Path) -> None:
+    with locked(built / "work" / "made.json", wait=False), pytest.raises(UserError, match="nobody else to write"):
+        build(built / "recipe.toml", built / "work", built)
 
 
 def test_a_text_may_be_several_files(place: Path) -> None:

@@ -103,10 +103,8 @@ def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str
     assert shown["text"]["nats"] == pytest.approx(found.text.nats)
     assert shown["bleu"] == dataclasses.asdict(found.bleu)
     assert main(["evaluate", str(model), str(pairs)]) == 0
-    assert (
-        capsys.readouterr().out
-        == f"{found.text.nats:.4f} nats/token, perplexity {found.text.perplexity:.2f}, 13 tokens\n"
-    )
+    mean = f"{found.text.nats:.4f} ± {found.text.standard_error:.4f} nats/token"
+    assert capsys.readouterr().out == f"{mean}, perplexity {found.text.perplexity:.2f}, 13 tokens\n"
 
 
 def test_an_exported_graph_translates_as_its_checkpoint(model: Path, tmp_path: Path) -> None:

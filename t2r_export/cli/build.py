@@ -18,15 +18,18 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--data", type=FILE, help="Folder of the recipe's checkpoints and texts. Default: $T2R_DATA, or ../shared/data."
 )
+@click.option(
+    "--anew", is_flag=True, help="Make again what another recipe or text has made in DIR, which is refused otherwise."
+)
 @json_option
-def command(recipe: Path, work: Path, data: Path | None, as_json: bool) -> None:
+def command(recipe: Path, work: Path, data: Path | None, anew: bool, as_json: bool) -> None:
     """Make every model that RECIPE, a TOML file, describes; a second run goes on where the first one stopped."""
     data = data or data_folder()
     read_recipe(recipe).check_files(data)
 
     from t2r_export.build import build
 
-    students = build(recipe, work, data, note)
+    students = build(recipe, work, data, note, anew)
     rows = [
         [s.name, f"{s.teacher_nats:.4f}", f"{s.student_nats:.4f}", f"{s.student_nats - s.teacher_nats:+.4f}"]
         + [f"{s.tokens:,}", f"{s.seconds:.0f}"]

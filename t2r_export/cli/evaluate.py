@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import json_option, note_each, shorter, show, table
+from t2r_export.cli.output import eval_tokens_option, json_option, note_each, shorter, show, table, with_error
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.progress import progress
-from t2r_export.config.finetune import DEVICES, LENGTH, PARTS, SEPARATOR, Shares, usual_length
+from t2r_export.config.finetune import DEVICES, EVAL_TOKENS, LENGTH, PARTS, SEPARATOR, Shares, usual_length
 from t2r_export.paths import GRAPHS, existing_graph, existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
@@ -47,6 +47,9 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Largest number of windows per length; 0 is all.",
 )
+@eval_tokens_option(
+    EVAL_TOKENS, "Largest number of tokens to predict per length, in windows or pairs evenly spread; 0 is all."
+)
 @click.option("--bleu", is_flag=True, help="Translate the sources of TEXT, and compare with its translations.")
 @click.option(
     "--beam",
@@ -67,6 +70,7 @@ def command(
     test_share: float,
     separator: str,
     windows: int,
+    eval_tokens: int,
     bleu: bool,
     beam: int,
     past_end: str,
@@ -75,15 +79,15 @@ def command(
 ) -> None:
     """Nats per token of MODEL (a model.pt or a Hugging Face folder) on TEXT (or token ids as .npy).
 
-    The last quarter of the windows is shown beside the whole: a model that was trained on short windows may be lost
-    there.
+    Behind ± is the standard error of the mean over windows, or pairs. The last quarter of the windows is shown beside
+    the whole: a model that was trained on short windows may be lost there.
 
     A translator is measured on all of TEXT, a .tsv of pairs, per token of their translations; for --bleu, MODEL may be
     its exported graph.
     """
     check_given()
     if text.suffix == ".tsv":
-        return show_pairs(model, text, as_json, bleu=bleu, beam=beam, device=device)
+        return show_pairs(model, text, as_json, bleu=bleu, beam=beam, device=device, eval_tokens=eval_tokens)
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
         if min(sizes, default=1) < 1:
@@ -104,8 +108,17 @@ def command(
     loaded.model.end_positions(past_end)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
-    found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.part(part), sizes, windows)
-    rows = [[e.length, f"{e.nats:.4f}", f"{e.perplexity:.2f}", f"{e.end_nats:.4f}", f"{e.tokens:,}"] for e in found]
+    found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.part(part), sizes, windows, eval_tokens)
+    rows = [
+        [
+            e.length,
+            with_error(e.nats, e.standard_error),
+            f"{e.perplexity:.2f}",
+            with_error(e.end_nats, e.end_standard_error),
+            f"{e.tokens:,}",
+        ]
+        for e in found
+    ]
     show(
         as_json,
         {"model": model, "part": part, "lengths": found},
@@ -127,7 +140,8 @@ def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
     note_each(found.notes)
     lines = []
     if (nats := found.text) is not None:
-        lines.append(f"{nats.nats:.4f} nats/token, perplexity {nats.perplexity:.2f}, {nats.tokens:,} tokens")
+        mean = with_error(nats.nats, nats.standard_error)
+        lines.append(f"{mean} nats/token, perplexity {nats.perplexity:.2f}, {nats.tokens:,} tokens")
     if (score := found.bleu) is not None:
         lines.append(f"BLEU {score.score:.2f}, beam {score.beam}, {score.sentences:,} sentences  {score.signature}")
     show(as_json, {"model": model, "pairs": pairs, "text": found.text, "bleu": found.bleu}, "\n".join(lines))

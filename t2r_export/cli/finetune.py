@@ -10,9 +10,17 @@ from typing import Any
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import force_option, json_option, show, table
+from t2r_export.cli.output import eval_tokens_option, force_option, json_option, show, table, with_error
 from t2r_export.cli.quantize import block_options
-from t2r_export.config.finetune import LENGTH, STAGES, START_POSITIONS, USUAL_STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import (
+    EVAL_TOKENS,
+    LENGTH,
+    STAGES,
+    START_POSITIONS,
+    USUAL_STAGES,
+    FinetuneConfig,
+    parse_plan,
+)
 from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
 
 FILE = click.Path(path_type=Path)
@@ -103,6 +111,11 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     "Share of the text, at its end, or of groups of pairs, that is measured before and after and read by nothing else.",
 )
 @setting("separator", "Line that ends a document in a text.")
+@eval_tokens_option(
+    None,
+    "Tokens of the test part that the teacher, and the student before and after, are measured on; 0 is all.  "
+    f"[default: as many as are trained on, at most {EVAL_TOKENS:,}]",
+)
 @setting("seed", "Seed of the order of the windows.")
 @setting("device", "Device to train on: auto, cpu or cuda.")
 @setting("precision", "Precision of the arithmetic: auto (bf16 on CUDA), float32 or bf16.")
@@ -143,11 +156,15 @@ def command(
     if not PartialState().is_main_process:
         return
     measured = {"teacher": report.teacher, "student before": report.before, "student": report.after}
-    rows = [[name, f"{e.nats:.4f}", f"{e.perplexity:.2f}"] for name, e in measured.items() if e is not None]
-    text = table(rows, ["test text", "nats/token", "perplexity"])
+    rows = [
+        [name, with_error(e.nats, e.standard_error), f"{e.perplexity:.2f}"]
+        for name, e in measured.items()
+        if e is not None
+    ]
+    text = table(rows, [f"test text, {report.after.tokens:,} tokens", "nats/token", "perplexity"])
     data = {
         "out": report.output,
-        **{name.replace(" ", "_"): e and {"nats": e.nats, "perplexity": e.perplexity} for name, e in measured.items()},
+        **{name.replace(" ", "_"): e and {**vars(e), "perplexity": e.perplexity} for name, e in measured.items()},
         "kept": report.kept,
         "tokens": report.tokens,
         "seconds": report.seconds,

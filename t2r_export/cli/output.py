@@ -29,6 +29,17 @@ def force_option(function: F) -> F:
     return click.option("--force", is_flag=True, help=text)(function)
 
 
+def eval_tokens_option(default: int | None, text: str) -> Callable[[F], F]:
+    """The option `--eval-tokens` of verbs that evaluate, given to the command as `eval_tokens`."""
+    form: dict[str, Any] = {"type": click.IntRange(0), "metavar": "N"}
+    return click.option("--eval-tokens", default=default, show_default=default is not None, help=text, **form)
+
+
+def with_error(nats: float, standard_error: float) -> str:
+    """Nats per token, and their standard error where there is one."""
+    return f"{nats:.4f}" + (f" ± {standard_error:.4f}" if math.isfinite(standard_error) else "")
+
+
 def show(as_json: bool, data: Any, text: str) -> None:
     """Print `data` (a dataclass or mapping) as one JSON object, or `text`."""
     click.echo(json.dumps(plain(data), ensure_ascii=False) if as_json else text)

@@ -19,6 +19,8 @@ SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
 MAX_STEPS = 1 << 40
 MAX_START = 1 << 30  # a position is an int32
 LENGTH = 256  # tokens
+EVAL_TOKENS = 500_000  # that an evaluation predicts where nobody says how many
+LEAST_EVAL_TOKENS = 2048  # of a run's own evaluations, where it trains on fewer
 START_POSITIONS = 4096  # of windows, where a student needs them (t2r_export.training.starts)
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
 OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
@@ -157,6 +159,7 @@ class FinetuneConfig:
     weight_decay: float = 0.0
     clip: float = 1.0  # of the gradient's norm
     seed: int = 0
+    eval_tokens: int | None = None  # of the test part, for each report; 0: all; None: see `report_tokens`
     precision: str = "auto"
     device: str = "auto"
     checkpoint_every: int = 200  # steps between two saved states
@@ -174,6 +177,8 @@ class FinetuneConfig:
             size(name, getattr(self, name), MAX_STEPS)
         if self.start_positions is not None:
             size("start_positions", self.start_positions, MAX_START, least=0)
+        if self.eval_tokens is not None:
+            size("eval_tokens", self.eval_tokens, MAX_STEPS, least=0)
         size("kl_top", self.kl_top, MAX_STEPS, least=0)
         size("seed", self.seed, MAX_STEPS, least=0)
         assert self.shares
@@ -253,6 +258,27 @@ class FinetuneConfig:
         return self.length
 
     @property
+    def trained_tokens(self) -> int:
+        """Tokens that all stages train on, at most; of a config `for_model`."""
+        return sum(plan.steps for plan in self.plan) * (self.pair_tokens if self.pairs else self.batch * self.window)
+
+    @property
+    def report_tokens(self) -> int:
+        """Tokens of the test part that the teacher, and the student before and after, are measured on; 0 is all.
+
+        Where nobody says how many, at most those that are trained on: no report costs more than the training.
+        """
+        if self.eval_tokens is not None:
+            return self.eval_tokens
+        return min(EVAL_TOKENS, max(LEAST_EVAL_TOKENS, self.trained_tokens))
+
+    @property
+    def validation_tokens(self) -> int:
+        """Tokens of a validation at most: all validations together read no more than is trained on."""
+        count = sum(-(-plan.steps // self.validate_every) + 1 for plan in self.plan if plan.steps)
+        return max(LEAST_EVAL_TOKENS, self.trained_tokens // count)
+
+    @property
     def reach(self) -> int:
         """The largest number of tokens that a window has, with what is read before it."""
         return 2 * self.window if self.carried_states else self.window
@@ -281,6 +307,7 @@ class FinetuneConfig:
             "valid_share",
             "test_share",
             "validate_every",
+            "eval_tokens",
         )
         plan = [
             {"stage": stage.stage, "steps": stage.steps, "learning_rate": stage.learning_rate}

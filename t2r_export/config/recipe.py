@@ -60,14 +60,23 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
     "lr": TEXT,
     **dict.fromkeys(("optimizer", "precision", "device"), TEXT),
     **dict.fromkeys(
-        ("length", "batch", "seed", "lora_rank", "checkpoint_every", "validate_every", "start_positions", "kl_top"),
+        (
+            "length",
+            "batch",
+            "seed",
+            "lora_rank",
+            "checkpoint_every",
+            "validate_every",
+            "start_positions",
+            "kl_top",
+        ),
         WHOLE,
     ),
     **dict.fromkeys(
         ("hidden", "cross_entropy", "label_smoothing", "dropout", "carried_states", "window_dropout"), NUMBER
     ),
     **dict.fromkeys(("dropout", "window_dropout", "lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
-    "pair_tokens": WHOLE,
+    **dict.fromkeys(("pair_tokens", "eval_tokens"), WHOLE),
     "lora": FLAG,
 }
 WEIGHTS = ("teacher", "random")

@@ -45,6 +45,12 @@ class Batch:
         return rows.view(len(self), -1, *rows.shape[1:])[:, self.before :].flatten(0, 1) if self.before else rows
 
     @property
+    def sequences(self) -> Tensor:
+        """Of which sequence each token is that is predicted, (count,) int64."""
+        numbers = torch.arange(len(self), device=self.ids.device)
+        return self.predicted(numbers.repeat_interleave(self.ids.shape[1]))
+
+    @property
     def labels(self) -> Tensor:
         """What is to be predicted, (count,) int64."""
         return self.predicted(self.targets.flatten())

@@ -244,10 +244,15 @@ def held_out_windows(tokens: Tensor | IntArray, length: int) -> Tensor:
 
 
 def spread(windows: Tensor, count: int) -> Tensor:
-    """At most `count` of the windows (N, T+1), evenly spread: the same ones every time."""
-    if len(windows) <= count:
+    """At most `count` of the windows (N, T+1), evenly spread: the same ones every time. 0 is all."""
+    if not count or len(windows) <= count:
         return windows
     return windows[torch.arange(count) * (len(windows) - 1) // max(1, count - 1)]
+
+
+def windows_of(tokens: int, length: int) -> int:
+    """How many windows of this length predict so many tokens at most, but one at least; 0, which is all, of 0."""
+    return max(1, tokens // length) if tokens else 0
 
 
 def parallel_sequences(tokens: IntArray, count: int, length: int) -> IntArray:

@@ -13,6 +13,7 @@ from torch import Tensor
 from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.model import ModelConfig
 from t2r_export.training.batch import Batch
+from t2r_export.training.data import spread
 from t2r_export.training.pairs import Pair, PairParts, read_pairs, split_shares
 from t2r_export.training.ragged import ByLength, Ragged, by_length
 from t2r_runtime import Tokenizer
@@ -70,9 +71,15 @@ class TokenPairs:
         places = predicted.flatten().nonzero().squeeze(1)
         return Batch(rows[:, :-1], rows[:, 1:], None, 0, source, source_lengths, places)
 
-    def batches(self, most: int) -> list[Batch]:
-        """All of them, by length, in batches of at most so many tokens with their padding."""
-        return [self.batch(chosen) for chosen in by_length(self.sources.lengths, self.targets.lengths, most)]
+    def batches(self, most: int, tokens: int = 0) -> list[Batch]:
+        """Pairs by length, in batches of at most `most` tokens with their padding: as many, evenly spread, as predict
+        about so many `tokens`; 0 is all."""
+        chosen = torch.arange(len(self))
+        if tokens:
+            predicted = int((self.targets.lengths - self.starts).sum())
+            chosen = spread(chosen, max(1, len(self) * tokens // predicted))
+        sources, targets = (side.lengths[chosen] for side in (self.sources, self.targets))
+        return [self.batch(chosen[group]) for group in by_length(sources, targets, most)]
 
 
 def tokenize_pairs(
@@ -170,9 +177,10 @@ class PairBatches:
     def __init__(self, corpus: PairCorpus, config: FinetuneConfig) -> None:
         self._train, self._most = corpus.train, config.pair_tokens
         self._order = ByLength(corpus.train.sources.lengths, corpus.train.targets.lengths, self._most, config.seed)
-        self.test = corpus.test.batches(self._most)
+        self.test = corpus.test.batches(self._most, config.report_tokens)
         valid = corpus.valid.batches(self._most)
-        chosen = torch.linspace(0, len(valid) - 1, min(len(valid), VALIDATION_BATCHES)).round().int().tolist()
+        count = min(len(valid), VALIDATION_BATCHES, max(1, config.validation_tokens // self._most))
+        chosen = torch.linspace(0, len(valid) - 1, count).round().int().tolist()
         self._valid = [valid[n] for n in chosen]
 
     @property

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.training.batch import Batch, window_batch, window_batches
-from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
+from t2r_export.training.data import Corpus, Windows, held_out_windows, spread, windows_of
 from t2r_export.training.starts import draw_starts
 
 VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training; fewer where they are longer
@@ -21,9 +21,10 @@ class WindowBatches:
         self._windows = Windows(corpus.train, config.window, config.batch, config.seed)
         self._double = Windows(corpus.train, config.reach, config.batch, config.seed) if config.carried_states else None
         # as long as what is trained on, so that what is learned for states of texts counts
-        count = VALIDATION_WINDOWS * config.window // config.reach
-        self._valid = spread(held_out_windows(corpus.valid, config.reach), count)
-        self.test = window_batches(held_out_windows(corpus.test, config.window))
+        most = min(VALIDATION_WINDOWS * config.window, config.validation_tokens)
+        self._valid = spread(held_out_windows(corpus.valid, config.reach), windows_of(most, config.reach))
+        test = held_out_windows(corpus.test, config.window)
+        self.test = window_batches(spread(test, windows_of(config.report_tokens, config.window)))
 
     def __call__(self, step: int, carried: bool = False) -> Batch:
         config = self.config

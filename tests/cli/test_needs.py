@@ -14,7 +14,7 @@ from t2r_export.config.needs import NEEDS
 from t2r_runtime.errors import UserError
 
 FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
-    "finetune": """data pairs teacher stages steps learning_rates length scheme window_dropout optimizer
+    "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme window_dropout optimizer
         weight_decay seed device precision checkpoint_every validate_every resume log force as_json""",
     "convert": """auto mixer layers conv feature_map feature_size ffn_size fixed_sigma frequency_scale gate guard
         guard_eps memory merge moving_average normalizer output_gate positions query_scale ramp redraw rotary_size
@@ -23,7 +23,7 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
     "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate beam source_length
         scheme form as_json""",
     "quantize": "scheme check as_json",
-    "evaluate": "device as_json",
+    "evaluate": "eval_tokens device as_json",
     "sample": "tokens sources device as_json",
     "save": "family force as_json",
     "build": "work data  as_json",
