@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import time
@@ -30,7 +31,7 @@ from t2r_export.training.best import Kept
 from t2r_export.training.evaluate import Evaluation, evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
-from t2r_export.training.state import TrainingState, damaged, load_state
+from t2r_export.training.state import TrainingState, check_identity, damaged, load_state
 from t2r_export.training.trainer import Trainer, choose_device, remove_state
 from t2r_runtime.errors import UserError
 
@@ -43,13 +44,15 @@ class FinetuneReport:
     teacher: Evaluation | None
     before: Evaluation
     after: Evaluation
-    kept: tuple[Kept, ...]  # of each stage
+    kept: tuple[Kept, ...]  # of each stage; none of a run that was complete before
     tokens: int  # trained on, all stages together
     seconds: float  # of this process, evaluation included
 
 
 def finetune(config: FinetuneConfig) -> FinetuneReport:
     """Train `config.model` as planned and write `config.output`.
+
+    With `resume`, a run whose result stands there is complete: nothing is trained, and its report is given again.
 
     Raises:
         UserError: an input that cannot be used, an output that may not be written, an unfinished run in the way, one
@@ -69,6 +72,9 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     loaded = checkpoint.load(config.model)
     inputs = find_inputs(config, loaded, accelerator.num_processes)
     config, teacher, batches = inputs.config, inputs.teacher, inputs.batches
+    if config.may_be_complete and (done := _finished(config.output, inputs.identity)) is not None:
+        TrainingLog(None, main).message(f"this run is complete: {config.output}")
+        return _reported(config.output, done, time.monotonic() - started)
     student = _rounded(loaded.model, config)
     with TrainingLog(config.log_path, main) as log:
         for line in [*(f"note: {line}" for line in loaded.notes), *inputs.notes]:
@@ -85,8 +91,10 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
             measured = {"teacher": teacher, "student": student}
             for name, model in measured.items():
                 if model is not None:
+                    began = time.monotonic()
                     found = evaluate(model, batches.test)
                     state.measured |= {name: found.nats, f"{name}_error": found.standard_error}
+                    log.end_seconds = time.monotonic() - began  # the student is measured again at the end
             if teacher is not None:  # what the student's validations compare with
                 state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
         with freed_memory_kept():
@@ -118,6 +126,32 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
         state.tokens,
         time.monotonic() - started,
     )
+
+
+def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """What the result at `output` says of the run that made it; None of a model that nobody has trained.
+
+    Raises:
+        UserError: it is of another run; the message names what differs.
+    """
+    runs = checkpoint.load(output).provenance.get("finetune")
+    if not runs:
+        return None
+    last = runs[-1] if isinstance(runs, list) and isinstance(runs[-1], dict) else {}
+    check_identity({name: last.get(name) for name in identity}, json.loads(json.dumps(identity)), output)
+    return last
+
+
+def _reported(output: Path, done: dict[str, Any], seconds: float) -> FinetuneReport:
+    """The report of a run that is complete, as far as its result says."""
+    said = done["evaluation"]
+    figures = {
+        name: Evaluation(said[name], said["tokens"], said["length"], said.get(f"{name}_error", math.nan))
+        for name in ("teacher", "student", "finetuned")
+        if name in said
+    }
+    before, after = figures["student"], figures["finetuned"]
+    return FinetuneReport(output, figures.get("teacher"), before, after, (), done["tokens"], seconds)
 
 
 def _rounded(student: Transformer, config: FinetuneConfig) -> Transformer:

@@ -136,6 +136,29 @@ def test_lora_changes_projections_and_feature_maps_and_nothing_else(config: Fine
     assert (entry["lora_rank"], entry["lora_alpha"]) == (2, 16.0)
 
 
+def test_a_complete_run_is_said_to_be(config: FinetuneConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--resume` over a run's own result trains nothing, and over that of another run is refused."""
+    report = finetune(config)
+    before = config.output.read_bytes()
+    capsys.readouterr()
+    again = finetune(dataclasses.replace(config, resume=True))
+    assert capsys.readouterr().err == f"this run is complete: {config.output}\n"
+    assert (again.teacher, again.before, again.after, again.tokens) == (
+        report.teacher,
+        report.before,
+        report.after,
+        report.tokens,
+    )
+    with pytest.raises(UserError, match="expected seed 0, as in the run saved in .*tuned.pt; received seed 7; "):
+        finetune(dataclasses.replace(config, resume=True, seed=7))
+    with pytest.raises(UserError, match="received a trained model; name another file, or give --force"):
+        finetune(config)
+    assert config.output.read_bytes() == before
+    checkpoint.save(config.output, checkpoint.load(config.model).model, texts.tokenizer(), {"finetune": ["odd"]})
+    with pytest.raises(UserError, match="as in the run saved in "):
+        finetune(dataclasses.replace(config, resume=True))
+
+
 def test_muon_learns_and_resumes(config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(config, optimizer="muon")
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")

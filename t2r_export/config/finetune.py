@@ -229,6 +229,11 @@ class FinetuneConfig:
         return self.output.with_name(self.output.name + ".training")
 
     @property
+    def may_be_complete(self) -> bool:
+        """Whether what is to be resumed has no state but a result: that of this run, or of another."""
+        return self.resume and not self.force and self.output.is_file() and not self.state_path.exists()
+
+    @property
     def log_path(self) -> Path:
         return self.log or self.output.with_name(self.output.name + ".jsonl")
 
@@ -243,7 +248,7 @@ class FinetuneConfig:
         for path in files:
             existing_file(path, "a file of pairs")
         outputs = [("checkpoint", self.output), ("training state", self.state_path), ("log", self.log_path)]
-        check_outputs(outputs, [self.model, self.teacher, *self.data, *files], self.force)
+        check_outputs(outputs, [self.model, self.teacher, *self.data, *files], self.force or self.may_be_complete)
 
     def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:
         """The config with every learning rate and the length known, for a model of this width and context, and a corpus

@@ -25,7 +25,8 @@ class TrainingLog:
     def __init__(self, path: Path | None, enabled: bool = True, seconds: float = SECONDS) -> None:
         self.enabled, self.seconds = enabled, seconds
         self._file = _open(path) if enabled and path is not None else None
-        self._stage = Stopwatch("", 0, 0, 0)
+        self._stage, self._before = Stopwatch("", 0, 0, 0), 0
+        self.end_seconds = 0.0  # that the run takes behind its last step
         self._bar: Any = None
         self._validation = ""
         self._last_line = -math.inf
@@ -45,16 +46,25 @@ class TrainingLog:
             self._file.write(json.dumps(_plain(fields)) + "\n")
             self._file.flush()
 
-    def start_stage(self, name: str, done: int, steps: int, tokens: int) -> None:
-        """Begin this stage, of which `done` of `steps` steps were run earlier, after `tokens` tokens of the run."""
+    def start_stage(
+        self, name: str, done: int, steps: int, tokens: int, others: tuple[int, int] = (0, 0), every: int = 0
+    ) -> None:
+        """Begin this stage, of which `done` of `steps` steps were run earlier, after `tokens` tokens of the run.
+
+        Args:
+            others: steps of the stages before this one, and behind it.
+            every: steps between two validations; 0: there are none.
+        """
         self.close_bar()
-        self._stage = Stopwatch(name, done, steps, tokens)
+        self._before, behind = others
+        self._stage = Stopwatch(name, done, steps, tokens, behind=behind, every=every)
         self._last_line = -math.inf
         self._validation = ""
         if self.enabled and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=steps, initial=done, desc=name, unit="step", dynamic_ncols=True)
+            first, total = self._before + done, self._before + steps + behind
+            self._bar = tqdm(total=total, initial=first, desc=name, unit="step", dynamic_ncols=True)
 
     def progress(self, done: int, loss: float, learning_rate: float, tokens: int) -> None:
         """`done` steps of the stage are complete; `loss` is the mean since the last call, `tokens` those of the run."""
@@ -63,7 +73,7 @@ class TrainingLog:
         self.record(**place, loss=loss, learning_rate=learning_rate, tokens_per_second=round(rate, 1))
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}{self._validation}, {rate:,.0f} tok/s", refresh=False)
-            self._bar.update(done - self._bar.n)
+            self._bar.update(self._before + done - self._bar.n)
             return
         now = time.monotonic()
         if now - self._last_line >= self.seconds or done == self._stage.steps:
@@ -71,7 +81,7 @@ class TrainingLog:
             stage = self._stage
             self.message(
                 f"{stage.name} {done}/{stage.steps}: loss {loss:.4f}{self._validation}, {rate:,.0f} tokens/s, "
-                f"{stage.left(done):.0f} s left"
+                f"{stage.left(done) + self.end_seconds:.0f} s left of the run"
             )
 
     def validation(
@@ -103,12 +113,21 @@ class TrainingLog:
 
 
 class Stopwatch:
-    """Time spent on the steps of a stage."""
+    """Time spent on the steps of a stage, and what the run is expected to take from there on."""
 
     def __init__(
-        self, name: str, done: int, steps: int, tokens: int, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        done: int,
+        steps: int,
+        tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+        behind: int = 0,
+        every: int = 0,
     ) -> None:
+        """`behind`: steps of later stages. `every`: steps between two pauses; 0: there are none."""
         self.name, self.first, self.steps, self.tokens, self.clock = name, done, steps, tokens, clock
+        self.behind, self.every, self.pause = behind, every, 0.0
         self.started = self.lapped = clock()
 
     def lap(self, tokens: int) -> float:
@@ -119,12 +138,14 @@ class Stopwatch:
         return rate
 
     def left(self, done: int) -> float:
-        """Seconds for the steps that are left, at the mean speed so far."""
-        made = max(done - self.first, 1)
-        return (self.clock() - self.started) / made * (self.steps - done)
+        """Seconds for the steps of the run that are left, at this stage's mean speed so far, and for their pauses."""
+        made, rest = max(done - self.first, 1), self.steps - done + self.behind
+        pauses = -(-rest // self.every) if self.every else 0
+        return (self.clock() - self.started) / made * rest + pauses * self.pause
 
     def shift(self, seconds: float) -> None:
-        """Leave `seconds` out of the measurement."""
+        """Leave a pause of so many `seconds` out of the measurement."""
+        self.pause = max(self.pause, seconds)
         self.started += seconds
         self.lapped += seconds
 

@@ -105,7 +105,9 @@ class Trainer:
 
     def _stage(self, plan: StagePlan, interrupt: Interrupt) -> None:
         stage, module, parameters, optimizer, guard = self._open(plan)
-        self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens)
+        behind = sum(later.steps for later in self.plan[self.state.stage + 1 :])
+        others, every = (self._before(), behind), self.config.validate_every
+        self.log.start_stage(plan.stage, self.state.step, plan.steps, self.state.tokens, others, every)
         if self.state.best is None:
             self._validate(stage, 0)
         pending: list[Tensor] = []  # loss and gradient norm of the steps since the last reading

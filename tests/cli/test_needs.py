@@ -26,7 +26,7 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
     "evaluate": "eval_tokens device as_json",
     "sample": "tokens sources device as_json",
     "save": "family force as_json",
-    "build": "work data  as_json",
+    "build": "work data anew as_json",
 }
 LINES = {  # with which an option of the table has not what it needs
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],

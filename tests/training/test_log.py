@@ -56,7 +56,7 @@ def test_without_a_terminal_there_are_plain_lines_now_and_then(capsys: pytest.Ca
     assert len(lines) == 2  # the first, and the last of the stage
     assert lines[0].startswith("distill 10/40: loss 0.2500, validation 0.5000 (1.750 nats/token), ")
     assert lines[1].startswith("distill 40/40")
-    assert lines[1].endswith(" 0 s left")
+    assert lines[1].endswith(" 0 s left of the run")
     assert "tokens/s" in lines[0]
 
 
@@ -100,3 +100,28 @@ def test_the_time_left_is_for_the_steps_that_are_left() -> None:
 def test_an_unwritable_log_is_the_users_to_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="to be able to write the log .*; choose another place for it"):
         TrainingLog(tmp_path / "absent" / "log")
+
+
+def test_the_time_left_is_that_of_the_whole_run() -> None:
+    """Later stages, the validations on the way, and the last evaluation."""
+    clock = Clock()
+    watch = Stopwatch("transfer", done=0, steps=20, tokens=0, clock=clock, behind=60, every=30)
+    with Pause(watch):
+        clock.now += 7  # a validation
+    clock.now += 10
+    assert watch.left(10) == 70 + 3 * 7  # ten steps took 10 s, 70 are left
+
+
+def test_lines_and_the_bar_count_the_whole_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TrainingLog(None) as log:
+        log.end_seconds = 5000.0
+        log.start_stage("distill", 0, 40, 0, (10, 0))
+        log.progress(40, 0.25, 1e-3, 10)
+    assert capsys.readouterr().err.endswith(" 5000 s left of the run\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with TrainingLog(None) as log:
+        log.start_stage("distill", 4, 20, 40, (30, 50))
+        log.progress(10, 0.25, 1e-3, 100)
+    assert "40/100" in capsys.readouterr().err
