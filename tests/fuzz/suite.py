@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import generation, python_api, translators  # noqa: F401  (which add their kinds to the table)
+from fuzz import python_api, translators  # noqa: F401  (which add their kinds to the table)
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 
-WEIGHTS: dict[str, float] = {"generation_settings": 0.5}  # of kinds that take long, beside 1
+WEIGHTS: dict[str, float] = {}  # of kinds that take long, beside 1
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "error.hpp"
 #include "unicode.hpp"
 #include "utf8.hpp"
 
@@ -9,7 +10,7 @@ namespace t2r {
 
 namespace {
 
-constexpr std::size_t max_added = 1 << 16;
+constexpr double max_added = 1 << 16, max_content = 1 << 10;
 
 // Where the character before `at` begins, in UTF-8.
 std::size_t character_before(std::string_view text, std::size_t at) {
@@ -35,22 +36,32 @@ std::size_t spaces_behind(std::string_view text, std::size_t at) {
 
 }  // namespace
 
-AddedTokens::AddedTokens(Json::Value list, const Vocabulary &vocabulary, const Normalizer &normalizer) {
+AddedTokens::AddedTokens(Json::Value list, const Vocabulary &vocabulary, std::size_t pieces, const Normalizer &normalizer) {
     if (list.is_null()) return;
-    if (list.size() > max_added) refuse_tokenizer("at most 65,536 added tokens", std::to_string(list.size()));
-    std::size_t bytes = 0;
+    require_at_most(max_added, static_cast<double>(list.size()), "added tokens");
+    double bytes = 0;
+    std::unordered_map<std::string_view, std::int64_t> others;  // that are no pieces
     list.each([&](Json::Value entry) {
-        const std::string content(entry.at("content").string());
+        const std::string_view content = entry.at("content").string();
+        const std::int64_t id = entry.at("id").integer();
         if (content.empty()) return;
-        const std::int64_t known = vocabulary.find(content), id = entry.at("id").integer();
-        if (id < 0 || id >= std::int64_t{1} << 24 || (known >= 0 && known != id))
-            refuse_tokenizer("added tokens with the vocabulary's numbers", content + " as " + std::to_string(id));
+        require_at_most(max_content, static_cast<double>(content.size()), "bytes of an added token");
+        std::int64_t expected = vocabulary.find(content);
+        if (expected < 0) {
+            expected = others.emplace(content, static_cast<std::int64_t>(pieces + others.size())).first->second;
+            if (expected >= max_ids || vocabulary.find(vocabulary.text(expected)) == expected)
+                refuse_tokenizer("tokens with different numbers below 16,777,216", std::to_string(expected));
+        }
+        if (id != expected)
+            refuse_tokenizer(std::to_string(expected) + " as the id of the added token " + printable(content, 40), std::to_string(id));
         const bool is_special = flag(entry, "special", false), is_normalized = flag(entry, "normalized", !is_special);
-        if (is_special) special.insert(content);
-        const std::string found = is_normalized ? normalizer.normalize(content) : content;
+        bytes += is_normalized ? normalizer.grown(static_cast<double>(content.size())) : static_cast<double>(content.size());
+        require_at_most(TextSearch::most, bytes, "bytes of all added tokens, normalized");
+        if (is_special) special.emplace(content);
+        const std::string found = is_normalized ? normalizer.normalize(std::string(content)) : std::string(content);
+        require_at_most(max_content, static_cast<double>(found.size()), "bytes of an added token, normalized");
         texts[id] = found;  // one that is normalized is written as it is found
         if (found.empty()) return;
-        if ((bytes += found.size()) > TextSearch::most) refuse_tokenizer("added tokens of at most 4 MiB together", "more");
         (is_normalized ? normal : plain).add(found, static_cast<std::uint32_t>(tokens.size()));
         tokens.push_back({id, static_cast<std::uint32_t>(found.size()), flag(entry, "single_word", false),
                           flag(entry, "lstrip", false), flag(entry, "rstrip", false)});

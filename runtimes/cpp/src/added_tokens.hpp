@@ -12,8 +12,8 @@ namespace t2r {
 
 class AddedTokens {
 public:
-    // Those that the model's vocabulary has keep its numbers.
-    AddedTokens(Json::Value list, const Vocabulary &vocabulary, const Normalizer &normalizer);
+    // Those that the model's vocabulary has keep its numbers, others come behind all of its `pieces`.
+    AddedTokens(Json::Value list, const Vocabulary &vocabulary, std::size_t pieces, const Normalizer &normalizer);
 
     struct Part {
         std::int64_t id;  // -1: a text

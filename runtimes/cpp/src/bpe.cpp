@@ -60,7 +60,10 @@ public:
                 refuse_part("model BPE with", name);
         if (const auto dropout = part.find("dropout"); dropout && !dropout->is_null() && dropout->real() != 0)
             refuse_part("model BPE with", "dropout");
-        part.at("vocab").each_pair([&](std::string_view text, Json::Value id) { vocabulary.add(text, id.integer()); });
+        part.at("vocab").each_pair([&](std::string_view text, Json::Value id) {
+            require_at_most(4096, static_cast<double>(text.size()), "bytes of a piece");
+            vocabulary.add(text, id.integer());
+        });
         falls_back = flag(part, "byte_fallback", false);
         if (falls_back) bytes = byte_tokens(vocabulary);
         fuses = flag(part, "fuse_unk", false);

@@ -119,6 +119,8 @@ class Normalization : public Normalizer {
 public:
     Normalization(bool compatibility, bool compose) : compatibility(compatibility), compose(compose) {}
 
+    double grown(double bytes) const override { return bytes * (compatibility ? 11 : 3); }
+
     std::string normalize(std::string text) const override {
         Writer writer(compose);
         for (std::string_view rest = text; !rest.empty();) {

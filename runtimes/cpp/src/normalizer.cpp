@@ -15,6 +15,10 @@ public:
         for (const auto &part : parts) text = part->normalize(std::move(text));
         return text;
     }
+    double grown(double bytes) const override {
+        for (const auto &part : parts) bytes = part->grown(bytes);
+        return bytes;
+    }
 
 private:
     std::vector<std::unique_ptr<Normalizer>> parts;
@@ -22,11 +26,12 @@ private:
 
 class Prepend : public Normalizer {
 public:
-    explicit Prepend(Json::Value part) : before(part.at("prepend").string()) {}
+    explicit Prepend(Json::Value part) : before(inserted(part, "prepend")) {}
     std::string normalize(std::string text) const override {
         require_text(text.size() + before.size());
         return text.empty() ? text : before + text;
     }
+    double grown(double bytes) const override { return bytes + static_cast<double>(before.size()); }
 
 private:
     std::string before;
@@ -34,7 +39,7 @@ private:
 
 class Replace : public Normalizer {
 public:
-    explicit Replace(Json::Value part) : pattern(part.at("pattern"), "normalizer Replace"), content(part.at("content").string()) {}
+    explicit Replace(Json::Value part) : pattern(part.at("pattern"), "normalizer Replace"), content(inserted(part, "content")), growth(pattern.growth(content)) {}
     std::string normalize(std::string text) const override {
         std::string made;
         std::size_t at = 0;
@@ -48,10 +53,12 @@ public:
         }
         return made;
     }
+    double grown(double bytes) const override { return bytes * growth; }
 
 private:
     Pattern pattern;
     std::string content;
+    double growth;
 };
 
 class Strip : public Normalizer {
@@ -77,26 +84,22 @@ private:
     bool left, right;
 };
 
-void add_normalizers(Json::Value part, std::vector<std::unique_ptr<Normalizer>> &parts) {
-    if (part.is_null()) return;
-    const std::string_view type = part.at("type").string();
-    if (parts.size() >= max_parts) refuse_tokenizer("at most 256 parts of a normalizer", "more");
-    if (type == "Sequence") part.at("normalizers").each([&](Json::Value inner) { add_normalizers(inner, parts); });
-    else if (type == "Prepend") parts.push_back(std::make_unique<Prepend>(part));
-    else if (type == "Replace") parts.push_back(std::make_unique<Replace>(part));
-    else if (type == "Strip") parts.push_back(std::make_unique<Strip>(part));
-    else if (type == "Precompiled") parts.push_back(make_precompiled(part.at("precompiled_charsmap").string()));
-    else if (type == "NFC" || type == "NFKC") parts.push_back(make_normalization(type == "NFKC", true));
-    else if (type == "NFD" || type == "NFKD") parts.push_back(make_normalization(type == "NFKD", false));
-    else refuse_part("normalizer", type);
-}
-
 }  // namespace
 
-std::unique_ptr<Normalizer> make_normalizer(Json::Value part) {
+std::unique_ptr<Normalizer> make_normalizer(Json::Value component) {
     std::vector<std::unique_ptr<Normalizer>> parts;
-    add_normalizers(part, parts);
-    return std::make_unique<Sequence>(std::move(parts));
+    each_part(component, "normalizers", [&](std::string_view type, Json::Value part) {
+        if (type == "Prepend") parts.push_back(std::make_unique<Prepend>(part));
+        else if (type == "Replace") parts.push_back(std::make_unique<Replace>(part));
+        else if (type == "Strip") parts.push_back(std::make_unique<Strip>(part));
+        else if (type == "Precompiled") parts.push_back(make_precompiled(part.at("precompiled_charsmap").string()));
+        else if (type == "NFC" || type == "NFKC") parts.push_back(make_normalization(type == "NFKC", true));
+        else if (type == "NFD" || type == "NFKD") parts.push_back(make_normalization(type == "NFKD", false));
+        else refuse_part("normalizer", type);
+    });
+    auto made = std::make_unique<Sequence>(std::move(parts));
+    require_at_most(4096, made->grown(1), "bytes for one from a normalizer");
+    return made;
 }
 
 }  // namespace t2r

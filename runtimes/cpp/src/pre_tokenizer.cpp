@@ -99,6 +99,11 @@ public:
     explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> parts) : parts(std::move(parts)) {}
     void cut(Piece piece, PieceSink &next) const override { cut_from(0, piece, next); }
 
+    double grown(double bytes) const override {
+        for (const auto &part : parts) bytes = part->grown(bytes);
+        return bytes;
+    }
+
 private:
     // Cut by the parts from a place on.
     void cut_from(std::size_t place, Piece piece, PieceSink &next) const {
@@ -145,17 +150,19 @@ public:
         }
     }
 
+    double grown(double bytes) const override { return bytes * (prefix ? 4 : 2); }
+
 private:
     bool prefix, split;
 };
 
 class Metaspace : public PreTokenizer {
 public:
-    explicit Metaspace(Json::Value part) : mark(part.at("replacement").string()), splits(flag(part, "split", true)) {
+    explicit Metaspace(Json::Value part) : mark(one_character(part, "replacement", "Metaspace of the replacement")), splits(flag(part, "split", true)) {
         const auto named = part.find("prepend_scheme");
         scheme = named ? named->string() : flag(part, "add_prefix_space", true) ? "always" : "never";
         if (scheme != "always" && scheme != "first" && scheme != "never") refuse_part("Metaspace of the prepend_scheme", scheme);
-        if (mark.empty() || decode_utf8(mark, 0).size != mark.size()) refuse_part("Metaspace of the replacement", mark);
+        growth = static_cast<double>(named && scheme == "never" ? mark.size() : 2 * mark.size());
     }
     void cut(Piece piece, PieceSink &next) const override {
         const bool prepends = scheme == "always" || (scheme == "first" && piece.first);
@@ -172,49 +179,47 @@ public:
         });
     }
 
+    double grown(double bytes) const override { return bytes * growth; }
+
 private:
     std::string mark, scheme;
     bool splits;
+    double growth;
 };
-
-void add_pre_tokenizers(Json::Value part, std::vector<std::unique_ptr<PreTokenizer>> &parts) {
-    if (part.is_null()) return;
-    const std::string_view type = part.at("type").string();
-    const auto add = [&](Behavior behavior, bool invert, Find find) {
-        parts.push_back(std::make_unique<Cut>(behavior, invert, std::move(find)));
-    };
-    if (parts.size() >= max_parts) refuse_tokenizer("at most 256 parts of a pre-tokenizer", "more");
-    if (type == "Sequence") {
-        part.at("pretokenizers").each([&](Json::Value inner) { add_pre_tokenizers(inner, parts); });
-    } else if (type == "ByteLevel") {
-        parts.push_back(std::make_unique<ByteLevel>(part));
-    } else if (type == "Metaspace") {
-        parts.push_back(std::make_unique<Metaspace>(part));
-    } else if (type == "Split") {
-        auto pattern = std::make_shared<Pattern>(part.at("pattern"), "pre-tokenizer Split");
-        add(behavior_named(part.at("behavior").string(), "pre-tokenizer Split"), flag(part, "invert", false),
-            [pattern](std::string_view text, std::size_t at) { return pattern->find(text, at); });
-    } else if (type == "Digits") {
-        const bool alone = flag(part, "individual_digits", false);
-        add(alone ? Behavior::isolated : Behavior::contiguous, false, character_with(is_digit));
-    } else if (type == "Punctuation") {
-        const auto behavior = part.find("behavior");
-        add(behavior ? behavior_named(behavior->string(), "pre-tokenizer Punctuation") : Behavior::isolated, false, character_with(is_punctuation));
-    } else if (type == "Whitespace") {
-        add(Behavior::removed, true, find_word);
-    } else if (type == "WhitespaceSplit") {
-        add(Behavior::removed, false, character_with(is_space));
-    } else {
-        refuse_part("pre-tokenizer", type);
-    }
-}
 
 }  // namespace
 
-std::unique_ptr<PreTokenizer> make_pre_tokenizer(Json::Value part) {
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(Json::Value component) {
     std::vector<std::unique_ptr<PreTokenizer>> parts;
-    add_pre_tokenizers(part, parts);
-    return std::make_unique<Sequence>(std::move(parts));
+    const auto add = [&](Behavior behavior, bool invert, Find find) {
+        parts.push_back(std::make_unique<Cut>(behavior, invert, std::move(find)));
+    };
+    each_part(component, "pretokenizers", [&](std::string_view type, Json::Value part) {
+        if (type == "ByteLevel") {
+            parts.push_back(std::make_unique<ByteLevel>(part));
+        } else if (type == "Metaspace") {
+            parts.push_back(std::make_unique<Metaspace>(part));
+        } else if (type == "Split") {
+            auto pattern = std::make_shared<Pattern>(part.at("pattern"), "pre-tokenizer Split");
+            add(behavior_named(part.at("behavior").string(), "pre-tokenizer Split"), flag(part, "invert", false),
+                [pattern](std::string_view text, std::size_t at) { return pattern->find(text, at); });
+        } else if (type == "Digits") {
+            const bool alone = flag(part, "individual_digits", false);
+            add(alone ? Behavior::isolated : Behavior::contiguous, false, character_with(is_digit));
+        } else if (type == "Punctuation") {
+            const auto behavior = part.find("behavior");
+            add(behavior ? behavior_named(behavior->string(), "pre-tokenizer Punctuation") : Behavior::isolated, false, character_with(is_punctuation));
+        } else if (type == "Whitespace") {
+            add(Behavior::removed, true, find_word);
+        } else if (type == "WhitespaceSplit") {
+            add(Behavior::removed, false, character_with(is_space));
+        } else {
+            refuse_part("pre-tokenizer", type);
+        }
+    });
+    auto made = std::make_unique<Sequence>(std::move(parts));
+    require_at_most(64, made->grown(1), "bytes for one from a pre_tokenizer");
+    return made;
 }
 
 }  // namespace t2r

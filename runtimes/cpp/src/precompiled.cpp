@@ -1,5 +1,7 @@
 // The normalizer Precompiled: SentencePiece's map of characters to texts, a double array (Aoe 1989) and the texts behind
 // it. A map may come from a stranger: every place that it names is looked at before it is read.
+#include <algorithm>
+
 #include "tokenizer_parts.hpp"
 #include "unicode.hpp"
 #include "utf8.hpp"
@@ -36,6 +38,10 @@ public:
         for (std::size_t at = 4; at < 4 + size; at += 4) units.push_back(word(bytes, at));
         texts = bytes.substr(4 + size);
         if (!is_utf8(texts)) refuse_tokenizer("a precompiled_charsmap of UTF-8", "another");
+        for (std::size_t at = 0, end; at < texts.size(); at = end + 1) {
+            end = std::min(texts.find('\0', at), texts.size());
+            longest = std::max(longest, end - at);
+        }
     }
 
     std::string normalize(std::string text) const override {
@@ -48,6 +54,8 @@ public:
         }
         return made;
     }
+
+    double grown(double bytes) const override { return bytes * static_cast<double>(longest); }
 
 private:
     static std::uint32_t word(std::string_view bytes, std::size_t at) {
@@ -96,6 +104,7 @@ private:
 
     std::vector<std::uint32_t> units;
     std::string texts;
+    std::size_t longest = 1;  // bytes of one of the texts
 };
 
 }  // namespace

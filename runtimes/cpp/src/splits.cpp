@@ -140,14 +140,19 @@ std::size_t match_gpt2(std::string_view text, std::size_t at) {
 }
 
 Pattern::Pattern(Json::Value pattern, const char *component) {
-    if (const auto text = pattern.find("String")) {
-        literal = text->string();
+    if (pattern.find("String")) {
+        literal = inserted(pattern, "String");
         return;
     }
     const std::string_view wanted = pattern.at("Regex").string();
     const auto found = std::find_if(std::begin(known), std::end(known), [&](const Known &k) { return k.pattern == wanted; });
     if (found == std::end(known)) refuse_part(component, "of the pattern " + std::string(wanted));
     match = found->match;
+}
+
+double Pattern::growth(std::string_view content) const {
+    if (!match && literal.empty()) refuse_tokenizer("a pattern of a Replace that is not empty", "an empty one");
+    return std::max(1.0, static_cast<double>(content.size()) / static_cast<double>(match ? 1 : literal.size()));
 }
 
 std::pair<std::size_t, std::size_t> Pattern::find(std::string_view text, std::size_t at) const {

@@ -24,15 +24,17 @@ private:
     std::size_t written = 0;
 };
 
-// A decoder without options, and one with.
-template <class Run> class Plain : public TokenDecoder {
+// A decoder without options, and one with. Growth is of bytes.
+template <class Run, int growth = 1> class Plain : public TokenDecoder {
 public:
     std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(next); }
+    double grown(double bytes) const override { return growth * bytes; }
 };
 template <class Run> class With : public TokenDecoder {
 public:
     explicit With(Json::Value part) : options(part) {}
     std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(options, next); }
+    double grown(double bytes) const override { return options.growth * bytes; }
 
 private:
     const typename Run::Options options;
@@ -121,13 +123,13 @@ private:
 class Metaspace : public Step {
 public:
     struct Options {
-        explicit Options(Json::Value part) : mark(part.at("replacement").string()) {
+        explicit Options(Json::Value part) : mark(one_character(part, "replacement", "Metaspace of the replacement")) {
             const auto scheme = part.find("prepend_scheme");
             prepends = scheme ? scheme->string() != "never" : flag(part, "add_prefix_space", true);
-            if (mark.empty() || decode_utf8(mark, 0).size != mark.size()) refuse_part("Metaspace of the replacement", mark);
         }
         std::string mark;
         bool prepends;
+        double growth = 1;
     };
 
     Metaspace(const Options &options, TextSink &next) : Step(next), options(options) {}
@@ -153,9 +155,10 @@ private:
 class Replace : public Step {
 public:
     struct Options {
-        explicit Options(Json::Value part) : pattern(part.at("pattern"), "decoder Replace"), content(part.at("content").string()) {}
+        explicit Options(Json::Value part) : pattern(part.at("pattern"), "decoder Replace"), content(inserted(part, "content")), growth(pattern.growth(content)) {}
         Pattern pattern;
         std::string content;
+        double growth;
     };
 
     Replace(const Options &options, TextSink &next) : Step(next), options(options) {}
@@ -180,11 +183,11 @@ private:
 class Strip : public Step {
 public:
     struct Options {
-        explicit Options(Json::Value part) : content(part.at("content").string()), start(part.at("start").integer()), stop(part.at("stop").integer()) {
-            if (content.empty() || decode_utf8(content, 0).size != content.size()) refuse_part("decoder Strip of", content);
-        }
+        explicit Options(Json::Value part)
+            : content(one_character(part, "content", "decoder Strip of")), start(part.at("start").integer()), stop(part.at("stop").integer()) {}
         std::string content;
         std::int64_t start, stop;
+        double growth = 1;
     };
 
     Strip(const Options &options, TextSink &next) : Step(next), options(options) {}
@@ -221,6 +224,10 @@ class Sequence : public TokenDecoder {
 public:
     explicit Sequence(std::vector<std::unique_ptr<TokenDecoder>> parts) : parts(std::move(parts)) {}
     std::unique_ptr<TextSink> start(TextSink &next) const override { return std::make_unique<Run>(parts, next); }
+    double grown(double bytes) const override {
+        for (const auto &part : parts) bytes = part->grown(bytes);
+        return bytes;
+    }
 
 private:
     // All parts' steps, each of which goes on to the one before it here.
@@ -243,27 +250,23 @@ private:
     std::vector<std::unique_ptr<TokenDecoder>> parts;
 };
 
-void add_decoders(Json::Value part, std::vector<std::unique_ptr<TokenDecoder>> &parts) {
-    if (part.is_null()) return;
-    const std::string_view type = part.at("type").string();
-    if (parts.size() >= max_parts) refuse_tokenizer("at most 256 parts of a decoder", "more");
-    if (type == "Sequence") part.at("decoders").each([&](Json::Value inner) { add_decoders(inner, parts); });
-    else if (type == "ByteLevel") parts.push_back(std::make_unique<Plain<ByteLevel>>());
-    else if (type == "ByteFallback") parts.push_back(std::make_unique<Plain<ByteFallback>>());
-    else if (type == "Fuse") parts.push_back(std::make_unique<Plain<Fuse>>());
-    else if (type == "Metaspace") parts.push_back(std::make_unique<With<Metaspace>>(part));
-    else if (type == "Replace") parts.push_back(std::make_unique<With<Replace>>(part));
-    else if (type == "Strip") parts.push_back(std::make_unique<With<Strip>>(part));
-    else refuse_part("decoder", type);
-}
-
 }  // namespace
 
-std::unique_ptr<TokenDecoder> make_decoder(Json::Value part) {
-    if (part.is_null()) return std::make_unique<Plain<Words>>();
+std::unique_ptr<TokenDecoder> make_decoder(Json::Value component) {
+    if (component.is_null()) return std::make_unique<Plain<Words>>();
     std::vector<std::unique_ptr<TokenDecoder>> parts;
-    add_decoders(part, parts);
-    return std::make_unique<Sequence>(std::move(parts));
+    each_part(component, "decoders", [&](std::string_view type, Json::Value part) {
+        if (type == "ByteLevel") parts.push_back(std::make_unique<Plain<ByteLevel, 3>>());
+        else if (type == "ByteFallback") parts.push_back(std::make_unique<Plain<ByteFallback>>());
+        else if (type == "Fuse") parts.push_back(std::make_unique<Plain<Fuse>>());
+        else if (type == "Metaspace") parts.push_back(std::make_unique<With<Metaspace>>(part));
+        else if (type == "Replace") parts.push_back(std::make_unique<With<Replace>>(part));
+        else if (type == "Strip") parts.push_back(std::make_unique<With<Strip>>(part));
+        else refuse_part("decoder", type);
+    });
+    auto made = std::make_unique<Sequence>(std::move(parts));
+    require_at_most(64, made->grown(1), "bytes for one from a decoder");
+    return made;
 }
 
 }  // namespace t2r

@@ -10,7 +10,7 @@ namespace t2r {
 namespace {
 
 constexpr std::int64_t the_text = -1;
-constexpr std::size_t max_template = 1 << 12, max_templates = 1 << 8;
+constexpr double max_inserted = 256;
 
 // The pieces of a text to the model.
 class Encoding : public PieceSink {
@@ -40,17 +40,16 @@ Ids roberta(Json::Value part) {
 
 Ids single(Json::Value part) {
     Ids made;
-    const auto bounded = [&](std::size_t count) {
-        if (count > max_template) refuse_tokenizer("at most 4,096 tokens of a post-processor", "more");
+    std::size_t pieces = 0;  // one without ids too is looked for
+    const auto add = [&](std::int64_t id) {
+        made.push_back(id);
+        require_at_most(max_inserted, static_cast<double>(made.size() - 1), "ids that a post_processor inserts");
     };
-    const Json::Value pieces = part.at("single"), special = part.at("special_tokens");
-    bounded(pieces.size());
-    bounded(special.size());
-    pieces.each([&](Json::Value piece) {
-        if (piece.find("Sequence")) return made.push_back(the_text);
-        const Json::Value ids = special.at(piece.at("SpecialToken").at("id").string()).at("ids");
-        bounded(made.size() + ids.size());
-        ids.each([&](Json::Value id) { made.push_back(id.integer()); });
+    part.at("single").each([&](Json::Value piece) {
+        if (piece.find("Sequence")) return add(the_text);
+        const Json::Value special = part.at("special_tokens").at(piece.at("SpecialToken").at("id").string());
+        require_at_most(max_inserted, static_cast<double>(++pieces), "pieces of a template");
+        special.at("ids").each([&](Json::Value id) { add(id.integer()); });
     });
     return made;
 }
@@ -69,7 +68,9 @@ Tokenizer::Tokenizer(std::string source, std::int64_t bos) : bos(bos) {
         pre_tokenizer = make_pre_tokenizer(part("pre_tokenizer"));
         model = make_model(root.at("model"));
         decoder = make_decoder(part("decoder"));
-        added = std::make_unique<AddedTokens>(part("added_tokens"), model->vocabulary, *normalizer);
+        const Json::Value vocabulary = root.at("model").at("vocab");
+        const std::size_t pieces = vocabulary.is(Json::Type::array) ? vocabulary.size() : model->vocabulary.size();
+        added = std::make_unique<AddedTokens>(part("added_tokens"), model->vocabulary, pieces, *normalizer);
         add_templates(part("post_processor"));
     } catch (const JsonError &error) {
         refuse_tokenizer("the text of a tokenizer.json", error.what);
@@ -77,27 +78,19 @@ Tokenizer::Tokenizer(std::string source, std::int64_t bos) : bos(bos) {
 }
 
 // The post-processor: each of its parts puts its tokens around those of the parts before it.
-void Tokenizer::add_templates(Json::Value part) {
-    std::size_t parts = 0;
-    const std::function<void(Json::Value)> add = [&](Json::Value found) {
-        if (found.is_null()) return;
-        const std::string_view type = found.at("type").string();
-        if (++parts > max_templates) refuse_tokenizer("at most 256 parts of a post-processor", "more");
+void Tokenizer::add_templates(Json::Value component) {
+    each_part(component, "processors", [&](std::string_view type, Json::Value part) {
         if (type == "ByteLevel") return;  // changes no token
-        if (type == "Sequence") return found.at("processors").each(add);
         if (type != "RobertaProcessing" && type != "TemplateProcessing") refuse_part("post-processor", type);
-        add_template(type == "RobertaProcessing" ? roberta(found) : single(found));
-    };
-    add(part);
-}
-
-void Tokenizer::add_template(const Ids &form) {
-    const bool good = std::all_of(form.begin(), form.end(), [](std::int64_t id) { return id >= the_text && id < std::int64_t{1} << 24; });
-    if (!good || form.size() > max_template || std::count(form.begin(), form.end(), the_text) != 1)
-        refuse_part("post-processor of another form:", "a template without the text, or of other tokens");
-    const auto text = std::find(form.begin(), form.end(), the_text);
-    before.insert(before.begin(), form.begin(), text);
-    behind.insert(behind.end(), text + 1, form.end());
+        const Ids form = type == "RobertaProcessing" ? roberta(part) : single(part);
+        const bool good = std::all_of(form.begin(), form.end(), [](std::int64_t id) { return id >= the_text && id < max_ids; });
+        if (!good || std::count(form.begin(), form.end(), the_text) != 1)
+            refuse_part("post-processor of another form:", "a template without the text, or of other tokens");
+        const auto text = std::find(form.begin(), form.end(), the_text);
+        before.insert(before.begin(), form.begin(), text);
+        behind.insert(behind.end(), text + 1, form.end());
+        require_at_most(max_inserted, static_cast<double>(before.size() + behind.size()), "ids that a post_processor inserts");
+    });
 }
 
 void Tokenizer::encode_text(std::string_view text, bool first, Ids &tokens) {

@@ -19,8 +19,7 @@ public:
 
 private:
     void encode_text(std::string_view text, bool first, Ids &tokens);
-    void add_templates(Json::Value part);
-    void add_template(const Ids &form);
+    void add_templates(Json::Value component);
 
     std::unique_ptr<Normalizer> normalizer;
     std::unique_ptr<PreTokenizer> pre_tokenizer;

@@ -48,13 +48,41 @@ void require_text(std::size_t bytes) {
     if (bytes > max_text) refuse_tokenizer("at most 64 MiB of text from a part of a tokenizer", "more");
 }
 
+void require_at_most(double most, double found, const char *of) {
+    const auto whole = [](double number) { return std::to_string(static_cast<std::int64_t>(std::min(number, 1e15))); };
+    if (found > most) refuse_tokenizer("at most " + whole(most) + " " + of, whole(found));
+}
+
+std::string inserted(Json::Value part, const char *name) {
+    const std::string_view text = part.at(name).string();
+    require_at_most(256, static_cast<double>(text.size()), "bytes that a part looks for or inserts");
+    return std::string(text);
+}
+
+std::string one_character(Json::Value part, const char *name, const char *component) {
+    const std::string text = inserted(part, name);
+    if (text.empty() || decode_utf8(text, 0).size != text.size()) refuse_part(component, text);
+    return text;
+}
+
+void each_part(Json::Value component, const char *list, const std::function<void(std::string_view, Json::Value)> &call) {
+    std::size_t count = 0;
+    const std::function<void(Json::Value)> add = [&](Json::Value part) {
+        require_at_most(max_parts, static_cast<double>(++count), "parts of a component");
+        const std::string_view type = part.at("type").string();
+        if (type == "Sequence") part.at(list).each(add);
+        else call(type, part);
+    };
+    if (!component.is_null()) add(component);
+}
+
 bool flag(Json::Value part, const char *name, bool otherwise) {
     const auto found = part.find(name);
     return found && !found->is_null() ? found->boolean() : otherwise;
 }
 
 void Vocabulary::add(std::string_view text, std::int64_t id) {
-    if (id < 0 || id >= std::int64_t{1} << 24) refuse_tokenizer("tokens in 0 … 16,777,215", std::to_string(id));
+    if (id < 0 || id >= max_ids) refuse_tokenizer("tokens in 0 … 16,777,215", std::to_string(id));
     if (text.size() > left) {
         left = std::max(block, text.size());
         memory.push_back(std::make_unique<char[]>(left));
@@ -64,9 +92,9 @@ void Vocabulary::add(std::string_view text, std::int64_t id) {
     const std::string_view kept(next, text.size());
     next += text.size();
     left -= text.size();
+    const auto [place, is_new] = texts.emplace(id, kept);
+    if (!is_new && place->second != text) refuse_tokenizer("tokens with different numbers", std::to_string(id) + " for two");
     ids[kept] = id;
-    texts[id] = kept;
-    most = std::max(most, id);
 }
 
 std::int64_t Vocabulary::find(std::string_view text) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,13 +15,23 @@
 
 namespace t2r {
 
-constexpr std::size_t max_parts = 256;                      // of a normalizer, a decoder, ...
+// Bounds of runtimes/CONTRACT.md, "Bounds of a tokenizer".
+constexpr std::size_t max_parts = 64;                   // of a normalizer, a decoder, ...
 constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes, of all that a part writes
+constexpr std::int64_t max_ids = std::int64_t{1} << 24;
 
 [[noreturn]] void refuse_part(const char *component, std::string_view name);
 [[noreturn]] void refuse_tokenizer(std::string_view expected, std::string_view received);
 // Of what a part has written.
 void require_text(std::size_t bytes);
+// At most so many of something.
+void require_at_most(double most, double found, const char *of);
+// The text of at most 256 bytes that a part looks for or inserts.
+std::string inserted(Json::Value part, const char *name);
+// The one character that a part looks for or inserts.
+std::string one_character(Json::Value part, const char *name, const char *component);
+// The parts of a component, with their types: what lies in a Sequence's list takes the place of the Sequence.
+void each_part(Json::Value component, const char *list, const std::function<void(std::string_view, Json::Value)> &call);
 // The field's boolean, or what it is where it is not there.
 bool flag(Json::Value part, const char *name, bool otherwise);
 
@@ -28,6 +39,8 @@ bool flag(Json::Value part, const char *name, bool otherwise);
 class Pattern {
 public:
     explicit Pattern(Json::Value pattern, const char *component);
+    // Of a Replace, which must look for something: as a Replace with this content grows a text.
+    double growth(std::string_view content) const;
     // The next match at or behind `at`, and not empty; begin is the text's size if there is none.
     std::pair<std::size_t, std::size_t> find(std::string_view text, std::size_t at) const;
 
@@ -43,6 +56,8 @@ class Normalizer {
 public:
     virtual ~Normalizer() = default;
     virtual std::string normalize(std::string text) const = 0;
+    // What so many bytes become at most.
+    virtual double grown(double bytes) const { return bytes; }
 };
 // Of null too: nothing is done. What several parts do, one does after the other.
 std::unique_ptr<Normalizer> make_normalizer(Json::Value part);
@@ -67,6 +82,7 @@ public:
     virtual ~PreTokenizer() = default;
     // Hand out what becomes of a piece, in order.
     virtual void cut(Piece piece, PieceSink &next) const = 0;
+    virtual double grown(double bytes) const { return bytes; }
 };
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(Json::Value part);
 
@@ -75,11 +91,11 @@ using Ids = std::vector<std::int64_t>;
 // Numbers of texts, which it keeps.
 class Vocabulary {
 public:
-    void add(std::string_view text, std::int64_t id);  // of a text that is there already, the last counts
+    // Of a text that is there already, the last number counts. Throws Error of the kind tokenizer: a number twice.
+    void add(std::string_view text, std::int64_t id);
     std::int64_t find(std::string_view text) const;    // -1: none
     std::string_view text(std::int64_t id) const;      // empty: none
     std::size_t size() const { return ids.size(); }
-    std::int64_t largest() const { return most; }
 
 private:
     std::vector<std::unique_ptr<char[]>> memory;
@@ -87,7 +103,6 @@ private:
     std::size_t left = 0;
     std::unordered_map<std::string_view, std::int64_t> ids;
     std::unordered_map<std::int64_t, std::string_view> texts;
-    std::int64_t most = -1;
 };
 
 class Model {
@@ -116,6 +131,7 @@ public:
     virtual ~TokenDecoder() = default;
     // What makes of the tokens of one text what `next` takes, and must outlive it.
     virtual std::unique_ptr<TextSink> start(TextSink &next) const = 0;
+    virtual double grown(double bytes) const { return bytes; }
 };
 std::unique_ptr<TokenDecoder> make_decoder(Json::Value part);
 

@@ -19,6 +19,7 @@ public:
         part.at("vocab").each([&](Json::Value entry) {
             if (entry.size() != 2) refuse_tokenizer("pieces with their scores", "another");
             const std::string_view text = entry.first().string();
+            require_at_most(256, static_cast<double>(text.size()), "bytes of a piece, which is looked for at every place");
             vocabulary.add(text, id++);
             scores.push_back(entry.first().next().real());
             least = std::min(least, scores.back());

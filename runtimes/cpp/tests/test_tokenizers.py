@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -172,12 +173,37 @@ def test_many_merges(library: Library) -> None:
     assert Tokenizer(library, many_merges(500)).encode("1f3")
 
 
+def _bounds() -> Any:
+    """The Python runtime's own test of the contract's table."""
+    path = ROOT / "tests" / "runtime" / "test_tokenizer_bounds.py"
+    spec = importlib.util.spec_from_file_location("tokenizer_bounds_of_python", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BOUNDS = _bounds()
+
+
+@pytest.mark.parametrize("name", BOUNDS.BOUNDS)
+def test_bounds(library: Library, name: str) -> None:
+    """A tokenizer at each bound of the contract opens, and one past it is refused."""
+    within, past = BOUNDS.BOUNDS[name]
+    Tokenizer(library, BOUNDS.with_parts(**within)).close()
+    with pytest.raises(Failed, match="^tokenizer: expected"):
+        Tokenizer(library, BOUNDS.with_parts(**past))
+
+
 def test_text_that_multiplies(library: Library) -> None:
     """Parts each of which writes much in the place of what the one before wrote."""
-    more = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
-    made = Tokenizer(library, json.dumps(bpe() | {"normalizer": {"type": "Sequence", "normalizers": [more] * 20}}))
+    more = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 16}
+    several = [{"type": "Sequence", "normalizers": [more] * count} for count in (3, 4)]
+    made = Tokenizer(library, json.dumps(bpe() | {"normalizer": several[0]}))
     with pytest.raises(Failed, match="at most 64 MiB of text"):
-        made.encode("a")
+        made.encode("a" * (1 << 15))
+    with pytest.raises(Failed, match="at most 4096 bytes for one from a normalizer; received 65536"):
+        Tokenizer(library, json.dumps(bpe() | {"normalizer": several[1]}))
 
 
 def test_bad_texts(library: Library) -> None:
