@@ -27,6 +27,7 @@ from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.students import student_mixer
+from t2r_export.config.typed import typed, with_paths
 from t2r_export.convert import convert, provenance, source_mixers
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
@@ -52,6 +53,7 @@ class Model:
     checkpoint: Checkpoint
 
     @classmethod
+    @typed
     def new(cls, config: ModelConfig, tokenizer: str | None = None, seed: int = 0) -> Model:
         """A model of random weights, to be trained: see docs/own-models.md.
 
@@ -68,6 +70,7 @@ class Model:
         """The config of the model as a whole, its layers' among it."""
         return self.checkpoint.config
 
+    @typed
     def save(self, path: str | Path) -> Path:
         """Write a model.pt, whatever model stands there. Raises UserError where that cannot be."""
         check_outputs([("checkpoint", Path(path))], force=True)
@@ -75,6 +78,7 @@ class Model:
         checkpoint.save(path, made.model, made.tokenizer, made.provenance, made.source_tokenizer)
         return Path(path)
 
+    @typed
     def convert(
         self,
         mixer: str = "linear",
@@ -103,6 +107,7 @@ class Model:
         done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)
         return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
 
+    @typed
     def finetune(
         self,
         output: str | Path,
@@ -136,6 +141,7 @@ class Model:
             finetune(_made(FinetuneConfig, {**options, **made}))
         return load(output)
 
+    @typed
     def export(
         self, path: str | Path, quantize: str | QuantizeConfig | None = None, check: Path | None = None, **options: Any
     ) -> ExportReport:
@@ -157,6 +163,7 @@ class Model:
         how = QuantizeConfig(scheme=quantize) if isinstance(quantize, str) else quantize
         return export_quantized(self.checkpoint, Path(path), config, how, check)[0]
 
+    @typed
     def verify(
         self,
         graph: str | Path,
@@ -173,6 +180,7 @@ class Model:
         return verify(self.checkpoint, graph, provider, steps, on_progress=on_progress, reference=reference)
 
 
+@typed
 def load(path: str | Path) -> Model:
     """A model.pt of ours, or a Hugging Face folder.
 
@@ -188,4 +196,4 @@ def _made(cls: type[C], options: Mapping[str, Any]) -> C:
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise UserError(f"options of {', '.join(known)}", ", ".join(unknown), "correct or leave them out")
-    return cls(**options)
+    return cls(**with_paths(cls, options))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,25 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'loaf'"):
         t2r_export.loaf  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("save", {"path": 7}, "path of type str | Path; received 7 of type int; correct path"),
+        ("export", {"path": "o.onnx", "quantize": {}}, "quantize of type str | QuantizeConfig | None; received {} of"),
+        ("export", {"path": "o.onnx", "batch": np.float32(1)}, "batch of type int | None; received np.float32(1.0)"),
+        ("export", {"path": "o.onnx", "target": ["npu"]}, "target of type str; received ['npu'] of type list"),
+        ("verify", {"graph": "o.onnx", "steps": {}}, "steps of type int; received {} of type dict"),
+        ("verify", {"graph": "o.onnx", "reference": np.zeros(2)}, "reference of type str; received array([0., 0.])"),
+        ("finetune", {"output": "o.pt", "data": "t", "learning_rates": 2}, "learning_rates of type str | None"),
+        ("finetune", {"output": "o.pt", "data": np.array("x")}, "data of type Files; received array('x', dtype='<U1')"),
+        ("finetune", {"output": "o.pt", "data": "t", "lora": "yes"}, "lora of type bool; received 'yes' of type str"),
+        ("convert", {"layers": None}, "layers of type str; received None of type NoneType"),
+    ],
+)
+def test_arguments_of_another_type(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model = t2r_export.Model(small.checkpoint("rotary_keep"))
+    with pytest.raises(UserError) as caught:
+        getattr(model, name)(**options)
+    assert str(caught.value).startswith(f"expected {message}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from t2r_export.config.targets import find
+from t2r_export.config.typed import check_fields
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import BEAM, DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
 from t2r_runtime.source import MAX_SOURCE_LENGTH
@@ -33,6 +34,7 @@ class ExportConfig:
     source_length: int | None = None  # of a translator, what every source is filled up to; None: as long as it is
 
     def __post_init__(self) -> None:
+        check_fields(self)
         target = find(self.target)
         if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
             raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")

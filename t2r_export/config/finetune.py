@@ -10,6 +10,7 @@ from typing import Any
 
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.quantize import QuantizeConfig, scheme
+from t2r_export.config.typed import check_fields
 from t2r_export.config.validation import choice, size
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
@@ -169,6 +170,7 @@ class FinetuneConfig:
     force: bool = False  # replace a trained model at `output`
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not sum(plan.steps for plan in self.plan):
             raise UserError("at least one step of one stage", "none", "give the number of steps")
         if self.length is not None:

@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from t2r_export.config.typed import check_fields
 from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError
 
@@ -75,6 +76,7 @@ class QuantizeConfig:
     choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # what it chose, by the weight's name
 
     def __post_init__(self) -> None:
+        check_fields(self)
         chosen = scheme(self.scheme)
         for name, value, known in (
             ("a block size", self.block_size, BLOCK_SIZES),

@@ -15,6 +15,9 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+NUMBERS = ("-1", "0", "1e9", f"{1 << 31}", f"{1 << 63}", f"{-(1 << 63)}", f"wrap:{10**30}", f"{10**30}", "9" * 5000)
+
+
 def damage_bytes(chance: random.Random, content: bytes) -> bytes:
     """One to three of: some bits turned, a part cut out, a part twice, the end missing, a number in its place."""
     data = bytearray(content)
@@ -84,7 +87,7 @@ def damage_words(chance: random.Random, words: list[str]) -> list[str]:
     made = list(words)
     for _ in range(chance.randint(1, 2)):
         at = chance.randrange(len(made))
-        new = chance.choice(("-1", "0", "1e9", "nan", "", "--steps", "--batch=0", "\x00x", "é" * 260, "/", "/dev/full"))
+        new = chance.choice((*NUMBERS, "nan", "", "--steps", "--batch=0", "\x00x", "é" * 260, "/", "/dev/full"))
         match chance.randrange(4):
             case 0 if len(made) > 1:
                 del made[at]

@@ -30,7 +30,7 @@ from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_runtime import Decoder, PrefixCache, Sampler, Sampling, StateSpec, Tokenizer, Translator
-from t2r_runtime.errors import T2RError
+from t2r_runtime.errors import T2RError, shown
 
 ITEMS = 20  # that are taken of an iterator
 LONG = range(100, 1 << 62)  # numbers that are in order, and take long
@@ -83,6 +83,7 @@ class Calls:
             "output": ["new.pt"],
             "data": ["text.txt", ["text.txt", "ids.npy"]],
             "check": ["text.txt"],
+            "teacher": ["model.pt"],
             "folder": ["states"],
             "provider": ["cpu"],
             "quantize": ["w8", QuantizeConfig(scheme="w4", block_size=16)],
@@ -141,7 +142,7 @@ class Calls:
                 named |= {each.name: self.argument(each) for each in chosen if each.name not in named}
             elif parameter.default is parameter.empty or self.chance.randrange(3) == 0:
                 named[parameter.name] = self.argument(parameter)
-        print(getattr(function, "__qualname__", function), named)
+        print(getattr(function, "__qualname__", function), {name: shown(value) for name, value in named.items()})
         found = function(**named)
         if isinstance(found, Iterator):
             list(itertools.islice(found, ITEMS))

@@ -16,6 +16,7 @@ from runtime import graphs
 from runtime.test_tokenizer import pieces
 from t2r_runtime import (
     Batch,
+    Beam,
     Decoder,
     Sampler,
     Sampling,
@@ -67,13 +68,15 @@ OPTIONS: list[dict[str, Any]] = [
     {"threads": 1 << 40},
     {"provider_options": [1]},
     {"provider_options": {1: 2}},
+    {"provider_options": np.zeros(2)},
+    {"prefill_from": -(10**5000)},
     {"companions": 3},
     {"companions": "prefill"},
     {"max_state_bytes": "1"},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options))
 def test_how_a_graph_is_opened(options: dict[str, Any], path: Path) -> None:
     refused(lambda: Decoder(path, **options))
 
@@ -89,10 +92,11 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "generate": [
         (None, 3),
         ([1], "3"),
+        ([1], 1 << 63),
         ([1], 3, None),
         ([1], 3, 0.5),
         ([1], 3, Sampling(), 3),
-        *(([1], 3, Sampling(stop_tokens=stop)) for stop in (3, ["a"], [[1]], "ab", [True, 99])),  # type: ignore[arg-type]
+        *(([1], 3, Sampling(stop_tokens=stop)) for stop in (3, ["a"], [[1]], "ab", [True, 99], np.array(1))),  # type: ignore[arg-type]
     ],
     "stream": [([1], 3, None)],
 }
@@ -125,6 +129,12 @@ def test_rows_of_another_graph(path: Path) -> None:
 OTHERS: list[Callable[[], object]] = [
     lambda: Sampling("x"),  # type: ignore[arg-type]
     lambda: Sampling(10**400),
+    lambda: Sampling(top_k=1 << 63),
+    lambda: Sampling(seed=-(10**5000)),
+    lambda: Beam(early_stopping=np.zeros(2)),  # type: ignore[arg-type]
+    lambda: Tokenizer(pieces()).encode_documents(None),  # type: ignore[arg-type]
+    lambda: StateSpec("a", np.zeros(2), ("B",)),  # type: ignore[arg-type]
+    lambda: StateSpec("a", "float32", ("B",)).bytes("x"),  # type: ignore[arg-type]
     lambda: Sampling(seed=1.5),  # type: ignore[arg-type]
     lambda: Sampler(None),  # type: ignore[arg-type]
     *(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from t2r_runtime.checks import LARGEST, is_number, require_value
+from t2r_runtime.checks import LARGEST, is_number, require_kind, require_value
 from t2r_runtime.errors import UserError
 from t2r_runtime.penalties import check_penalties
 
@@ -131,6 +131,7 @@ def resolved(table: type[Given], given: object, generation: Mapping[str, Any] | 
         given: has them as attributes; None is one that the caller does not give.
         generation: the graph's; None: it has none.
     """
+    require_kind(generation, (Mapping, type(None)), "a mapping or None as generation", "sampling")
     graph = generation or {}
     asked = {field.name: getattr(given, field.name) for field in dataclasses.fields(table)}
     known = {name: graph.get(name) if value is None else value for name, value in asked.items()}
