@@ -49,7 +49,7 @@ def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     otherwise = f"choose one of those for {name}"
     expected = f"{name} to be one of {', '.join(known)}"
-    need(value in known, expected, shown(value), did_you_mean(value, known, otherwise))
+    need(isinstance(value, str) and value in known, expected, shown(value), did_you_mean(value, known, otherwise))
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
@@ -58,7 +58,12 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
     Raises:
         UserError: nothing; lists the names.
     """
-    need(name in table, f"{what} of {', '.join(table)}", shown(name), did_you_mean(name, table, "choose one of those"))
+    need(
+        isinstance(name, str) and name in table,
+        f"{what} of {', '.join(table)}",
+        shown(name),
+        did_you_mean(name, table, "choose one of those"),
+    )
     return table[name]
 
 

@@ -53,7 +53,8 @@ class UserError(T2RError, ValueError):
     exit_code = 2
 
     def __init__(self, expected: str, received: str, do: str, kind: Kind | None = None) -> None:
-        super().__init__(f"expected {expected}; received {received}; {do}")
+        # one line, whatever is quoted in it: the name of a file, another library's words
+        super().__init__(printable(f"expected {expected}; received {received}; {do}", None))
         self.expected, self.received, self.do, self.kind = expected, received, do, kind
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str, Kind | None]]:
