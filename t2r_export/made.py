@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t2r_export.config.validation import brief
 from t2r_export.files import sha256, write_bytes
 from t2r_export.version import __version__
-from t2r_runtime.errors import UserError, printable
+from t2r_runtime.errors import UserError, printable, shown
 
 RECORD = "made.json"
 Of = Mapping[str, Any]  # plain data: a section of the recipe, or the hash of what was read
@@ -77,7 +76,7 @@ def _difference(before: Any, now: Of) -> str:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping) and name.startswith("["):
             keys = (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
-            words += [f"{name} {key} {brief(old.get(key))}" for key in keys]
+            words += [f"{name} {key} {shown(old.get(key))}" for key in keys]
         else:
             words.append(f"another {name}")
     return printable(", ".join(words), 300)
