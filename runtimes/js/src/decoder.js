@@ -1,6 +1,7 @@
 /** A step graph as a decoder: tokens in, logits out, and the states between them kept where nobody can forget them. */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { isList, numbersOf, openOptions, requireCalls } from "./arguments.js";
+import { T2RError, isWhole, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
@@ -35,8 +36,8 @@ export class Decoder {
    * @throws {T2RError} file, graph, version, weights, metadata, interface, provider
    */
   static async open(source, options = {}) {
-    const roles = options.prefill === false ? [] : ["prefill"];
-    return Graphs.open("decoder", source, options, roles, refuseTranslator, (graphs) => new Decoder(graphs, options));
+    const checked = openOptions(options), roles = checked.prefill === false ? [] : ["prefill"];
+    return Graphs.open("decoder", source, checked, roles, refuseTranslator, (graphs) => new Decoder(graphs, checked));
   }
 
   /** What the graph's metadata says. */
@@ -84,12 +85,12 @@ export class Decoder {
 
   /** Read one token of each sequence: a number, or (B,). The logits of what comes next, float32 (B · vocabulary). */
   async step(ids) {
-    return this.#graphs.alone(() => this.#read(this.#rows(typeof ids === "number" ? [ids] : ids, true), "logits"));
+    return this.#graphs.alone(() => this.#read(this.#column(ids), "logits"));
   }
 
   /** Read a prompt (T,), or (B, T). The logits after its last token. @throws {T2RError} token, batch, position */
   async prefill(ids) {
-    return this.#graphs.alone(() => this.#read(this.#rows(ids, false), "logits"));
+    return this.#graphs.alone(() => this.#read(this.#rows(ids), "logits"));
   }
 
   /** Read ids as `prefill` does; the largest logits and their tokens, that the graph itself chose: (B · top_k) each. */
@@ -98,7 +99,7 @@ export class Decoder {
       if (this.signature.top_k === null) {
         throw new T2RError("interface", "a graph that chooses the largest logits", "one without", "export with --top-k");
       }
-      return this.#read(this.#rows(ids, false), "top");
+      return this.#read(this.#rows(ids), "top");
     });
   }
 
@@ -109,16 +110,16 @@ export class Decoder {
 
   /** Go on from states of the same graph, after so many tokens. @throws {T2RError} snapshot */
   async setState(states, position = 0) {
-    return this.#graphs.alone(() => this.#place(new Map(states instanceof Map ? states : Object.entries(states)), position));
+    return this.#graphs.alone(() => this.#place(givenStates(states), position));
   }
 
   /** The rows of the states in this order: dropped, repeated or moved. @throws {T2RError} batch */
   async reorder(rows) {
     return this.#graphs.alone(async () => {
-      const chosen = Array.from(rows ?? []);
-      requireBatch(this.signature, chosen.length, this.#options.maxStateBytes);
-      const wrong = chosen.find((row) => !isWhole(row, 0, this.batch - 1));
-      if (wrong !== undefined) throw batch(`rows in 0 … ${this.batch - 1}`, printable(wrong, 40));
+      if (!isList(rows)) throw batch("rows: an array of numbers", shown(rows));
+      requireBatch(this.signature, rows.length, this.#options.maxStateBytes);
+      const chosen = Array.from(rows), wrong = chosen.findIndex((row) => !isWhole(row, 0, this.batch - 1));
+      if (wrong >= 0) throw batch(`rows in 0 … ${this.batch - 1}`, shown(chosen[wrong]));
       await this.#states.reorder(chosen);
       this.#positions = chosen.map((row) => this.#positions[row]);
       this.#history = chosen.map((row) => new History(this.#history[row].latest));
@@ -161,6 +162,7 @@ export class Decoder {
    * @param {AbortSignal} signal ends the text within a token
    */
   async generate(prompt, maxTokens, options = {}, callback = null, signal = null) {
+    requireCalls(callback, signal);
     if (!callback && !signal && this.hasGenerationGraph) {
       return this.#graphs.alone(() => this.#generated(this.#checked(prompt, maxTokens, options)));
     }
@@ -179,7 +181,7 @@ export class Decoder {
   }
 
   #place(states, position) {
-    if (!isWhole(position)) throw new T2RError("snapshot", "a position of at least 0", printable(position, 40), "correct it");
+    if (!isWhole(position)) throw new T2RError("snapshot", "a position of at least 0", shown(position), "correct it");
     const { batch, length } = checkStates(this.signature, states);
     requireBatch(this.signature, batch, this.#options.maxStateBytes);
     const counted = states.get("position");
@@ -192,15 +194,31 @@ export class Decoder {
     this.#history = Array.from({ length: batch }, () => new History());
   }
 
-  /** Tokens as B rows of one length, checked. */
-  #rows(ids, single) {
-    const list = Array.from(ids ?? [], (row) => (typeof row === "object" && row !== null ? Array.from(row, Number) : row));
-    const rows = single ? list.map((id) => [id]) : Array.isArray(list[0]) ? list : [list];
-    if (rows.length !== this.batch) throw batch(`tokens of ${this.batch} sequences`, `${rows.length}`);
+  /** A token of each sequence, as rows, checked. */
+  #column(ids) {
+    if (isList(ids)) this.#requireRows(ids.length);
+    const column = numbersOf(typeof ids === "number" ? [ids] : ids, "tokens");
+    this.#requireRows(column.length);
+    return this.#fitting(column.map((id) => [id]));
+  }
+
+  /** Tokens (T,) or (B, T) as rows of one length, checked. */
+  #rows(ids) {
+    const many = Array.isArray(ids) && isList(ids[0]);
+    if (isList(ids)) this.#requireRows(many ? ids.length : 1);
+    const rows = Array.from(many ? ids : [ids], (row) => numbersOf(row, "tokens"));
     if (rows.some((row) => row.length !== rows[0].length)) throw batch("rows of one length", rows.map((row) => row.length).join(", "));
-    requireTokens(this.signature, rows.flat(), "tokens");
+    return this.#fitting(rows);
+  }
+
+  #fitting(rows) {
+    for (const row of rows) requireTokens(this.signature, row, "tokens");
     requireRoom(this.signature, this.position, rows[0].length);
     return rows;
+  }
+
+  #requireRows(count) {
+    if (count !== this.batch) throw batch(`tokens of ${this.batch} sequences`, `${count}`);
   }
 
   #checked(prompt, maxTokens, options) {
@@ -248,6 +266,17 @@ export class Decoder {
 
 function refuseTranslator({ source_states: sources }) {
   if (sources) throw new T2RError("graph", "the graph of a decoder alone", "a translator's", "open it as a Translator");
+}
+
+/** States by name, of which each has what a state has. */
+function givenStates(states) {
+  const isObject = (value) => typeof value === "object" && value !== null;
+  const entries = states instanceof Map ? [...states] : isObject(states) && !isList(states) ? Object.entries(states) : null;
+  const expected = "states by name, each {dtype, dims, bytes}", what = "take them from `state`";
+  if (entries === null) throw new T2RError("snapshot", expected, shown(states), what);
+  const wrong = entries.find(([name, state]) => typeof name !== "string" || !isObject(state) || !Array.isArray(state.dims) || !(state.bytes instanceof Uint8Array));
+  if (wrong) throw new T2RError("snapshot", expected, `${shown(wrong[1])} as ${shown(wrong[0])}`, what);
+  return new Map(entries);
 }
 
 function batch(expected, received) {

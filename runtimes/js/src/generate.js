@@ -1,6 +1,7 @@
 /** A text of one sequence, token by token, as a decoder and a translator write it: CONTRACT.md, "Generate". */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { numbersOf } from "./arguments.js";
+import { T2RError, isWhole, shown } from "./errors.js";
 import { requireRoom, requireTokens } from "./signature.js";
 
 /**
@@ -13,12 +14,12 @@ import { requireRoom, requireTokens } from "./signature.js";
  */
 export function requestOf({ signature, batch, position }, sampler, prompt, maxTokens) {
   if (!isWhole(maxTokens, 1)) {
-    throw new T2RError("sampling", "a number of tokens of at least 1", printable(maxTokens, 40), "correct it");
+    throw new T2RError("sampling", "a number of tokens of at least 1", shown(maxTokens), "correct it");
   }
   if (batch !== 1) throw new T2RError("batch", "one sequence to generate", `${batch}`, "give as many as the decoder has, or reset it");
-  const ids = Array.from(prompt ?? [], Number);
+  const ids = numbersOf(prompt, "a prompt of tokens");
   requireTokens(signature, ids, "a prompt of tokens");
-  const stop = Array.from(sampler.options.stop_tokens ?? signature.eos_tokens, Number);
+  const stop = numbersOf(sampler.options.stop_tokens ?? signature.eos_tokens, "stop tokens");
   requireTokens(signature, stop, "stop tokens", 0);
   requireRoom(signature, position, ids.length + maxTokens - 1);
   return { ids, sampler, stop: new Set(stop), maxTokens, banned: signature.banned_tokens ?? [], largest: signature.top_k ?? 0 };

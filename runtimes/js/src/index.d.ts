@@ -93,10 +93,14 @@ export interface State {
   bytes: Uint8Array;
 }
 
-export type Tokens = ArrayLike<number>;
+/** An array or a typed array; nothing is made into a number. */
+export type Tokens =
+  | readonly number[] | Int8Array | Uint8Array | Int16Array | Uint16Array | Int32Array | Uint32Array | Float32Array | Float64Array
+  | BigInt64Array | BigUint64Array;
 
 /** A step graph, opened, with the states of a text. One call at a time: a second one meanwhile is an error. */
 export class Decoder {
+  private constructor();
   /** @throws {T2RError} file, graph, version, weights, metadata, interface, provider */
   static open(source: Source, options?: OpenOptions): Promise<Decoder>;
   readonly signature: Signature;
@@ -178,6 +182,7 @@ export interface Translation {
 
 /** A translator's step graph and its encoder. One call at a time. */
 export class Translator {
+  private constructor();
   /** @throws {T2RError} as Decoder.open */
   static open(source: Source, options?: OpenOptions): Promise<Translator>;
   readonly signature: Signature;

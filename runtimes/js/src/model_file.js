@@ -3,7 +3,7 @@
  * for JavaScript hands out neither the metadata nor the names of external weights (CONTRACT.md, "From the file's bytes").
  */
 
-import { T2RError, printable } from "./errors.js";
+import { T2RError, printable, shown } from "./errors.js";
 
 const MAX_METADATA = 64 << 20; // bytes
 const MAX_INITIALIZERS = 1 << 20;
@@ -18,6 +18,7 @@ const utf8 = new TextDecoder("utf-8", { fatal: true });
  * @throws {T2RError} graph: no ONNX file, or a damaged one; metadata: more than 64 MiB; weights: a name with a folder
  */
 export function readModelFile(bytes) {
+  if (!(bytes instanceof Uint8Array)) throw damaged(shown(bytes));
   const metadata = new Map();
   let size = 0;
   for (const { number, start, end } of fields(bytes, 0, bytes.length)) {

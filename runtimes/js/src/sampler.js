@@ -1,6 +1,7 @@
 /** From logits to a token, to the bit as CONTRACT.md has it under "Generate" and "The generation graph". */
 
-import { T2RError } from "./errors.js";
+import { isList, numbersOf } from "./arguments.js";
+import { T2RError, shown } from "./errors.js";
 import { samplingOf } from "./options.js";
 
 const GOLDEN = 0x9e3779b9; // 2^32 over the golden ratio
@@ -38,6 +39,7 @@ export class Sampler {
    * @throws {T2RError} graph: logits that are not finite
    */
   pick(logits, text = [], tokens = null) {
+    requirePick(logits, text, tokens);
     if (tokens !== null) [logits, tokens] = rising(logits, tokens);
     let best = largest(logits);
     if (this.looksBack) {
@@ -54,6 +56,19 @@ export class Sampler {
     }
     return token(chosen);
   }
+}
+
+function requirePick(logits, text, tokens) {
+  const isRow = (logits instanceof Float32Array || logits instanceof Float64Array) && logits.length > 0;
+  if (!isRow) throw refused("logits: a Float32Array of at least one", shown(logits));
+  if (Array.isArray(text)) numbersOf(text, "a text");
+  else if (!isList(text)) throw refused("a text of tokens", shown(text));
+  if (tokens !== null && !(isList(tokens) && tokens.length === logits.length)) throw refused(`the tokens of ${logits.length} logits`, shown(tokens));
+  if (Array.isArray(tokens)) numbersOf(tokens, "tokens");
+}
+
+function refused(expected, received) {
+  return new T2RError("sampling", expected, received, "correct it");
 }
 
 /** The place of the largest, of equals the lowest. */

@@ -1,6 +1,6 @@
 /** Opening a graph with ONNX Runtime, in Node or in a browser, and what can be wrong with it. */
 
-import { T2RError, printable } from "./errors.js";
+import { T2RError, printable, shown } from "./errors.js";
 import { checkInterface } from "./interface.js";
 import { readModelFile } from "./model_file.js";
 import { readSignature } from "./signature.js";
@@ -33,12 +33,9 @@ export async function openGraph(source, options, role = "step") {
   const place = placeOf(source);
   const provider = options.provider ?? DEFAULT;
   if (!PROVIDERS.includes(provider)) {
-    throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, printable(provider, 40), "choose one of those");
+    throw new T2RError("provider", `a provider of ${PROVIDERS.join(", ")}`, shown(provider), "choose one of those");
   }
   const { threads } = options;
-  if (threads !== undefined && !(Number.isInteger(threads) && threads >= 1 && threads <= 1024)) {
-    throw new T2RError("provider", "threads from 1 to 1024", printable(threads, 40), "choose another number");
-  }
   const bytes = await place.read(place.name);
   const { metadata, weights } = readModelFile(bytes);
   const signature = readSignature(metadata, options.maxStateBytes);
@@ -95,14 +92,18 @@ export function readFile(source) {
 function placeOf(source) {
   if (source && typeof source === "object" && "files" in source) {
     const { graph, files } = source;
+    if (typeof files !== "object" || files === null || typeof graph !== "string") {
+      throw new T2RError("file", "files by their names, and the name of the graph", `${shown(files)} and ${shown(graph)}`, "give both");
+    }
     const read = async (name) => {
       if (!Object.hasOwn(files, name)) throw missing(name, "nothing of that name");
+      if (!(files[name] instanceof Uint8Array)) throw missing(name, shown(files[name]));
       return files[name];
     };
     return { name: graph, path: null, read };
   }
   if (typeof source !== "string" && !(source instanceof URL)) {
-    throw new T2RError("file", "a path, an address or files", printable(source, 60), "give one");
+    throw new T2RError("file", "a path, an address or files", shown(source), "give one");
   }
   return isNode && !/^https?:/.test(String(source)) ? inFolder(source) : atAddress(source);
 }
@@ -113,7 +114,11 @@ function inFolder(source) {
   const place = { name: "", path: String(source) };
   const found = async (name) => {
     const [fs, path, url] = await ready;
-    place.path = file ?? url.fileURLToPath(source);
+    try {
+      place.path = file ?? url.fileURLToPath(source);
+    } catch (error) {
+      throw missing(source, error);
+    }
     const wanted = name ? path.join(path.dirname(place.path), name) : place.path;
     try {
       if (!(await fs.stat(wanted)).isFile()) throw new Error("no file");
@@ -135,7 +140,12 @@ function inFolder(source) {
 }
 
 function atAddress(source) {
-  const address = new URL(String(source), isNode ? undefined : globalThis.location?.href);
+  let address;
+  try {
+    address = new URL(String(source), isNode ? undefined : globalThis.location?.href);
+  } catch (error) {
+    throw missing(source, error);
+  }
   const read = async (name) => {
     const wanted = name ? new URL(encodeURIComponent(name), address) : address;
     let answer;

@@ -1,6 +1,6 @@
 /** A step graph's metadata as plain data, checked: CONTRACT.md, "Metadata". */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { isFileName } from "./model_file.js";
 import { isGeneration } from "./options.js";
 
@@ -29,6 +29,9 @@ const OF_SOURCES = [
  * @throws {T2RError} metadata: a missing key (named), a malformed value, larger states; version: another contract
  */
 export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
+  if (!(metadata instanceof Map) || !(maxStateBytes >= 0)) {
+    throw bad("metadata as a Map, and a number of bytes", `${shown(metadata)} and ${shown(maxStateBytes)}`, "take it from readModelFile");
+  }
   if (!metadata.has(PREFIX + "contract")) {
     throw bad("a step graph with t2r metadata", "a graph without the key t2r.contract", "export the model with t2r-export");
   }
@@ -49,7 +52,7 @@ export function readSignature(metadata, maxStateBytes = MAX_STATE_BYTES) {
 
 function read(metadata, key) {
   const text = metadata.get(PREFIX + key);
-  if (text === undefined) throw bad(`the metadata key t2r.${key}`, "a graph without it", "export the model again");
+  if (typeof text !== "string") throw bad(`the metadata key t2r.${key}`, "a graph without it", "export the model again");
   try {
     return JSON.parse(text);
   } catch (error) {
@@ -138,7 +141,7 @@ export function requireBatch(signature, batch, maxStateBytes = MAX_STATE_BYTES, 
   const fixed = signature.batch;
   if (!isWhole(batch, 1) || (fixed !== null && batch !== fixed)) {
     const expected = fixed === null ? "a batch of at least 1" : `a batch of ${fixed}, for which the graph was exported`;
-    throw new T2RError("batch", expected, printable(batch, 40), "choose another, or export without a fixed batch");
+    throw new T2RError("batch", expected, shown(batch), "choose another, or export without a fixed batch");
   }
   requireMemory(signature, batch, maxStateBytes, source);
 }
@@ -155,9 +158,9 @@ export function requireMemory(signature, batch, maxStateBytes = MAX_STATE_BYTES,
 /** Refuse tokens that the model has not, or fewer than `least`. */
 export function requireTokens(signature, ids, what, least = 1) {
   const most = signature.vocab_size - 1;
-  const wrong = ids.find((id) => !isWhole(id, 0, most));
-  if (wrong !== undefined || ids.length < least) {
-    const received = wrong === undefined ? "none" : printable(wrong, 40);
+  const wrong = ids.findIndex((id) => !isWhole(id, 0, most));
+  if (wrong >= 0 || ids.length < least) {
+    const received = wrong < 0 ? "none" : shown(ids[wrong]);
     throw new T2RError("token", `${what} in 0 … ${most}`, received, "use the model's own tokenizer");
   }
 }

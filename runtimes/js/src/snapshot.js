@@ -1,6 +1,6 @@
 /** States as a file that every language writes to the byte: CONTRACT.md, "Snapshots". */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { SIZES, product } from "./signature.js";
 import { crc32, join, readZip, writeZip } from "./zip.js";
 
@@ -23,7 +23,7 @@ const HEADER = /^\{'descr': '(<[fi]\d)', 'fortran_order': (True|False), 'shape':
  */
 export function writeSnapshot(signature, states, position, token = null) {
   if (token !== null && !isWhole(token, 0, signature.vocab_size - 1)) {
-    throw refused(`a token in 0 … ${signature.vocab_size - 1}, or null`, printable(token, 40), "give one of this model");
+    throw refused(`a token in 0 … ${signature.vocab_size - 1}, or null`, shown(token), "give one of this model");
   }
   const sha = JSON.stringify(signature.checkpoint_sha256);
   const last = token === null ? "" : `, "token": ${token}`;
@@ -106,7 +106,7 @@ function readNpy(name, bytes) {
 
 /**
  * Whether these are the states of a graph, with one batch, one cache length and one source length in all of them.
- * @param {Map<string, {dtype: string, dims: readonly number[]}>} states
+ * @param {Map<string, State>} states
  * @returns {{batch: number, length: number}}
  */
 export function checkStates(signature, states) {
@@ -117,7 +117,7 @@ export function checkStates(signature, states) {
   const wrong = missing.length || strange.length ? [] : signature.allStates.filter((spec) => !fits(spec, states.get(spec.name), letters));
   const problems = [
     ...missing.map((name) => `missing ${name}`), ...strange.map((name) => `unexpected ${name}`),
-    ...wrong.map(({ name }) => `${name} ${states.get(name).dtype} (${states.get(name).dims})`),
+    ...wrong.map(({ name }) => `${name} ${described(states.get(name))}`),
   ];
   if (problems.length) {
     const expected = "the states of this graph, of one batch and one length of caches";
@@ -126,13 +126,19 @@ export function checkStates(signature, states) {
   return { batch: letters.B ?? 1, length: letters.T ?? 0 };
 }
 
-function fits(spec, { dtype, dims }, letters) {
+function described({ dtype, dims, bytes }) {
+  const shape = dims.length > 8 ? `${dims.length} numbers` : dims.map(shown).join(", ");
+  return `${shown(dtype)} (${shape}) of ${bytes.length} bytes`;
+}
+
+function fits(spec, { dtype, dims, bytes }, letters) {
   if (dtype !== spec.dtype || dims.length !== spec.shape.length) return false;
-  return spec.shape.every((want, n) => {
+  const shaped = spec.shape.every((want, n) => {
     if (typeof want !== "string") return dims[n] === want;
     letters[want] ??= dims[n];
-    return dims[n] === letters[want] && dims[n] >= (want === "T" ? 0 : 1);
+    return dims[n] === letters[want] && isWhole(dims[n], want === "T" ? 0 : 1);
   });
+  return shaped && bytes.length === SIZES[dtype] * product(dims);
 }
 
 function refused(expected, received, what) {

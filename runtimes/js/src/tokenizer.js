@@ -3,7 +3,8 @@
 import { BPE } from "@huggingface/tokenizers";
 
 import { AddedTokens } from "./added_tokens.js";
-import { T2RError, isWhole, printable } from "./errors.js";
+import { isList, numbersOf } from "./arguments.js";
+import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { processorOf } from "./post_processor.js";
 import { decodeTokens } from "./text_decoder.js";
 import { normalizerOf } from "./text_normalizer.js";
@@ -34,6 +35,7 @@ export class Tokenizer {
    */
   constructor(text, bos = null) {
     const parts = readParts(text);
+    if (bos !== null && !isWhole(bos)) throw refused("a token as bos, or null", shown(bos));
     this.#bos = bos;
     this.#decoder = parts.decoder;
     const { model, pieces, added_tokens: added } = parts, { type, vocab, unk_id: id, unk_token: token } = model;
@@ -58,15 +60,19 @@ export class Tokenizer {
   }
 
   /** The tokenizer of a graph's metadata. @throws {T2RError} tokenizer: there is none, or one with an unknown part */
-  static of({ tokenizer, bos_token }) {
+  static of(signature) {
+    if (typeof signature !== "object" || signature === null) throw refused("the signature of a graph", shown(signature));
+    const { tokenizer, bos_token } = signature;
     if (tokenizer === null) throw refused("a graph with a tokenizer in it", "one without");
-    return new Tokenizer(tokenizer, bos_token);
+    return new Tokenizer(tokenizer, bos_token ?? null);
   }
 
   /** Token numbers, with the special tokens around a text unless told otherwise. An empty text is the BOS token. */
-  encode(text, { specialTokens = true } = {}) {
+  encode(text, options = {}) {
+    if (typeof options !== "object" || options === null) throw refused("options as an object", shown(options));
+    const { specialTokens = true } = options;
     if (typeof text !== "string" || /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
-      throw refused("text in UTF-8", typeof text === "string" ? "half a character" : typeof text);
+      throw refused("text in UTF-8", typeof text === "string" ? "half a character" : shown(text));
     }
     const own = this.#added.split(requireTexts([text])[0]).flatMap((part) => (typeof part === "number" ? part : this.#idsOf(part)));
     const ids = specialTokens ? this.#process(own) : own;
@@ -81,9 +87,10 @@ export class Tokenizer {
 
   /** The text of tokens, without special ones. */
   decode(ids) {
+    if (typeof ids === "string" || typeof ids?.[Symbol.iterator] !== "function") throw notTokens(shown(ids));
     const tokens = [];
     for (const id of ids) {
-      if (!isWhole(id)) throw new T2RError("token", "tokens of whole numbers", printable(id, 40), "correct them");
+      if (!isWhole(id)) throw notTokens(shown(id));
       const written = this.#written.get(id);
       if (written !== undefined) tokens.push(written);
     }
@@ -92,7 +99,8 @@ export class Tokenizer {
 
   /** Text of the tokens that follow a prompt, as they come: `feed` each, and `end` at last. */
   stream(prompt = []) {
-    return new TextStream(this, Array.from(prompt, Number));
+    if (!isList(prompt) && typeof prompt?.[Symbol.iterator] !== "function") throw notTokens(shown(prompt));
+    return new TextStream(this, numbersOf(isList(prompt) ? prompt : [...prompt], "tokens of a prompt"));
   }
 }
 
@@ -116,6 +124,7 @@ class TextStream {
 
   /** The text that a token completes; "" if it completes none. */
   feed(token) {
+    if (!isWhole(token)) throw notTokens(shown(token));
     this.#pending.push(token);
     const fresh = this.#new();
     let whole = fresh.replace(UNFINISHED, "");
@@ -155,6 +164,10 @@ function piecesOf(model) {
   }
   const bpe = new BPE(model);
   return (texts) => bpe(texts);
+}
+
+function notTokens(received) {
+  return new T2RError("token", "tokens: whole numbers of at least 0", received, "use those that the tokenizer gives");
 }
 
 function refused(expected, received) {

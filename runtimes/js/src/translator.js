@@ -1,6 +1,7 @@
 /** A translator's graphs: a source is encoded once, and its translation is searched token by token. */
 
-import { T2RError, isWhole, printable } from "./errors.js";
+import { numbersOf, openOptions, requireCalls } from "./arguments.js";
+import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
@@ -28,8 +29,8 @@ export class Translator {
 
   /** Open a translator's step graph and its encoder. @throws {T2RError} as Decoder.open */
   static async open(source, options = {}) {
-    const made = (graphs) => new Translator(graphs, options.maxStateBytes);
-    return Graphs.open("translator", source, options, ["encoder"], requireTranslator, made);
+    const checked = openOptions(options), made = (graphs) => new Translator(graphs, checked.maxStateBytes);
+    return Graphs.open("translator", source, checked, ["encoder"], requireTranslator, made);
   }
 
   /** What the step graph's metadata says. */
@@ -86,6 +87,7 @@ export class Translator {
    * @param {AbortSignal} signal ends the text within a token
    */
   async generate(source, maxTokens, options = GREEDY, callback = null, signal = null) {
+    requireCalls(callback, signal);
     return collected(this.stream(source, maxTokens, options), callback, signal);
   }
 
@@ -95,6 +97,7 @@ export class Translator {
    * @throws {T2RError} token, position, sampling
    */
   async translate(source, beam = {}, onStep = null) {
+    requireCalls(onStep);
     return this.#graphs.alone(async () => {
       const search = new Search(beam, this.signature), ids = this.#checked(source);
       requireBatch(this.signature, search.rules.width, this.#maxStateBytes, ids.length);
@@ -142,8 +145,11 @@ export class Translator {
   }
 
   async #encoded(sources) {
-    const rows = Array.from(sources ?? [], (source) => this.#checked(source)), { signature } = this;
-    if (!rows.length) throw new T2RError("token", "at least one source", "none", "give some");
+    const { signature } = this;
+    if (!Array.isArray(sources)) throw new T2RError("token", "an array of sources", shown(sources), "give the tokens of each");
+    if (!sources.length) throw new T2RError("token", "at least one source", "none", "give some");
+    const rows = [];
+    for (const source of sources) rows.push(this.#checked(source)); // of holes the first ends it
     const longest = Math.max(...rows.map((row) => row.length)), length = signature.source_length ?? longest;
     requireBatch(signature, rows.length, this.#maxStateBytes, longest);
     const ids = new BigInt64Array(rows.length * length);
@@ -165,10 +171,10 @@ export class Translator {
   }
 
   #checked(source) {
-    const ids = Array.from(source ?? [], Number), most = this.signature.source_vocab_size - 1;
-    const wrong = ids.find((id) => !isWhole(id, 0, most));
-    if (wrong !== undefined || !ids.length) {
-      throw new T2RError("token", `tokens of a source in 0 … ${most}`, wrong === undefined ? "none" : printable(wrong, 40), "use sourceTokenizer()");
+    const ids = numbersOf(source, "a source of tokens"), most = this.signature.source_vocab_size - 1;
+    const wrong = ids.findIndex((id) => !isWhole(id, 0, most));
+    if (wrong >= 0 || !ids.length) {
+      throw new T2RError("token", `tokens of a source in 0 … ${most}`, wrong < 0 ? "none" : shown(ids[wrong]), "use sourceTokenizer()");
     }
     const longest = this.signature.max_source ?? MAX_SOURCE;
     if (ids.length > longest) throw new T2RError("position", `a source of at most ${longest} tokens`, `${ids.length}`, "translate a shorter one");

@@ -1,0 +1,61 @@
+/** What a caller gives, checked for its kind before anything is made of it: a length may be any number, an array full of holes. */
+
+import { T2RError, isWhole, printable, shown } from "./errors.js";
+
+/** Whether this is an array or a typed array. */
+export function isList(value) {
+  return Array.isArray(value) || (ArrayBuffer.isView(value) && !(value instanceof DataView));
+}
+
+/**
+ * A copy of a list of numbers.
+ * @param {ArrayLike<number>} value an array, or a typed array, of int64 too
+ * @param {string} what it is, as a message says it
+ * @throws {T2RError} token: another thing, or an array of others
+ */
+export function numbersOf(value, what) {
+  if (!isList(value)) throw notNumbers(what, shown(value));
+  if (!Array.isArray(value)) return Array.from(value, Number);
+  const wrong = value.findIndex((one) => typeof one !== "number"); // of holes it stops at the first
+  if (wrong >= 0) throw notNumbers(what, `${shown(value[wrong])} at place ${wrong}`);
+  return value.slice();
+}
+
+/** Refuse a callback or a signal of another kind. @throws {T2RError} sampling */
+export function requireCalls(callback, signal = null) {
+  if (callback !== null && callback !== undefined && typeof callback !== "function") {
+    throw new T2RError("sampling", "a function as the callback, or null", shown(callback), "correct it");
+  }
+  if (signal !== null && signal !== undefined && !(typeof signal === "object" && typeof signal.aborted === "boolean")) {
+    throw new T2RError("sampling", "an AbortSignal, or null", shown(signal), "correct it");
+  }
+}
+
+const OPEN = {
+  provider: [(x) => typeof x === "string", "a name"],
+  threads: [(x) => isWhole(x, 1, 1024), "from 1 to 1024"],
+  prefill: [(x) => typeof x === "boolean", "true or false"],
+  generation: [(x) => typeof x === "boolean", "true or false"],
+  maxStateBytes: [(x) => typeof x === "number" && x >= 0, "a number of bytes"],
+  ort: [(x) => typeof x?.InferenceSession?.create === "function" && typeof x?.Tensor === "function", "the module of ONNX Runtime"],
+};
+
+/** The options of opening a graph, without those that are not given. @throws {T2RError} provider: an unknown or bad one */
+export function openOptions(options) {
+  if (typeof options !== "object" || options === null || Array.isArray(options)) throw badOption("options as an object", shown(options));
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  for (const [name, value] of given) {
+    if (!Object.hasOwn(OPEN, name)) throw badOption(`options of ${Object.keys(OPEN).join(", ")}`, printable(name, 60));
+    const [check, expected] = OPEN[name];
+    if (!check(value)) throw badOption(`${name}: ${expected}`, shown(value));
+  }
+  return Object.fromEntries(given);
+}
+
+function badOption(expected, received) {
+  return new T2RError("provider", expected, received, "correct it");
+}
+
+function notNumbers(what, received) {
+  return new T2RError("token", `${what}: an array of numbers`, received, "encode a text with the model's own tokenizer");
+}

@@ -1,0 +1,115 @@
+/** Arguments of every kind for every public method: what is thrown is a T2RError, nothing hangs, and the decoder is as before. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Decoder, KINDS, Sampler, T2RError, Tokenizer, Translator, readModelFile, readSignature } from "../src/index.js";
+import { bytesOf, golden, random, refused } from "./files.js";
+
+const CALLS = 12; // of each method
+
+/** Values of all kinds; lengths that are not there must not be allocated. */
+const ANY = [
+  undefined, null, true, 0, 1, -1, 1.5, NaN, Infinity, 1e9, 2 ** 53, 3n, -1n, "", "abc", "1", Symbol("s"), () => false, [], [1], [3, 1], [99], [-1], ["1"],
+  [undefined], [null], [[1]], [[1], [3]], [[]], [Symbol("s")], new Array(1e9), { length: 1e9 }, { length: -1 }, {}, { 0: 1, length: 1 }, Object.create(null),
+  { toString: null }, new Int32Array([1]), new Float32Array([0.5, 2]), new BigInt64Array([1n]), new Uint8Array(9), new DataView(new ArrayBuffer(4)),
+  new ArrayBuffer(4), new Map(), new Map([[1, 2]]), new Set([1]), new Date(0), new URL("ftp://x/y"), new URL("file://host/y"), new Error("e"), /x/, Promise,
+  { graph: "a", files: null }, { graph: "a", files: { a: 7 } }, { graph: 3n, files: {} }, { files: {} }, { signal: 1 }, { width: "4" }, { top_k: {} }, { seed: Symbol("s") },
+  { stop_tokens: { length: 1e9 } }, { stop_tokens: "abc" }, { n_best: new Array(1e9) }, { threads: "2" }, { ort: {} }, { prefill: 1 }, { maxStateBytes: NaN },
+  { tokenizer: 7, bos_token: {} }, { tokenizer: "{}" }, { specialTokens: 3 },
+];
+const FEW = [0, 1, 2, -1, 1.5, NaN, "3", null, undefined, {}, 2n, [2], Symbol("s")]; // so that no text is long
+const STATES = [
+  { dtype: "float32", dims: [1], bytes: new Uint8Array(4) }, { dtype: Symbol("s"), dims: [Symbol("s")], bytes: new Uint8Array() },
+  { dtype: "float32", dims: new Array(1e9), bytes: new Uint8Array() }, { dtype: "float32", dims: [1n, 1], bytes: new Uint8Array() }, {}, null, 7,
+];
+
+const next = random(28);
+const one = (values) => values[Math.floor(next() * values.length)];
+const any = () => one(ANY);
+
+async function tried(what, call) {
+  for (let n = 0; n < CALLS; n++) {
+    let args;
+    try {
+      await call((...given) => (args = given));
+    } catch (error) {
+      const given = () => args.map((value) => (typeof value === "object" ? Object.prototype.toString.call(value) : String(value))).join(", ");
+      assert.ok(error instanceof T2RError && KINDS.includes(error.kind), `${what}(${args && given()}): ${error.stack}`);
+      assert.match(error.message, /^expected [^\n]{1,2000}; received [^\n]{1,2000}; [^\n]*$/);
+    }
+  }
+}
+
+/** The arguments that `note` is given, called. */
+const calling = (object, name, ...kinds) => (note) => object[name](...note(...kinds.map((kind) => kind())));
+
+test("a decoder", async () => {
+  const decoder = await Decoder.open(golden("prefill.onnx"), { generation: false });
+  const fresh = async () => {
+    await decoder.reset(1);
+    return Array.from(await decoder.prefill([1, 3, 2]));
+  };
+  const before = await fresh(), states = await decoder.state(), names = [...states.keys()];
+  const someStates = () => one([any, () => new Map([...states, [one(names), one(STATES)]]), () => ({ [one(names)]: one(STATES) })])();
+  const ended = () => one([null, undefined, () => false, any()]);
+  const methods = {
+    reset: [any], step: [any], prefill: [any], topK: [any], setState: [someStates, any], reorder: [any], saveState: [any], loadState: [any],
+    generate: [any, () => one(FEW), any, ended, any],
+  };
+  for (const [name, kinds] of Object.entries(methods)) await tried(name, calling(decoder, name, ...kinds));
+  await tried("stream", async (note) => {
+    for await (const token of decoder.stream(...note(any(), one(FEW), any()))) assert.ok(token >= 0);
+  });
+  assert.deepEqual(await fresh(), before);
+  await decoder.close();
+});
+
+test("a translator", async () => {
+  const translator = await Translator.open(golden("translator.onnx"));
+  const before = await translator.translate([1, 3]);
+  const stop = () => one([() => false, any()]), beam = () => one([{ max_tokens: 3 }, { width: 1, max_tokens: 3 }, any()]);
+  const methods = { encode: [any], translate: [any, beam, stop], search: [any, beam], generate: [any, () => one(FEW), any, stop, any] };
+  for (const [name, kinds] of Object.entries(methods)) await tried(name, calling(translator, name, ...kinds));
+  assert.deepEqual(await translator.translate([1, 3]), before);
+  await translator.close();
+});
+
+test("a tokenizer", async () => {
+  const decoder = await Decoder.open(golden("bytes.onnx")), tokenizer = decoder.tokenizer(), stream = tokenizer.stream();
+  const before = tokenizer.encode("a b");
+  for (const [name, kinds] of Object.entries({ encode: [any, any], decode: [any], stream: [any] })) await tried(name, calling(tokenizer, name, ...kinds));
+  await tried("feed", calling(stream, "feed", any));
+  assert.equal(typeof stream.feed(before[0]), "string", "a stream goes on after a token that is none");
+  await tried("Tokenizer", (note) => new Tokenizer(...note(any(), any())));
+  await tried("Tokenizer.of", calling(Tokenizer, "of", any));
+  assert.deepEqual(tokenizer.encode("a b"), before);
+  await decoder.close();
+});
+
+test("what opens, and what chooses", async () => {
+  const bytes = await bytesOf("tiny.onnx"), { metadata } = readModelFile(bytes);
+  const source = () => one([golden("tiny.onnx"), { graph: "g", files: { g: bytes } }, any()]);
+  const opened = (kind) => async (note) => (await kind.open(...note(source(), any()))).close();
+  await tried("Decoder.open", opened(Decoder));
+  await tried("Translator.open", opened(Translator));
+  await tried("readModelFile", (note) => readModelFile(...note(any())));
+  await tried("readSignature", (note) => readSignature(...note(one([metadata, any()]), any())));
+  await tried("Sampler", (note) => new Sampler(...note(any())));
+  const sampler = new Sampler({ temperature: 0, repetition_penalty: 2 });
+  await tried("pick", calling(sampler, "pick", () => one([new Float32Array([1, 2, 0.5]), any()]), any, any));
+});
+
+test("the error names what was received", async () => {
+  const decoder = await Decoder.open(golden("tiny.onnx"));
+  await refused(() => decoder.step("abc"), "token", /received "abc"/);
+  await refused(() => decoder.step({ length: 1e9 }), "token", /received an object/);
+  await refused(() => decoder.step(new Array(1e9)), "batch", /received 1000000000/);
+  await refused(() => decoder.prefill(new Array(1e9)), "token", /received undefined at place 0/);
+  await refused(() => decoder.generate("hello", 3), "token", /received "hello"/);
+  await refused(() => decoder.generate([1, "2"], 3), "token", /received "2" at place 1/);
+  await refused(() => decoder.generate([1], 3, {}, 7), "sampling", /a function as the callback, or null; received 7/);
+  await refused(() => decoder.generate([1], 3, [1]), "sampling", /options as an object; received an array of 1/);
+  await refused(() => Decoder.open(golden("tiny.onnx"), { thread: 4 }), "provider", /options of provider.*; received thread/);
+  await decoder.close();
+});
