@@ -14,7 +14,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.paths import GRAPHS, existing_graph, existing_model
 from t2r_export.training.greedy import LONGEST, translate
 from t2r_export.training.pair_batches import Tokenizers
-from t2r_export.training.pairs import MAX_LINE, MAX_PAIRS, read_pairs, write_pairs
+from t2r_export.training.pairs import bounded_lines, read_pairs, write_pairs
 from t2r_export.training.trainer import choose_device
 from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
@@ -74,15 +74,9 @@ def read_sources(path: Path) -> list[str]:
     """
     if path.suffix == ".tsv":
         return [source for source, _ in read_pairs(path)]
-    lines: list[str] = []
     try:
         with existing_file(path, "a text of sources").open("rb") as file:
-            while line := file.readline(MAX_LINE + 1):
-                if len(line) > MAX_LINE or len(lines) == MAX_PAIRS:
-                    raise UserError(f"at most {MAX_PAIRS} lines of {MAX_LINE} bytes in {path}", "more", "give fewer")
-                lines.append(line.decode().strip())
-    except UnicodeDecodeError as error:
-        raise UserError(f"UTF-8 in line {len(lines) + 1} of {path}", str(error), "convert the file to UTF-8") from error
+            lines = [line.strip() for line, _ in bounded_lines(file, str(path))]
     except OSError as error:
         raise UserError(f"to be able to read {path}", error.strerror or str(error), "name an existing file") from error
     found = [" ".join(line.split("\t")) for line in lines if line]

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING
 import click
 
 from t2r_export.cli import providers, sampling
+from t2r_runtime.errors import UserError
+from t2r_runtime.texts import STDIN, decode_lines
+
+MAX_WRITTEN = 1 << 14  # tokens that a template may write around a message, where positions do not end
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
@@ -76,6 +80,7 @@ class Conversation:
         asked = [*self.messages, {"role": "user", "content": said}]
         ids = self.tokenizer.encode(self.tokenizer.chat(asked), special_tokens=False)
         new = self._unread(ids)
+        self._require_room(len(ids), len(new) - len(said.encode()))
         written: list[int] = []
         stream = self.tokenizer.stream(ids)
         pieces = []
@@ -87,6 +92,20 @@ class Conversation:
         yield pieces[-1]
         self.read = ids + written[:-1]
         self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+
+    def _require_room(self, tokens: int, written: int) -> None:
+        """Refuse a text that the template makes too long: each of its tokens is a step.
+
+        Args:
+            tokens: of all messages.
+            written: at least so many new ones come of the template, and not of what the user said.
+        """
+        signature = self.decoder.signature
+        most = signature.max_positions if signature.past_end == "refuse" else None
+        for number, limit, of in ((tokens, most, "the model's context"), (written, MAX_WRITTEN, "a chat template")):
+            if limit is not None and number > limit:
+                expected = f"at most {limit:,} tokens of {of}"
+                raise UserError(expected, f"{number:,}", "say less, or export another chat template", "position")
 
     def _unread(self, ids: list[int]) -> list[int]:
         """What of the text is new; all of it where it does not go on from what was read, which is forgotten then."""
@@ -106,12 +125,13 @@ class Conversation:
 
 
 def _lines() -> Iterator[str]:
-    """What the user types, without empty lines; a terminal shows where."""
+    """What the user types, without empty lines; a terminal shows where. Raises UserError: it is not UTF-8."""
+    lines = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
     while True:
         if sys.stdin.isatty():
             click.echo("> ", err=True, nl=False)
-        line = sys.stdin.readline()
-        if not line:
+        line = next(lines, None)
+        if line is None:
             return
         if line.strip():
-            yield line.rstrip("\r\n")
+            yield line

@@ -16,12 +16,13 @@ import click
 
 from t2r_export.cli import providers, sampling
 from t2r_export.cli.output import json_option, note, show
-from t2r_export.cli.score import read_text
+from t2r_export.cli.score import MAX_TEXT
 from t2r_export.paths import check_outputs, existing_graph
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.signature import GENERATE
 from t2r_runtime.stops import Until
+from t2r_runtime.texts import read_text
 from t2r_runtime.tuning import PREFILL_FROM
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def command(
     if stops and (ids is not None or "" in stops):
         raise UserError("texts for --stop, and text to find them in", "none, or --ids", "leave it out")
     if prompt_file is not None:
-        prompt = read_text(prompt_file)
+        prompt = read_text(prompt_file, most=MAX_TEXT)
     providers.check(provider, provider_options)
     decoder = providers.decoder_alone(
         graph, provider, threads, provider_options, allow_fallback, prefill_from=PREFILL_FROM

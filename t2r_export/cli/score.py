@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import click
@@ -12,8 +11,7 @@ from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, show
 from t2r_export.cli.progress import progress
 from t2r_export.paths import existing_graph
-from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file
+from t2r_runtime.texts import read_text
 
 MAX_TEXT = 1 << 26  # bytes: each of its tokens is a run of the graph
 
@@ -42,7 +40,7 @@ def command(
     from t2r_runtime.score import score
 
     existing_graph(graph)
-    written = read_text(text)
+    written = read_text(text, most=MAX_TEXT)
     decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
     ids = Tokenizer.of(decoder.signature).encode(written)
     with progress("tokens scored", max(len(ids) - 1, 0)) as on_progress:
@@ -54,22 +52,3 @@ def command(
     line = f"{nats:.4f} nats/token, perplexity {perplexity}, {bits:.4f} bits a byte, {found.size:,} tokens"
     show(as_json, {**result, "placement": decoder.placement}, line)
     providers.note_split(provider, decoder.placement)
-
-
-def read_text(path: Path) -> str:
-    """The text of a file, or of stdin.
-
-    Raises:
-        UserError: no such file, more than `MAX_TEXT` bytes, or no UTF-8.
-    """
-    if str(path) == "-":
-        raw = sys.stdin.buffer.read(MAX_TEXT + 1)
-    else:
-        with existing_file(path, "a text").open("rb") as file:
-            raw = file.read(MAX_TEXT + 1)
-    if len(raw) > MAX_TEXT:
-        raise UserError(f"a text of at most {MAX_TEXT >> 20} MiB", "more", "cut it")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"a text in UTF-8 in {path}", f"another byte at {error.start}", "convert it") from error

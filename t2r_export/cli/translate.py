@@ -17,6 +17,7 @@ import click
 from t2r_export.cli import providers
 from t2r_export.cli.output import show
 from t2r_runtime.errors import UserError
+from t2r_runtime.texts import STDIN, decode_lines
 
 if TYPE_CHECKING:
     from t2r_runtime import Beam, Tokenizer, Translation, Translator
@@ -110,11 +111,8 @@ class Lines:
             self._pass_empty()
 
     def _sources(self) -> Iterator[Sequence[int]]:
-        for number, raw in enumerate(sys.stdin.buffer, 1):
-            try:
-                line = raw.decode().rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError("lines of text in UTF-8", f"others in line {number}", "convert it") from error
+        lines = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
+        for number, line in enumerate(lines, 1):
             self._waiting.append(line)
             self._pass_empty()
             if line.strip():

@@ -25,6 +25,7 @@ from t2r_export.config.validation import size
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
+from t2r_runtime.texts import read_text
 
 T = TypeVar("T")
 
@@ -166,7 +167,7 @@ def read_recipe(path: Path) -> Recipe:
             or a name that is not plain. The message names the file and the section.
     """
     try:
-        data = tomllib.loads(existing_file(path, f"a recipe in {path}").read_text(encoding="utf-8"))
+        data = tomllib.loads(read_text(path, f"a recipe in {path}"))
     except UserError:
         raise
     except (OSError, ValueError, RecursionError) as error:

@@ -34,6 +34,7 @@ from t2r_export.config.model import ModelConfig
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
+from t2r_runtime.texts import read_text
 
 IntArray = npt.NDArray[Any]
 USUAL_SHARES = Shares()
@@ -122,13 +123,7 @@ def _cut(documents: Sequence[str], place: int) -> tuple[list[str], list[str]]:
 
 def read_documents(path: Path, separator: str = SEPARATOR) -> list[str]:
     """The documents of a UTF-8 text file, which lines equal to `separator` divide. Empty ones are left out."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"to be able to read {path}", reason, "name an existing text file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"UTF-8 text in {path}", str(error), "convert the file to UTF-8") from error
+    text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
     pieces = re.split(rf"^[ \t]*{re.escape(separator)}[ \t]*$", text, flags=re.MULTILINE) if separator else [text]
     documents = [piece.strip() for piece in pieces]
     documents = [document for document in documents if document]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ import numpy as np
 from t2r_export.config.finetune import Shares
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file, replacing
+from t2r_runtime.texts import decode_lines
 
 Pair = tuple[str, str]  # a source and its translation, neither of them empty
 MAX_LINE = 1 << 16  # bytes
@@ -70,32 +71,38 @@ def read_archived(path: Path, member: str, chosen: tuple[int, int]) -> list[Pair
 
 
 def _read(file: IO[bytes], name: str, chosen: tuple[int, int], exact: bool = False) -> list[Pair]:
-    pairs: list[Pair] = []
-    while line := file.readline(MAX_LINE + 1):
-        where = f"line {len(pairs) + 1} of {name}"
-        if len(line) > MAX_LINE:
-            raise UserError(f"at most {MAX_LINE} bytes in {where}", "more", "give a sentence or two a line")
-        if len(pairs) == MAX_PAIRS:
-            raise UserError(f"at most {MAX_PAIRS} pairs in {name}", "more", "give fewer")
-        pairs.append(columns(line, where, chosen, exact))
+    pairs = [columns(line, where, chosen, exact) for line, where in bounded_lines(file, name)]
     if not pairs:
         raise UserError(f"pairs in {name}", "an empty file", f"write {FORMAT}")
     return pairs
 
 
-def columns(line: bytes, where: str, chosen: tuple[int, int], exact: bool = False) -> Pair:
+def bounded_lines(file: IO[bytes], name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a text, and of each where it stands. Raises UserError: one that is too long, or too many."""
+    for number, line in enumerate(decode_lines(_bounded(file, name), name), 1):
+        yield line, f"line {number} of {name}"
+
+
+def _bounded(file: IO[bytes], name: str) -> Iterator[bytes]:
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+        if len(line) > MAX_LINE:
+            expected = f"at most {MAX_LINE} bytes in line {number} of {name}"
+            raise UserError(expected, "more", "give a sentence or two a line")
+        if number > MAX_PAIRS:
+            raise UserError(f"at most {MAX_PAIRS} pairs in {name}", "more", "give fewer")
+        yield line
+
+
+def columns(line: str, where: str, chosen: tuple[int, int], exact: bool = False) -> Pair:
     """Two columns of a line, as source and translation.
 
     Args:
         exact: the line has no others.
 
     Raises:
-        UserError: it has too few, or others, or one of the two is empty, or it is not UTF-8.
+        UserError: it has too few, or others, or one of the two is empty.
     """
-    try:
-        found = line.decode().rstrip("\r\n").split("\t")
-    except UnicodeDecodeError as error:
-        raise UserError(f"UTF-8 in {where}", printable(error), "convert the file to UTF-8") from error
+    found = line.split("\t")
     least = max(chosen) + 1
     if len(found) < least or exact and len(found) > least:
         expected = f"{least} columns with a tab between them" if exact else f"at least {least} columns"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,13 +76,13 @@ def test_every_turn_is_as_from_the_start(graph: tuple[Path, str]) -> None:
 def test_the_verb(graph: tuple[Path, str], capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = graph
     options = ["--temperature", 0, "--max-tokens", 12]
-    monkeypatch.setattr("sys.stdin", io.StringIO("hello there\n\n  \nwhat\r\nwhy not"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello there\n\n  \nwhat\r\nwhy not")))
     out, err = run(capsys, "chat", path, *options)
     decoder = Decoder(path)
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
     assert out.splitlines() == ["".join(talk.answer(said)) for said in SAID]
     assert err == ""
-    monkeypatch.setattr("sys.stdin", io.StringIO("hello there"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello there")))
     told, _ = run(capsys, "chat", path, *options, "--system", "be kind")
     talk = Conversation(decoder, talk.tokenizer, GREEDY, 12, [{"role": "system", "content": "be kind"}])
     assert told == "".join(talk.answer("hello there")) + "\n"
@@ -99,7 +100,7 @@ def test_an_answer_that_is_left_is_forgotten(graph: tuple[Path, str]) -> None:
 
 def test_without_a_template(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, None)
-    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     _, err = run(capsys, "chat", path, code=2)
     assert err == "t2r: expected a model with a chat template; received one without; write the prompt yourself\n"
 
@@ -109,3 +110,35 @@ def test_a_template_that_refuses(tmp_path: Path) -> None:
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)
     with pytest.raises(UserError, match="received no; change the messages"):
         list(talk.answer("hello"))
+
+
+def test_stdin_that_is_not_utf8_is_one_line(
+    graph: tuple[Path, str], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfeh\n")))
+    said = "t2r: expected text in UTF-8 in line 1 of stdin; received the byte 0xff at offset 0; convert it to UTF-8\n"
+    assert run(capsys, "chat", graph[0], code=2) == ("", said)
+
+
+@pytest.mark.parametrize("template", ["{% for n in range(7000) %}abc{% endfor %}", "a" * 60_000])
+def test_what_a_template_writes_is_bounded(template: str, tmp_path: Path) -> None:
+    """Each token would be a step; none is read."""
+    decoder = Counting(Decoder(write(tmp_path, template)))
+    talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 3)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="expected at most 16,384 tokens of a chat template") as caught:
+        list(talk.answer("hello"))
+    assert (caught.value.kind, decoder.given) == ("position", [])
+
+
+def test_a_conversation_stays_within_the_context(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, position="learned", max_positions=12)
+    torch.manual_seed(1)
+    origin = {"chat_template": {"template": WHOLE, "tokens": {}}}
+    checkpoint.save(tmp_path / "m.pt", Transformer(config).eval(), letter_tokenizer(), {"origin": origin})
+    export(checkpoint.load(tmp_path / "m.pt"), tmp_path / "g.onnx")
+    decoder = Counting(Decoder(tmp_path / "g.onnx"))
+    talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 1)  # type: ignore[arg-type]
+    assert list(talk.answer("hello"))
+    with pytest.raises(UserError, match="expected at most 12 tokens of the model's context; received ") as caught:
+        list(talk.answer("hello again"))
+    assert (caught.value.kind, len(decoder.given)) == ("position", 1)

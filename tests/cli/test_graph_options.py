@@ -60,7 +60,7 @@ def test_generate_and_chat(
     expected = text(plain, "one,", seed=3, **used)
     assert run(capsys, "generate", graph, "--prompt", "one,", *tail)[0] == expected
     assert expected != text(plain, "one,", seed=3, temperature=0.1)
-    monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
     assert run(capsys, "chat", graph, *tail)[0] == expected + "\n"
 
 

@@ -59,8 +59,8 @@ def test_stdin(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) ->
     [
         (b"", "a text of at least 2 tokens to score; received 1"),  # BOS
         (b"a", "a text of at least 2 tokens to score; received 1"),
-        (b"ab\xff", "a text in UTF-8 in"),
-        (b"a" * 101, "a text of at most 0 MiB; received more"),
+        (b"ab\xff", "text in UTF-8 in"),
+        (b"a" * 101, "a text of at most 100 bytes in"),
     ],
 )
 def test_what_is_no_text(

@@ -92,10 +92,14 @@ def test_empty_lines_wait_for_nobody(graph: Path, monkeypatch: pytest.MonkeyPatc
 
         @property
         def buffer(self) -> Any:
-            for line in LINES:
-                assert capsys.readouterr().out.count("\n") == min(self.count, 1)
-                self.count += 1
-                yield f"{line}\n".encode()
+            return self
+
+        def readline(self) -> bytes:
+            if self.count == len(LINES):
+                return b""
+            assert capsys.readouterr().out.count("\n") == min(self.count, 1)
+            self.count += 1
+            return f"{LINES[self.count - 1]}\n".encode()
 
     monkeypatch.setattr("sys.stdin", Typing())
     run(capsys, "translate", graph, "--max-tokens", 5)
@@ -112,7 +116,11 @@ REFUSED: list[tuple[str | bytes, list[object], str]] = [
         [],
         "expected a text; received an empty one in line 2; give some: this model has no BOS token to st",
     ),
-    (b"bad\n\xff\n", [], "expected lines of text in UTF-8; received others in line 2; convert it"),
+    (
+        b"bad\n\xff\n",
+        [],
+        "expected text in UTF-8 in line 2 of stdin; received the byte 0xff at offset 4; convert it to",
+    ),
     ("bad\n", ["--beam", 30], "expected a beam of at most the vocabulary, 29; received 30; choose a smaller one"),
 ]
 
@@ -148,6 +156,6 @@ def test_layers_that_look_at_the_source_are_merged(tmp_path: Path, capsys: Outpu
     assert made.config.crosses == (MergedConfig(shared=True),) * 2
     assert made.provenance["convert"]["cross"] == MergedConfig(shared=True).to_dict()
     _, error = run(capsys, "convert", model, out, "--feature-size", 3, "--merge-feed-forward", code=2)
-    assert "--merge-feed-forward is for --merged" in error
+    assert "expected --merged beside --merge-feed-forward" in error
     _, error = run(capsys, "convert", model, out, "--merged", "own", "--merge-feed-forward", "--force", code=2)
     assert "expected softmax in merged layers with the feed-forward inside; received linear; choose it, or" in error

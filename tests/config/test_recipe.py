@@ -163,7 +163,7 @@ def test_what_is_refused(recipe: str, what: str, by: str, message: str, tmp_path
         read(recipe.replace(what, by, 1), tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"a = 1\na = 2", b"a = " + b"[" * 20000, b"\0"])
+@pytest.mark.parametrize("content", [b"a = 1\na = 2", b"a = " + b"[" * 20000, b"\0"])
 def test_what_is_no_toml(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_bytes(content)
     with pytest.raises(UserError, match="expected a recipe in .*r.toml"):

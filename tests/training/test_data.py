@@ -171,7 +171,9 @@ def test_messages_about_files(tmp_path: Path) -> None:
     empty.write_text(" \n<|endoftext|>\n\n")
     latin.write_bytes(b"caf\xe9")
     assert "at least one file" in corpus_error([])
-    assert corpus_error([tmp_path / "absent"]).startswith(f"expected to be able to read {tmp_path / 'absent'}")
+    assert corpus_error([tmp_path / "absent"]).startswith(
+        f"expected a text; received {tmp_path / 'absent'}, which does not"
+    )
     assert "received an empty file" in corpus_error([empty])
     assert "UTF-8" in corpus_error([latin])
 

@@ -63,7 +63,7 @@ WRONG = {
     "an empty source": (b"a\tb\n \tc\n", "expected two sentences in line 2 of .*; received an empty one; "),
     "an empty target": (b"a\t\n", "expected two sentences in line 1 of "),
     "an empty line": (b"a\tb\n\n", "columns .* in line 2 of "),
-    "not UTF-8": (b"a\tb\n\xff\tc\n", "expected UTF-8 in line 2 of "),
+    "not UTF-8": (b"a\tb\n\xff\tc\n", "expected text in UTF-8 in line 2 of "),
     "a long line": (b"a\t" + b"b" * MAX_LINE, "expected at most 65536 bytes in line 1 of "),
     "nothing": (b"", "expected pairs in .*; received an empty file; "),
 }

@@ -18,7 +18,7 @@ from t2r_runtime.errors import UserError, printable, shown
 
 MAX_TEMPLATE = 1 << 16  # characters
 MAX_TOKEN = 256  # characters of a special token's text
-MAX_OUTPUT = 1 << 20  # characters, beside four times those of the messages
+MAX_OUTPUT = 1 << 16  # characters, beside four times those of the messages
 SECONDS = 10  # of the clock, Python's start included
 WORKER = Path(__file__).with_name("chat_worker.py")
 # special tokens that templates may name, as transformers gives them

@@ -1,0 +1,82 @@
+"""Text is read in one place: UTF-8, and a byte order mark at its start is no text."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from t2r_runtime import UserError
+from t2r_runtime.texts import decode_lines, read_text
+
+ROOT = Path(__file__).parents[2]
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize("place", ["file", "stdin"])
+def test_a_byte_order_mark_is_no_text(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = MARK + "Größe\r\n".encode() + MARK
+    (tmp_path / "t.txt").write_bytes(raw)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    assert read_text("-" if place == "stdin" else tmp_path / "t.txt") == "Größe\r\n\ufeff"  # one inside stays
+
+
+def test_lines_come_without_the_mark_and_their_ends() -> None:
+    assert list(decode_lines([MARK + b"a\r\n", b"\n", MARK + b"b"], "t")) == ["a", "", "\ufeffb"]
+    assert list(decode_lines([MARK], "t")) == [""]
+
+
+@pytest.mark.parametrize("raw, offset", [(b"\xff\xfea\0", 0), (MARK + b"a\xe9b", 4), ("é".encode()[:1], 0)])
+def test_other_bytes_are_refused_by_their_place(raw: bytes, offset: int, tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(raw)
+    expected = f"expected text in UTF-8 in {path}; received the byte 0x{raw[offset]:02x} at offset {offset}; convert"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        read_text(path)
+
+
+def test_a_line_says_its_number_and_its_place_in_the_file() -> None:
+    found = decode_lines([b"ab\n", b"c\xff\n"], "-")
+    assert next(found) == "ab"
+    with pytest.raises(UserError, match="in line 2 of stdin; received the byte 0xff at offset 4;"):
+        next(found)
+
+
+def test_a_text_is_bounded_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes(b"abcd")
+    assert read_text(tmp_path / "t.txt", most=4) == "abcd"
+    with pytest.raises(UserError, match="a text of at most 3 bytes in"):
+        read_text(tmp_path / "t.txt", most=3)
+    with pytest.raises(UserError, match="expected a text; received .*no.txt, which does not exist"):
+        read_text(tmp_path / "no.txt")
+
+
+# what reads other files than a user's text: ours, the system's, and the JSON of a checkpoint's folder
+OTHERS = {
+    "runtimes/python/t2r_runtime/chat_worker.py",  # its request
+    "runtimes/python/t2r_runtime/conformance.py",
+    "runtimes/python/t2r_runtime/providers.py",
+    "runtimes/python/t2r_runtime/texts.py",
+    "t2r_export/build.py",
+    "t2r_export/checkpoints/importers/files.py",
+    "t2r_export/checkpoints/piece_file.py",
+    "t2r_export/checkpoints/piece_tokenizer.py",
+    "t2r_export/golden/vocabularies.py",
+    "t2r_export/graph/contents.py",
+    "t2r_export/made.py",
+    "t2r_export/providers/bench.py",
+    "t2r_export/providers/matrix.py",
+    "t2r_export/providers/served.py",
+    "t2r_export/providers/timed.py",
+    "t2r_export/training/curves.py",
+}
+READING = re.compile(r"\.read_text\(|\.decode\((\"utf|'utf|\))|sys\.stdin(?!\.isatty|\.buffer\.readline)")
+
+
+def test_nobody_else_reads_text() -> None:
+    sources = [*(ROOT / "t2r_export").rglob("*.py"), *(ROOT / "runtimes" / "python" / "t2r_runtime").rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in sources if READING.search(path.read_text(encoding="utf-8"))}
+    assert found <= OTHERS
+    assert "runtimes/python/t2r_runtime/texts.py" in found
