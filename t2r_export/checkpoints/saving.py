@@ -22,8 +22,10 @@ from t2r_export.checkpoints.importers.base import ACTIVATIONS, Source
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_runtime.beam import Beam
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing
+from t2r_runtime.search import MAX_TOKENS
 from t2r_runtime.tokenizer_file import Library
 
 LONGEST = 1024  # how far sines go in a folder; they do not end here
@@ -184,4 +186,22 @@ def _generation(model: ModelConfig) -> dict[str, Any]:
         said["forced_bos_token_id"] = model.start_tokens[1]
     if model.banned_tokens:
         said["bad_words_ids"] = [[token] for token in model.banned_tokens]
-    return said
+    return {**said, **_search(model)}
+
+
+def _search(model: ModelConfig) -> dict[str, Any]:
+    """How translations are searched: all options where the model says anything, which is what runtimes do then."""
+    options = Beam().resolved(None if model.generation is None else model.generation.to_dict())
+    forced = {"forced_eos_token_id": model.eos_tokens[0]} if options.forced_end and model.eos_tokens else {}
+    if model.generation is None:
+        return forced
+    return {
+        **forced,
+        "num_beams": options.width,
+        "length_penalty": options.length_penalty,
+        "early_stopping": options.early_stopping,
+        "max_new_tokens": options.max_tokens or MAX_TOKENS,
+        "min_new_tokens": options.min_tokens,
+        "repetition_penalty": options.repetition_penalty,
+        "no_repeat_ngram_size": options.no_repeat_ngram,
+    }

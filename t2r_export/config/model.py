@@ -62,7 +62,10 @@ class ModelConfig:
 
     NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
     NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "both")
-    ACTIVATIONS: ClassVar[tuple[str, ...]] = ("relu", "gelu", "gelu_tanh", "silu")
+    ACTIVATIONS: ClassVar[tuple[str, ...]] = (
+        *("relu", "gelu", "gelu_tanh", "silu"),
+        *("quick_gelu", "relu2", "mish", "gelu_10"),
+    )
     # what is added to the embeddings: a table, sines, or nothing; a rotation of q and k stands in `attention`
     POSITION_KINDS: ClassVar[tuple[str, ...]] = ("learned", "sinusoidal", "none")
 

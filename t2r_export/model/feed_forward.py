@@ -6,6 +6,8 @@ need of the model stands in its config (`dense`) or in their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -114,8 +116,15 @@ def build_feed_forward(model: ModelConfig, config: FeedForwardConfig) -> FeedFor
 
 def activate(x: T, name: str, ops: Ops[T]) -> T:
     """The dense feed-forward's activation, by the name that the config gives it."""
-    if name == "relu":
-        return ops.relu(x)
-    if name == "silu":
-        return ops.silu(x)
-    return ops.gelu(x, tanh=name == "gelu_tanh")
+    known: dict[str, Callable[[], T]] = {
+        "relu": lambda: ops.relu(x),
+        "relu2": lambda: ops.mul(ops.relu(x), ops.relu(x)),  # So et al. 2021, arXiv 2109.08668
+        "silu": lambda: ops.silu(x),
+        "gelu": lambda: ops.gelu(x, tanh=False),
+        "gelu_tanh": lambda: ops.gelu(x, tanh=True),
+        "gelu_10": lambda: ops.maximum(ops.minimum(ops.gelu(x, tanh=False), 10.0), -10.0),
+        "quick_gelu": lambda: ops.mul(x, ops.sigmoid(ops.mul(x, 1.702))),  # Hendrycks and Gimpel, arXiv 1606.08415
+        # x · tanh(softplus(x)): Misra 2019, arXiv 1908.08681
+        "mish": lambda: ops.mul(x, ops.tanh(ops.mul(ops.log_sigmoid(ops.mul(x, -1.0)), -1.0))),
+    }
+    return known[name]()

@@ -106,7 +106,13 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"layers": (LINEAR,) * 1025}, "1 to 1024 layers; received 1025"),
     ({"kv_heads": 4}, "kv_heads to divide heads=6; received 4; correct kv_heads"),
     ({"norm": "batch"}, "norm to be one of layer, rms, none; received 'batch'; choose one of those for norm"),
-    ({"activation": "tanh"}, "activation to be one of relu, gelu, gelu_tanh, silu; received 'tanh'"),
+    (
+        (
+            {"activation": "tanh"},
+            "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
+        ),
+        "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
+    ),
     ({"position": "alibi"}, "position to be one of learned, sinusoidal, none; received 'alibi'"),
     ({"norm_eps": 0.0}, "norm_eps to be a finite positive number; received 0.0; correct norm_eps"),
     ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),

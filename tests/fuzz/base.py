@@ -13,7 +13,7 @@ import numpy as np
 
 import folders
 from cli_models import CONFIG, LETTERS, letter_tokenizer
-from fuzz import translators
+from fuzz import generation, translators
 from fuzz.runner import command, whole
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
@@ -77,6 +77,7 @@ def make(folder: Path) -> Path:
     whole("generate", folder / "graph.onnx", "--ids", "1", "--max-tokens", "1", "--save-state", folder / "saved.state")
     _interrupted(folder)
     translators.make(folder)
+    generation.make(folder)
     return folder
 
 

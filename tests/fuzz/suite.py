@@ -9,13 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import python_api, translators  # noqa: F401  (which add their kinds to the table)
+from fuzz import generation, python_api, translators  # noqa: F401  (which add their kinds to the table)
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 
 # Cases of a kind beside 1: fewer of what takes longest, more of what has most ways to go wrong. On a machine with seven
 # other programs a core, a case took 0.68 s, one of training_state 1.24 s and of toolchain_api 1.68 s.
-WEIGHTS = {"training_state": 0.5, "toolchain_api": 0.5, "runtime_api": 2.0, "arguments": 2.0}
+WEIGHTS = {
+    "generation_settings": 0.5,
+    "training_state": 0.5,
+    "toolchain_api": 0.5,
+    "runtime_api": 2.0,
+    "arguments": 2.0,
+}
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.activations import ACT2FN
 
 import small
 from small import CONFIGS, GPT2, POSITIONS, VOCABULARY, B, T
+from t2r_export.config.model import ModelConfig
 from t2r_export.model.feed_forward import activate
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -152,3 +155,12 @@ def test_a_tied_head_is_the_embedding() -> None:
 )
 def test_activations_at_minus_one(name: str, expected: float) -> None:
     assert float(activate(torch.tensor(-1.0), name, TorchOps())) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ModelConfig.ACTIVATIONS)
+def test_activations_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    theirs = ACT2FN[{"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name)]
+    x = torch.linspace(-12, 12, 97)
+    torch.testing.assert_close(activate(x, name, TorchOps()), theirs(x), rtol=1e-6, atol=1e-6)
+    made, _ = small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, activation=name))
+    assert small.proof(made, tmp_path / "g.onnx", steps=9).passed

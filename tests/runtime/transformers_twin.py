@@ -13,6 +13,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from runtime import translators
 from runtime.translators import BANNED, START, TARGET, Eager
 from t2r_runtime import Beam, Translation
+from t2r_runtime.options import BeamOptions
 
 FIRST, FORCED = START  # read before the first choice, and forced to be that
 
@@ -47,8 +48,9 @@ class Twin(PreTrainedModel, GenerationMixin):
         return CausalLMOutput(logits=torch.from_numpy(logits)[:, None])
 
 
-def generated(eager: Eager, sources: Sequence[Sequence[int]], beam: Beam, max_tokens: int) -> list[list[Translation]]:
+def generated(eager: Eager, sources: Sequence[Sequence[int]], asked: Beam, max_tokens: int) -> list[list[Translation]]:
     """The n best of each source by transformers."""
+    beam = asked.resolved()
     ids, lengths = (torch.from_numpy(array) for array in translators.padded(sources))
     options = {"num_beams": beam.width, "length_penalty": beam.length_penalty, "early_stopping": beam.early_stopping}
     if beam.width == 1:
@@ -85,7 +87,7 @@ def until_the_end(tokens: list[int], ends: Sequence[int]) -> list[int]:
     return next((tokens[: i + 1] for i, token in enumerate(tokens) if token in ends), tokens)
 
 
-def _greedy_scores(found: Any, texts: list[list[int]], beam: Beam, max_tokens: int) -> list[float]:
+def _greedy_scores(found: Any, texts: list[list[int]], beam: BeamOptions, max_tokens: int) -> list[float]:
     """Greedy search gives none: what is added up is a token's processed logit less the logarithm of the sum of all."""
     scores = []
     for row, text in enumerate(texts):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source
-from t2r_export.checkpoints.importers.generation import TRANSLATION
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.config.attention import AttentionConfig
 from t2r_export.config.encoder import EncoderConfig
@@ -19,7 +18,6 @@ from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 
 READ: dict[str, Any] = {
-    **TRANSLATION,
     "vocab_size": 50265,
     "d_model": 1024,
     "encoder_layers": 12,
@@ -98,10 +96,10 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
         ),
         max_positions=learned,
         activation=fields.choice("activation_function", ACTIVATIONS),
-        embedding_scale=width**0.5 if fields.flag("scale_embedding") else 1.0,
+        embedding_scale=width**0.5 if fields.flag("scale_embedding", null=False) else 1.0,
         tied_head=tied,
         head_bias=True,
-        start_tokens=(fields.size("decoder_start_token_id", least=0),),
+        start_tokens=(0,),  # what generation goes by says which
         **shape,
     )
 
@@ -130,7 +128,8 @@ def sources(config: ModelConfig) -> dict[str, Source]:
     ):
         theirs = f"model.{side}"
         if config.position == "learned":
-            table = Source((f"{ours}positions.table.weight",), skipped=OFFSET)
+            bart = config.embedding_norm
+            table = Source((f"{ours}positions.table.weight",), skipped=OFFSET if bart else 0, optional=not bart)
             found[f"{theirs}.embed_positions.weight"] = table
         for kind in ("weight", "bias"):
             if config.embedding_norm:
@@ -164,14 +163,15 @@ def copies(config: ModelConfig) -> dict[str, str]:
     return dict.fromkeys((HEAD, "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED)
 
 
-def importer(keys: Keys, config: Callable[[Fields], ModelConfig], buffers: str = r"(?!)") -> Importer:
+def importer(keys: Keys, config: Callable[[Fields], ModelConfig], sines: bool = False) -> Importer:
     """An importer of tensors that are named and shaped as BART's."""
     return Importer(
         keys=keys,
         config=config,
         sources=sources,
         prefix="model.",
-        buffers=re.compile(buffers),
+        buffers=re.compile(r"(?!)"),
+        sines=sines,
         copies=copies,
         outside=frozenset({HEAD, BIAS}),
     )

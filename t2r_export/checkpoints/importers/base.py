@@ -29,6 +29,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
+    **{name: name for name in ("quick_gelu", "relu2", "mish", "gelu_10")},
 }
 
 
@@ -58,6 +59,7 @@ class Importer:
         outside: full names that have no prefix.
         copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
             source that it is equal to.
+        sines: it computes positions, and its files may store a table of them (stored_positions.py).
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
     """
 
@@ -68,6 +70,7 @@ class Importer:
     buffers: re.Pattern[str]
     copies: Callable[[ModelConfig], dict[str, str]]
     outside: frozenset[str] = frozenset({HEAD})
+    sines: bool = False
 
 
 def tied_head(embedding: str) -> Callable[[ModelConfig], dict[str, str]]:
@@ -104,7 +107,7 @@ class Fields:
             if not _same(self.data.setdefault(key, value), value):
                 raise UserError(
                     f"{key} and {alias} in {self.where} to be equal, since they name one thing",
-                    f"{_json(self.data[key])} and {_json(value)}",
+                    f"{spelt(self.data[key])} and {spelt(value)}",
                     "leave the wrong one out",
                 )
 
@@ -112,10 +115,10 @@ class Fields:
         for key, value in self.data.items():
             neutral = keys.neutral(key)
             if neutral is not None and not any(_same(value, one) for one in neutral):
-                allowed = ", ".join(_json(one) for one in neutral)
+                allowed = ", ".join(spelt(one) for one in neutral)
                 raise UserError(
                     f"{printable(key, 80)} in {self.where} to be absent or {allowed}, since nothing else is supported",
-                    _json(value),
+                    spelt(value),
                     "use a model without it, or take the key out if the model was trained without it",
                 )
 
@@ -146,8 +149,8 @@ class Fields:
             raise self.wrong(key, "a finite positive number", value)
         return float(value)
 
-    def flag(self, key: str) -> bool:
-        value = self.get(key)
+    def flag(self, key: str, null: bool | None = None) -> bool:
+        value = self.get(key, null)
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false", value)
         return value
@@ -179,7 +182,7 @@ class Fields:
         return sorted(set(self.data) - self.read - known)
 
     def wrong(self, key: str, expected: str, value: Any, do: str = "") -> UserError:
-        received = "no value" if value is None else _json(value)
+        received = "no value" if value is None else spelt(value)
         return UserError(f"{key} in {self.where} to be {expected}", received, do or f"correct {key}")
 
 
@@ -188,7 +191,7 @@ def _same(one: Any, other: Any) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def _json(value: Any) -> str:
+def spelt(value: Any) -> str:
     """The value as the file spells it, on one line and no longer than a message can be."""
     try:
         return json.dumps(value)[:100]

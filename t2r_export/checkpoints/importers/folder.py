@@ -19,7 +19,8 @@ from torch import Tensor
 from t2r_export.checkpoints.importers.base import Fields, Importer, Source
 from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder
-from t2r_export.checkpoints.importers.generation import special_tokens
+from t2r_export.checkpoints.importers.generation import with_generation
+from t2r_export.checkpoints.importers.stored_positions import SIDES, absent_tables, are_sines, with_tables
 from t2r_export.checkpoints.importers.tokenizers import tokenizers
 from t2r_export.checkpoints.weights import as_float32, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
@@ -63,10 +64,12 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     if fields.get("quantization_config"):
         raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
     config = importer.config(fields)
-    special, notes = special_tokens(config, _generation(fields, files))
-    config = dataclasses.replace(config, **special)
+    own = Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION) if files.has(GENERATION) else None
+    changes, notes = with_generation(config, fields, own)
+    config = dataclasses.replace(config, **changes)
     tensors = _tensors(files, importer)
-    weights = _weights(config, importer, tensors, folder)
+    config, tables = _stored_positions(config, fields, tensors) if importer.sines else (config, {})
+    weights = _weights(config, importer, tensors, folder) | tables
     tokenizer, source_tokenizer = tokenizers(files, config)
     chat, passed_over = chat_template(files)
     notes += passed_over
@@ -84,13 +87,6 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     if fields.unread():
         notes.append(f"keys of {CONFIG} that are not used: {listed(fields.unread(), 50)}")
     return Imported(config, weights, tokenizer, {"origin": origin}, files.sha256(), source_tokenizer, tuple(notes))
-
-
-def _generation(fields: Fields, files: Folder) -> list[Fields]:
-    """Where settings of generation stand, the one first that transformers goes by."""
-    if not files.has(GENERATION):
-        return [fields]
-    return [Fields(files.object(GENERATION, LIMITS[GENERATION]), GENERATION), fields]
 
 
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
@@ -192,6 +188,24 @@ def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored
                 f"set tie_word_embeddings to false in {CONFIG} if it is its own",
             )
     return weights
+
+
+def _stored_positions(
+    config: ModelConfig, fields: Fields, tensors: dict[str, _Stored]
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The model with the tables of positions that the folder stores, where they are not the sines that it computes.
+
+    Returns:
+        The config, and the tables that are not stored. Sines are taken out of `tensors`.
+    """
+    stored = {name: tensor for name, tensor in tensors.items() if name in SIDES}
+    values = dict(_values(stored))
+    if all(are_sines(config, values[name], tensor.dtype) for name, tensor in stored.items()):
+        for name in stored:
+            del tensors[name]
+        return config, {}
+    config = with_tables(config, fields.size("max_position_embeddings"))
+    return config, absent_tables(config, stored)
 
 
 def _cut(tensor: Tensor, source: Source, ours: Mapping[str, tuple[int, ...]]) -> list[Tensor]:

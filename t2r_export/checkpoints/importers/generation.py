@@ -1,61 +1,176 @@
-"""Tokens with a meaning of their own, by generation_config.json, which is what generation goes by, or by config.json.
+"""How a folder's model generates, by the one file that transformers 5.23 goes by: generation_config.json if there is
+one, and config.json otherwise. A key that is null is absent there.
 
-Those that the vocabulary does not have are passed over, with a note: transformers writes GPT-2's into the config of any
-small model, and some write -1 for none.
+What runtimes can do becomes the model's special tokens and its options (GenerationOptions). What they cannot, and what
+would change the text of transformers, is a note by name. generation_keys.py has the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.base import Fields, spelt
+from t2r_export.checkpoints.importers.generation_keys import CHOICE, DECODERS, NOTED, SAMPLED, SEARCH, TRANSLATORS
+from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.model import ModelConfig
-
-# what a translator's generation reads; keys of config.json in older versions
-TRANSLATION: dict[str, Any] = {
-    "decoder_start_token_id": None,
-    "forced_bos_token_id": None,
-    "bad_words_ids": None,
-    "suppress_tokens": None,
-}
+from t2r_runtime.errors import printable
+from t2r_runtime.options import is_generation
 
 
-def special_tokens(config: ModelConfig, sources: Sequence[Fields]) -> tuple[dict[str, Any], list[str]]:
-    """Fields of `config`, of the first of the sources that says something about each; and notes, a line each."""
-    found: dict[str, tuple[int, ...]] = {}
-    notes = []
-    translation = () if config.encoder is None else ("decoder_start_token_id", "forced_bos_token_id", "suppress_tokens")
-    for key in ("bos_token_id", "eos_token_id", *translation):
-        for source in sources:
-            tokens = source.tokens(key)
-            known = tuple(token for token in tokens if 0 <= token < config.vocab_size)
-            if len(known) < len(tokens) and key in source.data:
-                notes.append(f"{key} in {source.where} is not among the {config.vocab_size} tokens and is passed over")
-            found[key] = found.get(key) or known
-    made: dict[str, Any] = {
-        "bos_token": next(iter(found["bos_token_id"]), None),
-        "eos_tokens": found["eos_token_id"],
-    }
-    if config.encoder is not None:
-        begin, forced = found["decoder_start_token_id"] or config.start_tokens, found["forced_bos_token_id"]
-        banned, passed_over = _bad_words(config, sources)
-        notes += passed_over
-        made["start_tokens"] = (*begin[:1], *forced[:1])
-        made["banned_tokens"] = tuple(sorted({*found["suppress_tokens"], *banned}))
-    return made, notes
+def with_generation(config: ModelConfig, fields: Fields, own: Fields | None) -> tuple[dict[str, Any], list[str]]:
+    """What generation makes of a model.
+
+    Args:
+        fields: config.json. own: generation_config.json, if there is one.
+
+    Returns:
+        Fields of `config`, and notes, a line each.
+
+    Raises:
+        UserError: tokens that are no tokens.
+    """
+    return _Reader(config, fields, own).read()
 
 
-def _bad_words(config: ModelConfig, sources: Sequence[Fields]) -> tuple[list[int], list[str]]:
-    """The tokens that are never chosen. Words of several tokens are passed over, with a note."""
-    for source in sources:
-        words = source.get("bad_words_ids", [])
+class _Reader:
+    """One folder's settings; what they need of the model comes from `config`."""
+
+    def __init__(self, config: ModelConfig, fields: Fields, own: Fields | None) -> None:
+        data = fields.data if own is None else own.data
+        self.config, self.fields = config, fields
+        self.said = Fields({key: value for key, value in data.items() if value is not None}, (own or fields).where)
+        self.notes: list[str] = []
+        self.translates = config.encoder is not None
+        keys = ("bos_token_id", "eos_token_id", *(["decoder_start_token_id"] if self.translates else []))
+        self.of_config = {key: [t for t in fields.tokens(key) if 0 <= t < config.vocab_size] for key in keys}
+        if own is None and self.said.data.get("force_bos_token_to_be_generated"):
+            self.said.data["forced_bos_token_id"] = self.said.data.get("bos_token_id")
+
+    def read(self) -> tuple[dict[str, Any], list[str]]:
+        bos, ends = self._known("bos_token_id") or self.of_config["bos_token_id"], self._known("eos_token_id")
+        if self.fields.data.get("eos_token_id") is not None and not self.said.tokens("eos_token_id"):
+            self.notes.append(f"{self.said.where} names no eos_token_id, so no token ends a text")
+        made: dict[str, Any] = {"bos_token": next(iter(bos), None), "eos_tokens": ends}
+        options: dict[str, Any] = {}
+        if self.translates:
+            made, options = self._translator(made)
+        elif self._states(CHOICE):
+            options = self._decoder()
+        options = dict(self._in_range(options))
+        self._note()
+        return {**made, "generation": GenerationOptions(**options) if options else None}, self.notes
+
+    def _decoder(self) -> dict[str, Any]:
+        """As transformers applies them: without do_sample, the largest logit is chosen."""
+        said = self.said.data
+        drawn: dict[str, Any] = {"temperature": ("temperature", 0)}
+        if said.get("do_sample") is True:
+            drawn = {
+                "temperature": ("temperature", said.get("temperature", 1.0)),
+                "top_k": ("top_k", said.get("top_k", 50)),
+                "top_p": ("top_p", said.get("top_p", 1.0)),
+                "min_p": ("min_p", said.get("min_p")),
+            }
+        return {**drawn, **self._penalties()}
+
+    def _translator(self, made: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Special tokens, and options: name → the key that they are from, and the value."""
+        said = self.said.data
+        start = self._known("decoder_start_token_id") or self._known("bos_token_id")
+        start = start or (*self.of_config["decoder_start_token_id"], *self.of_config["bos_token_id"])
+        if not start:
+            raise self.fields.wrong("decoder_start_token_id", "a token", said.get("decoder_start_token_id"))
+        ends, forced, suppressed = made["eos_tokens"], *map(self._known, ("forced_bos_token_id", "suppress_tokens"))
+        if forced[1:] or not {*ends, *suppressed}.isdisjoint(forced):  # an end that is forced ends each text there
+            self._not_carried("forced_bos_token_id")
+            forced = ()
+        last = self._known("forced_eos_token_id")
+        if last and (last[0] not in ends or last[1:] or last[0] in suppressed):
+            self._not_carried("forced_eos_token_id")
+            last = ()
+        if last:
+            ends = (*last, *(token for token in ends if token not in last))  # the first is the one that is forced
+        tokens = {
+            "eos_tokens": ends,
+            "start_tokens": (*start[:1], *forced),
+            "banned_tokens": tuple(sorted({*suppressed, *self._bad_words(ends)})),
+        }
+        options: dict[str, Any] = {} if last or not ends else {"forced_end": ("forced_eos_token_id", False)}
+        if self._states(CHOICE | SEARCH):
+            options |= {"forced_end": ("forced_eos_token_id", bool(last)), **self._lengths(len(forced))}
+            options["width"] = ("num_beams", said.get("num_beams", 1))
+            options |= {name: (name, said.get(name)) for name in ("length_penalty", "early_stopping")}
+            options |= self._penalties()
+        return {**made, **tokens}, options
+
+    def _lengths(self, forced: int) -> dict[str, Any]:
+        """transformers' lengths count the start token; a length that is new does not."""
+        said, found = self.said.data, {}
+        for name, new, whole in (
+            ("max_tokens", "max_new_tokens", "max_length"),
+            ("min_tokens", "min_new_tokens", "min_length"),
+        ):
+            key = new if new in said else whole
+            value = said.get(key)
+            if type(value) is int and key == whole:
+                value -= 1 if name == "max_tokens" or value else 0
+            found[name] = (key, value)
+        key, most = found["max_tokens"]
+        if type(most) is int and most <= forced:
+            self._not_carried(key)
+            del found["max_tokens"]
+        return found
+
+    def _penalties(self) -> dict[str, Any]:
+        keys = {"repetition_penalty": "repetition_penalty", "no_repeat_ngram": "no_repeat_ngram_size"}
+        return {name: (key, self.said.data.get(key)) for name, key in keys.items()}
+
+    def _in_range(self, options: Mapping[str, tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        """The options that runtimes take; of others a note."""
+        for name, (key, value) in options.items():
+            if value is not None and is_generation({name: value}, self.translates):
+                yield name, value
+            elif value is not None:
+                self._not_carried(key)
+
+    def _note(self) -> None:
+        """Of keys that runtimes do not have, one note each."""
+        said = self.said.data
+        lacking = {**NOTED, **(TRANSLATORS if self.translates else DECODERS)}
+        for key, neutral in sorted(lacking.items()):
+            acts = said.get("do_sample") is True or key not in SAMPLED
+            if key in said and acts and said[key] not in neutral:
+                self._not_carried(key)
+
+    def _not_carried(self, key: str) -> None:
+        value = printable(spelt(self.said.data.get(key)), 60)
+        self.notes.append(f"{key} {value} in {self.said.where} changes the text of transformers, and is not carried")
+
+    def _states(self, keys: frozenset[str]) -> bool:
+        """Whether the folder says how its texts are chosen: any of these keys."""
+        return not keys.isdisjoint(self.said.data)
+
+    def _known(self, key: str) -> tuple[int, ...]:
+        """Tokens of the file that is read; those that the vocabulary does not have are passed over, with a note."""
+        tokens = self.said.tokens(key)
+        if self._outside(key):
+            size = self.config.vocab_size
+            note = f"{key} in {self.said.where} is not among the {size} tokens and is passed over"
+            self.notes += [] if note in self.notes else [note]
+        return tuple(token for token in tokens if 0 <= token < self.config.vocab_size)
+
+    def _outside(self, key: str) -> bool:
+        return not all(0 <= token < self.config.vocab_size for token in self.said.tokens(key))
+
+    def _bad_words(self, ends: tuple[int, ...]) -> list[int]:
+        """The tokens that are never chosen; an end alone is none of them. Longer words are passed over, with a note."""
+        words = self.said.get("bad_words_ids", [])
         if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
-            raise source.wrong("bad_words_ids", "a list of lists of tokens", words)
-        if words:
-            single = [word[0] for word in words if len(word) == 1]
-            banned = [token for token in single if type(token) is int and 0 <= token < config.vocab_size]
-            more = len(words) - len(banned)
-            note = f"{more} of bad_words_ids in {source.where} are not one token of the model and are passed over"
-            return banned, [note] if more else []
-    return [], []
+            raise self.said.wrong("bad_words_ids", "a list of lists of tokens", words)
+        single = [word[0] for word in words if len(word) == 1]
+        banned = [token for token in single if type(token) is int and 0 <= token < self.config.vocab_size]
+        if more := len(words) - len(banned):
+            where = self.said.where
+            self.notes.append(f"{more} of bad_words_ids in {where} are not one token of the model and are passed over")
+        return [token for token in banned if token not in ends]

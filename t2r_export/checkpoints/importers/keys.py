@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from t2r_export.checkpoints.importers.generation_keys import GENERATION
+
 # keys of any family, and the values under which they change nothing
 REFUSED: dict[str, tuple[Any, ...]] = {
     # which tokens a token sees
@@ -84,16 +86,6 @@ HARMLESS = _words(
     output_attentions output_hidden_states pad_token_id prefix problem_type return_dict sep_token_id
     task_specific_params tf_legacy_loss tie_encoder_decoder tie_last_hidden_states tokenizer_class torch_dtype
     torchscript transformers_version use_bfloat16 use_cache
-    """
-)
-# how a text is drawn, which older versions kept in config.json
-GENERATION = _words(
-    """
-    bad_words_ids begin_suppress_tokens decoder_start_token_id diversity_penalty do_sample early_stopping
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id
-    length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
-    output_scores remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature top_k
-    top_p typical_p
     """
 )
 # what every family reads

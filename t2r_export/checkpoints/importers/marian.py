@@ -10,8 +10,6 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.config.model import ModelConfig
 
-SINES = r"model\.(encoder|decoder)\.embed_positions\.weight"  # which older versions stored
-
 KEYS = keys(
     read={
         **READ,
@@ -35,4 +33,4 @@ def _config(fields: Fields) -> ModelConfig:
     return translator(fields, own_source=not shared, position="sinusoidal", norm_position="post", last_norm=False)
 
 
-MARIAN = importer(KEYS, _config, SINES)
+MARIAN = importer(KEYS, _config, sines=True)

@@ -17,7 +17,8 @@ KEYS = keys(
         "bos_token_id": 1,
         "eos_token_id": 2,
     },
-    refused={**POSITIONS, "attention_bias": (None, False), "mlp_bias": (None, False)},
+    refused=POSITIONS,
+    harmless="attention_bias mlp_bias",  # which the class does not have
 )
 
 

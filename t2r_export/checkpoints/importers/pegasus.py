@@ -5,7 +5,6 @@ from __future__ import annotations
 from t2r_export.checkpoints.importers.bart import ALIASES, HARMLESS, READ, importer, refused, translator
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.checkpoints.importers.marian import SINES
 from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
@@ -20,4 +19,4 @@ def _config(fields: Fields) -> ModelConfig:
     return translator(fields, position="sinusoidal", norm_position="pre", last_norm=True)
 
 
-PEGASUS = importer(KEYS, _config, SINES)
+PEGASUS = importer(KEYS, _config, sines=True)

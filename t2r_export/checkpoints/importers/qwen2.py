@@ -20,7 +20,7 @@ READ: dict[str, Any] = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
-KEYS = keys(read=READ, refused={**POSITIONS, "mlp_bias": (None, False)})
+KEYS = keys(read=READ, refused=POSITIONS, harmless="attention_bias mlp_bias")  # which the class does not have
 
 
 def layers(fields: Fields) -> tuple[MixerConfig, ...]:

@@ -10,7 +10,8 @@ from t2r_export.config.model import ModelConfig
 
 KEYS = keys(
     read={**READ, "head_dim": 128, "attention_bias": False},
-    refused={**POSITIONS, "mlp_bias": (None, False)},
+    refused=POSITIONS,
+    harmless="mlp_bias",  # which the class does not have
 )
 
 

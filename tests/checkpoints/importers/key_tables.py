@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from t2r_export.checkpoints.importers import IMPORTERS
-from t2r_export.checkpoints.importers.keys import GENERATION, HARMLESS, NAMED, REFUSED
+from t2r_export.checkpoints.importers.generation_keys import CARRIED, DECODERS, GENERATION, NOTED, TRANSLATORS
+from t2r_export.checkpoints.importers.generation_keys import HARMLESS as OF_NO_TEXT
+from t2r_export.checkpoints.importers.keys import HARMLESS, NAMED, REFUSED
 
-HEAD = """# Keys of config.json
+HEAD = """# Keys of config.json and generation_config.json
 
 What an import does with each key of a family's `config.json`, so that a model here is the model that transformers makes
 of the same file, or an error. Made of the importers' tables by `tests/checkpoints/importers/key_tables.py`; a test
@@ -25,6 +27,16 @@ Any other key is passed over, as transformers does, and named in a line on stder
 (`config_keys_not_used`). Special tokens that the vocabulary does not have are passed over with a line of their own.
 
 ## Every family
+"""
+
+GENERATES = """## How a model generates
+
+Read from the file that transformers goes by: `generation_config.json` if the folder has one, else these keys of
+`config.json`. A key that is null is absent there. What is **carried** becomes special tokens and the options of the
+graph (`t2r.generation`), which every runtime obeys unless its caller says otherwise. A folder without any key that says
+how tokens are chosen says nothing, and the runtimes' own defaults hold. What is **noted** changes the text of
+transformers and is not carried: the import names it in a line, and so it does a carried value that is out of a
+runtime's range. How long a decoder's text is (`max_length`, `max_new_tokens`) each caller says.
 """
 
 
@@ -52,7 +64,17 @@ def page() -> str:
         refused({**REFUSED, **{pattern(name): neutral for name, neutral in NAMED.items()}}),
         "",
         harmless(HARMLESS),
-        harmless(GENERATION).replace("Harmless", "Harmless, since they say how a text is drawn"),
+        GENERATES,
+        harmless(CARRIED).replace("Harmless", "Carried"),
+        refused(NOTED).replace("refused", "noted"),
+        "",
+        "Only a translator has these:\n",
+        refused(DECODERS).replace("refused", "noted of a decoder"),
+        "",
+        "And only a decoder this one:\n",
+        refused(TRANSLATORS).replace("refused", "noted of a translator"),
+        "",
+        harmless(OF_NO_TEXT),
     ]
     for family, importer in IMPORTERS.items():
         keys = importer.keys

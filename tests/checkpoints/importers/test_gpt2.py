@@ -222,9 +222,9 @@ def test_the_head_is_tied_unless_the_config_says_otherwise(tmp_path: Path) -> No
 
 
 def test_an_unknown_activation_lists_the_known_ones(tmp_path: Path) -> None:
-    folder = folders.write_gpt2(tmp_path, activation_function="mish")
+    folder = folders.write_gpt2(tmp_path, activation_function="laplace")
     with pytest.raises(
-        UserError, match='activation_function in config.json to be one of relu, gelu.*; received "mish"'
+        UserError, match='activation_function in config.json to be one of relu, gelu.*; received "laplace"'
     ):
         checkpoint.load(folder)
 
@@ -269,5 +269,5 @@ def test_the_tokens_that_transformers_gives_a_small_model_are_passed_over(tmp_pa
     theirs.save_pretrained(tmp_path)
     found = checkpoint.load(tmp_path)
     assert (found.config.bos_token, found.config.eos_tokens) == (None, ())
-    assert "eos_token_id in config.json is not among the 29 tokens and is passed over" in found.notes
+    assert "eos_token_id in generation_config.json is not among the 29 tokens and is passed over" in found.notes
     assert logit_error(found.model, theirs, LENGTH) < TOLERANCE

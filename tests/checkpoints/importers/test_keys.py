@@ -16,7 +16,7 @@ from checkpoints.importers.peers import BART, TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
-from t2r_export.checkpoints.importers.generation import TRANSLATION
+from t2r_export.checkpoints.importers.generation_keys import GENERATION
 from t2r_export.checkpoints.importers.keys import Keys
 from t2r_runtime.errors import UserError
 
@@ -40,8 +40,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 # what a key is changed to, where its type says nothing better
 VALUES: dict[str, list[Any]] = {
-    "activation_function": ["gelu", "relu", "silu", "mish"],
-    "hidden_act": ["gelu", "gelu_new", "relu", "mish"],
+    "activation_function": ["gelu", "relu", "silu", "mish", "relu2", "laplace"],
+    "hidden_act": ["gelu", "gelu_new", "relu", "quick_gelu", "gelu_10", "laplace"],
     "vocab_size": [19],
     "hidden_size": [18, 36],
     "n_embd": [6, 24],
@@ -126,7 +126,7 @@ def test_a_key_that_is_called_read_is_read(family: str) -> None:
     IMPORTERS[family].config(fields)
     elsewhere = {"model_type", "quantization_config", "bos_token_id", "eos_token_id"}
     if family in TRANSLATORS:
-        elsewhere |= TRANSLATION.keys()
+        elsewhere |= {"decoder_start_token_id"}
     conditional = {"sliding_window"} if "use_sliding_window" in keys.read else set()
     assert fields.read | elsewhere | conditional == keys.read.keys()
 
@@ -192,7 +192,7 @@ def test_a_key_that_is_read_is_obeyed_or_refused(family: str, key: str, tmp_path
 @pytest.mark.parametrize("family", IMPORTERS)
 def test_keys_that_are_harmless_are(family: str, tmp_path: Path) -> None:
     keys, defaults = IMPORTERS[family].keys, classes(family)
-    changed = {key: values(key, defaults.get(key))[0] for key in keys.harmless}
+    changed = {key: values(key, defaults.get(key))[0] for key in keys.harmless - GENERATION}
     theirs = write(tmp_path, family, **changed)
     found = checkpoint.load(tmp_path)
     assert logit_error(found.model, theirs, LENGTH) < TOLERANCE

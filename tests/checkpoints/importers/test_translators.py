@@ -21,7 +21,7 @@ from t2r_export.export import export
 from t2r_runtime import Beam, Translator
 from t2r_runtime.errors import UserError
 
-SIZES = {**BART, "eos_token_id": 1}
+SIZES = {**BART, "eos_token_id": 1, "forced_eos_token_id": 1}
 OWN = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("Bart", {}),
@@ -88,6 +88,41 @@ def test_a_bare_backbone_and_stored_sines_are_read(tmp_path: Path) -> None:
     assert logit_error(checkpoint.load(tmp_path).model, theirs, 19) < TOLERANCE
 
 
+@pytest.mark.parametrize("family", ["marian", "pegasus"])
+@pytest.mark.parametrize("sides", [("encoder",), ("decoder",), ("encoder", "decoder")])
+def test_stored_positions_that_are_no_sines_are_read(family: str, sides: tuple[str, ...], tmp_path: Path) -> None:
+    """transformers loads them in place of its own; the side that stores none keeps its sines."""
+    theirs = reference(family)
+    theirs.save_pretrained(tmp_path)
+    for side in sides:
+        table: Tensor = getattr(theirs.model, side).embed_positions.weight
+        table += torch.randn(table.shape, generator=torch.Generator().manual_seed(len(side) + 3))
+        folders.change_tensors(tmp_path, **{f"model__{side}__embed_positions__weight": table.clone()})
+    found = checkpoint.load(tmp_path)
+    assert found.config.position == "learned" and found.config.max_positions == SIZES["max_position_embeddings"]
+    assert logit_error(found.model, theirs, 19) < TOLERANCE
+    short = table[:-1].clone()
+    folders.change_tensors(tmp_path, **{f"model__{sides[0]}__embed_positions__weight": short})
+    with pytest.raises(UserError, match=f"{sides[0]}.embed_positions.weight"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_stored_sines_in_half_precision_are_sines(dtype: torch.dtype, tmp_path: Path) -> None:
+    theirs = reference("marian")
+    theirs.save_pretrained(tmp_path)
+    table: Tensor = theirs.model.encoder.embed_positions.weight.to(dtype)
+    folders.change_tensors(tmp_path, model__encoder__embed_positions__weight=table.clone())
+    assert checkpoint.load(tmp_path).config.position == "sinusoidal"
+
+
+def test_an_embedding_scale_of_null_is_none(tmp_path: Path) -> None:
+    reference("bart").save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "scale_embedding": None}))
+    assert checkpoint.load(tmp_path).config.embedding_scale == 1
+
+
 def test_copies_of_the_shared_table_are_accepted_if_equal(tmp_path: Path) -> None:
     theirs = reference("bart")
     theirs.save_pretrained(tmp_path)
@@ -108,8 +143,8 @@ def test_generation_goes_by_its_own_config(tmp_path: Path) -> None:
     generation(tmp_path, decoder_start_token_id=7, forced_bos_token_id=9, bad_words_ids=[[5], [4]], eos_token_id=[1, 2])
     found = checkpoint.load(tmp_path).config
     assert (found.start_tokens, found.banned_tokens, found.eos_tokens) == ((7, 9), (4, 5), (1, 2))
-    generation(tmp_path)
-    folders.change_config(tmp_path, bad_words_ids=[[28], [3, 4], [99]], suppress_tokens=[2])
+    (tmp_path / "generation_config.json").unlink()
+    folders.change_config(tmp_path, bad_words_ids=[[28], [3, 4], [99], [1]], suppress_tokens=[2])
     loaded = checkpoint.load(tmp_path)
     assert (loaded.config.start_tokens, loaded.config.banned_tokens) == ((3,), (2, 28))
     assert loaded.notes == ("2 of bad_words_ids in config.json are not one token of the model and are passed over",)
@@ -152,7 +187,6 @@ REFUSED = [
     ("pegasus", "normalize_before", False, "normalize_before in config.json to be absent or true"),
     ("marian", "is_encoder_decoder", False, "is_encoder_decoder in config.json to be absent or true"),
     ("bart", "decoder_attention_heads", 5, "decoder_attention_heads in config.json to be a divisor of d_model=12"),
-    ("bart", "decoder_start_token_id", 99, "special tokens from 0 to 28; received 99"),
 ]
 
 
