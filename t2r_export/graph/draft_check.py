@@ -135,8 +135,8 @@ class Few(Pieces):
             self._squares[name] = ops.emit("Slice", [whole, *bounds], (T, plus(T, more)))
         return self._squares[name]
 
-    def causal(self, heads: int) -> Value:
-        return self.square(f"causal_1x{self.capacity}", np.tri(self.capacity))
+    def masked(self, scores: Value, name: str, array: np.ndarray[Any, Any]) -> Value:
+        return self.ops.mul(scores, self.square(f"{name}_1x{self.capacity}", array))
 
     def first_and_rest(self, x: Value) -> list[Value]:
         if self.padded:
@@ -153,7 +153,7 @@ class Few(Pieces):
         ops, before = self.ops, self.ops.unsqueeze(start, 2)
         left = before
         if carry is not None:
-            left = (ops.mul if carry.shape[-2:] == (1, 1) else ops.matmul)(carry, before)
+            left = (ops.mul if carry.shape[-1] == 1 else ops.matmul)(carry, before)
         return before, ops.squeeze(ops.add(left, added), 2)
 
     def _filled(self, x: Value) -> Value:

@@ -159,6 +159,16 @@ class Operators(Recorder, Ops[Value]):
     def gelu(self, x: Value, tanh: bool) -> Value:
         return self._unary("Gelu", x, approximate="tanh" if tanh else "none")
 
+    def softplus(self, x: Value) -> Value:
+        return self._unary("Softplus", x)
+
+    def expm1(self, x: Value) -> Value:
+        half = self.tanh(self.mul(x, 0.5))  # which keeps its digits near 0, where exp(x) - 1 loses them
+        return self.div(self.mul(half, 2.0), self.sub(1.0, half))
+
+    def sqrt(self, x: Value) -> Value:
+        return self._unary("Sqrt", x)
+
     def sin(self, x: Value) -> Value:
         return self._unary("Sin", x)
 
@@ -235,6 +245,16 @@ class Operators(Recorder, Ops[Value]):
             total = plus(total, part.shape[axis])
         shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
         return self.emit("Concat", parts, shape, axis=axis)
+
+    def repeat_heads(self, x: Value, heads: int) -> Value:
+        B, G, T, d = x.shape
+        if G == heads:
+            return x
+        assert isinstance(G, int) and isinstance(d, int)
+        n, axes = heads // G, () if T == 1 else (T,)
+        whole = x.viewed((B, G, 1, *axes, d))
+        x = self.emit("Expand", [whole, self.constant([n, *(1 for _ in axes), 1], "int64")], (B, G, n, *axes, d))
+        return x.viewed((B, heads, T, d))
 
     def slice_from(self, x: Value, start: int) -> Value:
         return x if start == 0 else self.sliced(x, start, END, 2, plus(x.shape[2], -start))

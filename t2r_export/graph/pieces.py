@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from t2r_export.graph.operators import Operators
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Value
 
@@ -47,8 +48,12 @@ class Pieces(ABC):
         """A constant (capacity, capacity or one more) for C tokens."""
 
     @abstractmethod
-    def causal(self, heads: int) -> Value:
-        """What scores of rows are multiplied with: 1 where a token may see another, itself and those before it."""
+    def masked(self, scores: Value, name: str, array: np.ndarray[Any, Any]) -> Value:
+        """Scores of rows (X, rows, C) times a constant (capacity, capacity), the same for each of the R heads."""
+
+    def causal(self) -> Value:
+        """1 where a token sees another, itself and those before it."""
+        return self.square(f"causal_1x{self.capacity}", np.tri(self.capacity))
 
     @abstractmethod
     def first_and_rest(self, x: Value) -> list[Value]:
@@ -68,12 +73,12 @@ class Pieces(ABC):
 
         Args:
             start: (B, G, K, W). added: (X, K, W), what each piece adds.
-            carry: what each piece leaves of the state before it: all (None), a share (X, 1, 1), or a linear function
-                (X, K, K).
+            carry: what each piece leaves of the state before it: all (None), a share (X, 1 or K, 1), or a linear
+                function (X, K, K).
         """
 
     def per_token(self, x: Value) -> Value:
-        """Gates (B, G, T, 1), or the same for every token (1, G, 1, 1), in pieces (X, C, 1)."""
+        """Gates (B, G, T, n), or the same for every token (1, G, 1, n), in pieces (X, C, n)."""
         return self.cut(self.prompt.of_each(x))
 
 
@@ -123,9 +128,9 @@ class Chunks(Pieces):
     def square(self, name: str, array: np.ndarray[Any, Any]) -> Value:
         return self.ops.constant(array, "float32", name)
 
-    def causal(self, heads: int) -> Value:
-        C = self.capacity
-        return self.square(f"causal_{heads}x{C}", np.tile(np.tri(C), (heads, 1)))
+    def masked(self, scores: Value, name: str, array: np.ndarray[Any, Any]) -> Value:
+        R = _share(scores.shape[3], self.capacity)
+        return self.ops.mul(scores, self.square(f"{name}_{R}x{self.capacity}", np.tile(array, (R, 1))))
 
     def first_and_rest(self, x: Value) -> list[Value]:
         return self.ops.split(x, [1, self.capacity])
@@ -142,33 +147,47 @@ class Chunks(Pieces):
             sums = ops.emit("CumSum", [added, ops.constant(2, "int64")], added.shape, exclusive=1)
             total = ops.emit("ReduceSum", [added, ops.constant([2], "int64")], start.shape, keepdims=0)
             return ops.add(sums, ops.unsqueeze(start, 2)), ops.add(start, total)
-        last, states = ops.emit_many(
-            "Scan",
-            [start, carry, added],
-            [start.shape, added.shape],
-            body=_chunk(added.name, "Mul" if carry.shape[-2:] == (1, 1) else "MatMul"),
-            num_scan_inputs=2,
-            scan_input_axes=[2, 2],
-            scan_output_axes=[2],
-        )
-        return states, last
+        square = carry.shape[-1] != 1
+        return scan(ops, start, carry, added, axis=2, square=square, before=True)
 
 
-def _chunk(prefix: str, carries: str) -> Any:
-    """The body of a Scan over chunks: the state before one, what it keeps of it and adds -> after, and before."""
+def scan(
+    ops: Operators, start: Value, carry: Value, added: Value, axis: int, square: bool = False, before: bool = False
+) -> tuple[Value, Value]:
+    """state = carry · state + added, along an axis of carry and added: the states, and the last.
+
+    Args:
+        square: carry is a matrix that the state is multiplied by, not a share of each of its numbers.
+        before: give the states before each, not after it.
+    """
+    last, states = ops.emit_many(
+        "Scan",
+        [start, carry, added],
+        [start.shape, added.shape],
+        body=_body(added.name, "MatMul" if square else "Mul", before),
+        num_scan_inputs=2,
+        scan_input_axes=[axis, axis],
+        scan_output_axes=[axis],
+    )
+    return states, last
+
+
+def _body(prefix: str, carries: str, gives_before: bool) -> Any:
+    """The body of a Scan: the state before, what is kept of it and added -> after, and what the Scan gives."""
     past, kept, more, left, before, after = (
         f"{prefix}.{name}" for name in ("past", "kept", "more", "left", "before", "after")
     )
+    given = before if gives_before else f"{prefix}.each"
     inputs, outputs = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
-        for names in ((past, kept, more), (after, before))
+        for names in ((past, kept, more), (after, given))
     )
-    nodes = [
-        helper.make_node("Identity", [past], [before]),
+    update = [
         helper.make_node(carries, [kept, past], [left]),
         helper.make_node("Add", [left, more], [after]),
     ]
-    return helper.make_graph(nodes, f"{prefix}.chunk", inputs, outputs)
+    copy = helper.make_node("Identity", [past if gives_before else after], [given])
+    return helper.make_graph([copy, *update] if gives_before else [*update, copy], f"{prefix}.chunk", inputs, outputs)
 
 
 def _share(heads: Any, kv_heads: int) -> int:

@@ -12,10 +12,10 @@ from t2r_export.config.mixers import Guard
 from t2r_export.graph import prefill
 from t2r_export.graph.draft_check import Few, Kept
 from t2r_export.graph.operators import Operators
-from t2r_export.graph.pieces import Chunks, Pieces
+from t2r_export.graph.pieces import Chunks, Pieces, scan
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Dim, Value, product
-from t2r_export.model.ops import MASKED
+from t2r_export.model.ops import MASKED, Erase
 
 
 class GraphOps(Operators):
@@ -172,13 +172,31 @@ class GraphOps(Operators):
         return self.emit("Range", [zero, self.scalar(end), one], (length,), end.dtype)
 
     def linear_attention_chunks(
-        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        S: Value,
+        z: Value | None,
+        log_gate: Value | None,
+        beta: Value | None,
+        erase: Erase[Value] | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:
-        solves = beta is not None
+        solves = beta is not None or erase is not None
         if solves not in self._pieces:
             few = self._kept and Few(self.prompt, self._kept, padded=solves)
             self._pieces[solves] = few or Chunks(self.prompt, prefill.CHUNK)
-        return prefill.linear_attention(self._pieces[solves], q, k, v, S, z, log_gate, beta)
+        return prefill.linear_attention(self._pieces[solves], q, k, v, S, z, log_gate, beta, erase)
+
+    def linear_recurrence_many(self, x: Value, log_gate: Value, state: Value) -> tuple[Value, Value]:
+        D = x.shape[1]
+        assert isinstance(D, int)
+        shares, added = (self.prompt.by_sequence(rows, D) for rows in (self.exp(log_gate), x))
+        y, after = scan(self, state, shares, added, axis=1)
+        if self._kept is not None:  # y behind the last token that is read, chosen by a product with zeros and a one
+            last = self._kept.last()
+            after = self.squeeze(self.matmul(last.viewed((last.shape[0], 1, last.shape[-1])), y), 1)
+        return y.viewed((product(added.shape[:2]), D)), after
 
     # -- recurrent networks over many tokens: ONNX's own nodes, whose gates stand in another order
 

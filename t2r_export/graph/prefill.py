@@ -8,17 +8,30 @@ add nothing to the state and take nothing away.
 
 from __future__ import annotations
 
+from functools import reduce
+from typing import NamedTuple
+
 import numpy as np
 
+from t2r_export.graph.decays import Decay, decay_of
 from t2r_export.graph.operators import Operators
 from t2r_export.graph.pieces import Pieces
 from t2r_export.graph.recorder import Value
+from t2r_export.model.ops import Erase
 
 CHUNK = 64  # tokens; from 64 to 128 the time was the same within the noise, and 512 took a quarter longer
 
 
 def linear_attention(
-    pieces: Pieces, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None
+    pieces: Pieces,
+    q: Value,
+    k: Value,
+    v: Value,
+    S: Value,
+    z: Value | None,
+    log_gate: Value | None,
+    beta: Value | None,
+    erase: Erase[Value] | None,
 ) -> tuple[Value, Value | None, Value, Value | None]:
     """`Ops.linear_attention` over T tokens. X = (B, G, N): one product per piece.
 
@@ -27,35 +40,30 @@ def linear_attention(
     ops, H = pieces.ops, q.shape[1]
     _, G, K, V = S.shape
     assert isinstance(G, int) and isinstance(H, int) and isinstance(K, int) and isinstance(V, int)
-    W = V + (z is not None)
     rows = pieces.rows(q, G)
     k, v = pieces.cut(k), pieces.cut(v) if z is None else pieces.with_ones(v)  # (X, C, K), (X, C, V+1)
-    k_transposed = ops.transpose(k, (0, 1, 2, 4, 3))
-    k_start, carry, q_start = k, None, rows
-    scores = ops.matmul(rows, k_transposed)
-    if log_gate is None:
-        share = pieces.causal(1)
-        k_end = pieces.of_kept(k_transposed)
-        scores = ops.mul(scores, pieces.causal(H // G))
-    else:
-        start, share = _decays(pieces, pieces.per_token(log_gate))  # (X, C, 1), (X, C, C)
-        scores = pieces.by_head(scores, share)
-        q_start, k_start = pieces.by_head(rows, start), ops.mul(k, start)
-        k_end, carry = ops.mul(k_transposed, pieces.last(share)), pieces.last(start)  # (X, 1, 1)
+    decay = decay_of(pieces, log_gate)
+    writes = [Write(k, v)]
+    if beta is not None:
+        writes = [_corrected(k, v, pieces.per_token(beta), decay)]
+    if erase is not None:
+        writes.append(_read(k, v, Erase(*map(pieces.cut, erase)), decay))
+    scores = [decay.scores(rows, write.along) for write in writes]
+    ends = [decay.to_end(write.along) for write in writes]
+    carry = decay.carry
     # z is the state of a value that is always 1
     state = S if z is None else ops.concat([S, ops.unsqueeze(z, -1)])
-    if beta is None:
-        before, after = pieces.states(state, ops.matmul(k_end, v), carry)
-    else:
-        rate = pieces.per_token(beta)
-        system = ops.mul(ops.mul(ops.matmul(k, k_transposed), share), rate)
-        solved = ops.matmul(_inverse(ops, system, pieces.capacity), ops.mul(ops.concat([v, k_start]), rate))
-        v, read = ops.split(solved, [W, K])
-        kept = ops.constant(np.eye(K), "float32", f"eye_{K}")
-        carry = ops.sub(kept if carry is None else ops.mul(kept, carry), ops.matmul(k_end, read))  # (X, K, K)
-        before, after = pieces.states(state, ops.matmul(k_end, v), carry)
-        v = ops.sub(v, ops.matmul(read, before))
-    both = ops.add(ops.matmul(scores, v), ops.matmul(q_start, before))
+    for write, end in zip(writes, ends, strict=True):
+        if write.read is not None:
+            kept = ops.constant(np.eye(K), "float32", f"eye_{K}")
+            carry = ops.sub(kept if carry is None else ops.mul(kept, carry), ops.matmul(end, write.read))  # (X, K, K)
+    added = [ops.matmul(end, write.values) for write, end in zip(writes, ends, strict=True)]
+    before, after = pieces.states(state, reduce(ops.add, added), carry)
+    seen = [
+        ops.matmul(score, write.values if write.read is None else ops.sub(write.values, ops.matmul(write.read, before)))
+        for score, write in zip(scores, writes, strict=True)
+    ]
+    both = ops.add(reduce(ops.add, seen), ops.matmul(decay.from_start(rows), before))
     both = pieces.heads(both, H)  # (B, H, T, V+1)
     if z is None:
         return both, None, after, None
@@ -64,16 +72,36 @@ def linear_attention(
     return numerator, denominator, S, ops.squeeze(z, -1)
 
 
-def _decays(pieces: Pieces, log_gate: Value) -> tuple[Value, Value]:
-    """log g (X, C, 1) -> Γ_i0 (X, C, 1) and Γ_ij (X, C, C), 0 for j > i: exponentials of sums that are at most 0."""
-    ops, C = pieces.ops, pieces.capacity
-    sums = np.tri(C)  # each over its own gates: a product with ones adds up those from j + 1 to i
-    taken = np.concatenate([np.ones((C, 1)), np.tri(C, k=-1)], axis=1)
-    seen = np.concatenate([np.ones((C, 1)), sums], axis=1)
-    spread = ops.mul(log_gate, pieces.square(f"later_{C}", taken))
-    left = ops.exp(ops.matmul(pieces.causal(1), spread))
-    start, share = pieces.first_and_rest(ops.mul(left, pieces.square(f"causal_from_start_{C}", seen)))
-    return start, share
+class Write(NamedTuple):
+    """What the tokens of a piece write: Σ_j Γ_ij along_j (values - read S_0)_jᵀ."""
+
+    along: Value  # (X, C, K)
+    values: Value  # (X, C, V)
+    read: Value | None = None  # (X, C, K)
+
+
+def _corrected(k: Value, v: Value, rate: Value, decay: Decay) -> Write:
+    """The delta rules' values, by the system that they solve."""
+    ops = decay.ops
+    system = ops.mul(decay.scores(k, k), rate)
+    right = ops.mul(ops.concat([v, decay.from_start(k)]), rate)
+    values, read = ops.split(_solved(system, right, decay), [v.shape[-1], k.shape[-1]])  # type: ignore[list-item]
+    return Write(k, values, read)
+
+
+def _read(k: Value, v: Value, erase: Erase[Value], decay: Decay) -> Write:
+    """What the tokens read and write where the erase vector is not the key, by the system that it solves."""
+    ops, C = decay.ops, decay.pieces.capacity
+    # token i reads the decayed state before its own writes
+    written = decay.pieces.masked(decay.scores(erase.read, k), "before", np.tri(C, k=-1))
+    system = ops.mul(decay.scores(erase.read, erase.write), -1.0)
+    right = ops.concat([ops.matmul(written, v), ops.mul(decay.from_start(erase.read), -1.0)])
+    values, read = ops.split(_solved(system, right, decay), [v.shape[-1], k.shape[-1]])  # type: ignore[list-item]
+    return Write(erase.write, values, read)
+
+
+def _solved(system: Value, right: Value, decay: Decay) -> Value:
+    return decay.ops.matmul(_inverse(decay.ops, system, decay.pieces.capacity), right)
 
 
 def _inverse(ops: Operators, system: Value, size: int) -> Value:

@@ -38,12 +38,12 @@ class Prompt:
         return self.ops.emit("Reshape", [x, self._sizes[sizes]], (self.batch, self.length, *sizes))
 
     def of_each(self, x: Value) -> Value:
-        """Numbers of each token (B, G, T, 1), also where they are the same for every token (1, G, 1, 1)."""
-        ops, (_, G, length, _) = self.ops, x.shape
+        """Numbers of each token (B, G, T, n), also where they are the same for every token (1, G, 1, n)."""
+        ops, (_, G, length, n) = self.ops, x.shape
         if length == self.length:
             return x
-        sizes = [self.batch_size, ops.constant([G], "int64"), self.tokens, ops.constant([1], "int64")]
-        return ops.emit("Expand", [x, ops.concat(sizes)], (self.batch, G, self.length, 1))
+        sizes = [self.batch_size, ops.constant([G], "int64"), self.tokens, ops.constant([n], "int64")]
+        return ops.emit("Expand", [x, ops.concat(sizes)], (self.batch, G, self.length, n))
 
     def rest(self, size: int) -> Value:
         """(1,): how many tokens the last of the chunks of `size` lacks."""

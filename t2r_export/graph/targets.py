@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Value, product
-from t2r_export.model.ops import update_rule
+from t2r_export.model.ops import Erase, update_rule
 
 MAX_AXES = 3  # of what the kernels of a norm with a sum take
 
@@ -27,6 +27,7 @@ class AttentionOps(GraphOps):
     """
 
     domain: str
+    shares_keys = False  # whether heads of q and k may be fewer than those of v, and of the state
 
     def pack_for_fused(self, x: Value) -> Value:
         # one change of shape for q, k and v together, before they are split
@@ -37,24 +38,37 @@ class AttentionOps(GraphOps):
         return x.viewed((x.shape[0], 1, product(x.shape[1:])))
 
     def linear_attention(
-        self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None = None,
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        S: Value,
+        z: Value | None,
+        log_gate: Value | None = None,
         beta: Value | None = None,
-    ) -> tuple[Value, Value | None, Value, Value | None]:  # fmt: skip
+        erase: Erase[Value] | None = None,
+    ) -> tuple[Value, Value | None, Value, Value | None]:
+        if erase is not None or (self.many and self.keep is None):
+            return super().linear_attention(q, k, v, S, z, log_gate, beta, erase)
+        if not self.shares_keys:
+            q, k = self._spread(q, k, S.shape[1])  # type: ignore[arg-type]
         if self.keep is not None:
             return self._checked(q, k, v, S, z, log_gate, beta)
-        if self.many:
-            return super().linear_attention(q, k, v, S, z, log_gate, beta)
-        H, V = q.shape[1], v.shape[3]
         packed = [*map(self._packed, (q, k, v)), S, *(x and self._row(x, S) for x in (log_gate, beta))]
-        numerator, after = self._attention(packed, H)
-        numerator = self.reshape(numerator, (0, H, 1, V))  # type: ignore[arg-type]
+        numerator, after = self._attention(packed, q.shape[1])
+        heads: int = max(q.shape[1], S.shape[1])  # type: ignore[assignment]
+        numerator = self.reshape(numerator, (0, heads, 1, v.shape[3]))  # type: ignore[arg-type]
         if z is None:
             return numerator, None, after, None
         denominator, z = self.normalizer(q, k, z, log_gate)
         return numerator, denominator, after, z
 
     def _attention(self, packed: Sequence[Value | None], heads: Dim) -> list[Value]:
-        """The node, of q, k, v, the state, log gates and rates: what it gives, and the state after."""
+        """The node, of q, k, v, the state, log gates and rates: what it gives, and the state after.
+
+        Args:
+            heads: of q.
+        """
         _, _, v, S, log_gate, beta = packed
         assert v is not None and S is not None and isinstance(heads, int)
         G, V = S.shape[1], S.shape[3]
@@ -65,7 +79,7 @@ class AttentionOps(GraphOps):
         return self.emit_many(
             "LinearAttention",
             given,
-            [(*v.shape[:2], heads * V), S.shape],
+            [(*v.shape[:2], max(heads, G) * V), S.shape],
             domain=self.domain,
             update_rule=update_rule(log_gate, beta),
             scale=1.0,  # left out or 0 it would be K^-0.5
@@ -78,8 +92,8 @@ class AttentionOps(GraphOps):
     ) -> tuple[Value, Value | None, Value, Value | None]:
         """Of a few tokens, one node for what all of them see, and one for the state after those that are kept: keys,
         gates and rates of zero change no state. z is a column of S there."""
-        H, V = q.shape[1], v.shape[3]
-        assert isinstance(H, int) and isinstance(V, int)
+        H, G, V = q.shape[1], S.shape[1], v.shape[3]
+        assert isinstance(H, int) and isinstance(G, int) and isinstance(V, int)
         state = S if z is None else self.concat([S, self.unsqueeze(z, -1)])
         if z is not None:
             v = self.prompt.filled(v, None, 1, 1.0, (*v.shape[:3], V + 1))
@@ -89,7 +103,7 @@ class AttentionOps(GraphOps):
         both, _ = self._attention([q, k, v, state, of_gates, of_rates], H)
         kept = [x and self._of_kept_tokens(x) for x in (k, of_gates, of_rates)]
         _, after = self._attention([q, kept[0], v, state, *kept[1:]], H)
-        seen = self.transpose(self.prompt.by_sequence(both, H, W), (0, 2, 1, 3))
+        seen = self.transpose(self.prompt.by_sequence(both, max(H, G), W), (0, 2, 1, 3))
         if z is None:
             return seen, None, after, None
         (numerator, denominator), (S, z) = self.split(seen, [V, 1]), self.split(after, [V, 1])
@@ -126,6 +140,7 @@ class FusedOps(AttentionOps):
     apart for tensors of two axes."""
 
     domain = "com.microsoft"
+    shares_keys = True
 
     def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
         super().__init__(model, batch, tokens)

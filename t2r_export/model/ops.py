@@ -16,202 +16,36 @@ Parameters are passed as the `torch.Tensor` that the module holds. `axis` may be
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from t2r_export.config.mixers import Guard
+from t2r_export.model.primitives import MASKED, Primitives, Shaped, State, T
+
+__all__ = ["MASKED", "Erase", "Ops", "Shaped", "State", "T", "update_rule"]
 
 
-class Shaped(Protocol):
-    """What mixers may ask of a tensor: numbers, or in a graph letters, where a number is not known."""
+class Erase(NamedTuple, Generic[T]):
+    """What a token takes out of the decayed state: S += write (readᵀ S).
 
-    @property
-    def shape(self) -> Any: ...
+    The delta rule reads and writes along its key. RWKV-7 and other rules with a transition of rank one have separate
+    vectors (Peng et al. 2025, arXiv 2503.14456).
+    """
 
-
-T = TypeVar("T", bound=Shaped)
-# Added to the score of what a query must not see: exp of it is 0 in every precision. Finite, because providers differ
-# in what -inf gives, and within the range of float16.
-MASKED = -3e4
-State = dict[str, T]  # states by name, batch first
+    read: T  # (B, G, T, K)
+    write: T  # (B, G, T, K)
 
 
-class Ops(ABC, Generic[T]):
-    """The operators. Shapes are those of NumPy's broadcasting unless said otherwise."""
+class Ops(Primitives[T]):
+    """The operators of a model, those that depend on how many tokens are read included."""
 
     @property
     @abstractmethod
     def many(self) -> bool:
         """Whether T tokens of each sequence are read, and not one."""
-
-    # -- weights and constants
-
-    @abstractmethod
-    def parameter(self, tensor: Tensor) -> T:
-        """A weight as an operand."""
-
-    @abstractmethod
-    def constant(self, array: Any, dtype: str, name: str) -> T:
-        """A constant (a NumPy array), stored once for all of that name."""
-
-    @abstractmethod
-    def embedding(self, ids: T, table: T | Tensor) -> T:
-        """Rows of `table` (N, D) at `ids` (…) -> (…, D). An id outside 0..N-1 is an error."""
-
-    @abstractmethod
-    def linear(self, x: T, weight: Tensor, bias: Tensor | None) -> T:
-        """x (N, I) @ weight (O, I)ᵀ + bias (O) -> (N, O)."""
-
-    @abstractmethod
-    def linears(self, x: T, groups: Sequence[Sequence[nn.Linear]]) -> list[T]:
-        """Several projections of one x (N, I): for each group what its layers give, side by side, (N, sum of their O).
-
-        A graph computes them all in one product. All of them have a bias, or none has.
-        """
-
-    # -- arithmetic
-
-    @abstractmethod
-    def layer_norm(self, x: T, weight: Tensor, bias: Tensor, eps: float) -> T:
-        """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016)."""
-
-    @abstractmethod
-    def rms_norm(self, x: T, weight: Tensor | None, eps: float) -> T:
-        """Divide the last axis by its root mean square, then scale, if given (Zhang and Sennrich 2019)."""
-
-    @abstractmethod
-    def add(self, a: T | float, b: T | float) -> T: ...
-
-    @abstractmethod
-    def sub(self, a: T | float, b: T | float) -> T: ...
-
-    @abstractmethod
-    def mul(self, a: T | float, b: T | float) -> T: ...
-
-    @abstractmethod
-    def div(self, a: T | float, b: T | float) -> T: ...
-
-    @abstractmethod
-    def matmul(self, a: T, b: T) -> T: ...
-
-    @abstractmethod
-    def maximum(self, x: T, low: float) -> T:
-        """Elementwise max(x, low)."""
-
-    @abstractmethod
-    def minimum(self, x: T, high: float) -> T:
-        """Elementwise min(x, high)."""
-
-    @abstractmethod
-    def remainder(self, x: T, divisor: int) -> T:
-        """Integers 0 <= x (…) modulo `divisor`, of the dtype of x."""
-
-    @abstractmethod
-    def relu(self, x: T) -> T: ...
-
-    @abstractmethod
-    def exp(self, x: T) -> T: ...
-
-    @abstractmethod
-    def sigmoid(self, x: T) -> T: ...
-
-    @abstractmethod
-    def log_sigmoid(self, x: T) -> T:
-        """log(1 / (1 + exp(-x))), exact where the sigmoid is nearly 1."""
-
-    @abstractmethod
-    def elu(self, x: T) -> T:
-        """x where it is positive, exp(x) - 1 elsewhere (Clevert et al. 2016)."""
-
-    @abstractmethod
-    def silu(self, x: T) -> T:
-        """x · sigmoid(x) (Hendrycks and Gimpel 2016)."""
-
-    @abstractmethod
-    def tanh(self, x: T) -> T: ...
-
-    @abstractmethod
-    def gelu(self, x: T, tanh: bool) -> T:
-        """GELU (Hendrycks and Gimpel 2016), exact or with the tanh approximation."""
-
-    @abstractmethod
-    def sin(self, x: T) -> T: ...
-
-    @abstractmethod
-    def cos(self, x: T) -> T: ...
-
-    @abstractmethod
-    def softmax(self, x: T) -> T:
-        """Softmax over the last axis."""
-
-    @abstractmethod
-    def mean(self, x: T) -> T:
-        """Mean over the last axis, which stays with size 1."""
-
-    @abstractmethod
-    def reduce_max(self, x: T) -> T:
-        """Largest number of the last axis, which stays with size 1."""
-
-    @abstractmethod
-    def top_k(self, x: T, count: int) -> tuple[T, T]:
-        """The largest `count` numbers of the last axis, falling, and their indices, int64: (…, count) each."""
-
-    @abstractmethod
-    def gather(self, x: T, indices: T) -> T:
-        """Elements of x (…, N) at indices (…, M) of its last axis -> (…, M). The other axes are the same."""
-
-    # -- shapes
-
-    @abstractmethod
-    def cast(self, x: T, dtype: str) -> T:
-        """To `float32`, `int32` or `int64`."""
-
-    @abstractmethod
-    def reshape(self, x: T, shape: Sequence[int]) -> T:
-        """To `shape`; 0 keeps the axis at that place, -1, once, stands for what is left."""
-
-    @abstractmethod
-    def unsqueeze(self, x: T, axis: int) -> T: ...
-
-    @abstractmethod
-    def squeeze(self, x: T, axis: int) -> T:
-        """Drop an axis of size 1."""
-
-    @abstractmethod
-    def transpose(self, x: T, axes: Sequence[int]) -> T:
-        """Permute all axes."""
-
-    @abstractmethod
-    def split(self, x: T, sizes: Sequence[int], axis: int = -1) -> list[T]: ...
-
-    @abstractmethod
-    def concat(self, parts: Sequence[T], axis: int = -1) -> T: ...
-
-    @abstractmethod
-    def slice_from(self, x: T, start: int) -> T:
-        """x (B, heads, n, …) without the first `start` along n."""
-
-    @abstractmethod
-    def slice_last(self, x: T, count: int) -> T:
-        """The last `count` of x (B, heads, n, d) along n."""
-
-    @abstractmethod
-    def drop_last(self, x: T, count: int) -> T:
-        """x (B, heads, n + count, …) without the last `count` along n."""
-
-    @abstractmethod
-    def pad_front(self, x: T, count: int) -> T:
-        """x (B, heads, n, d) with `count` zeros in front along n."""
-
-    @abstractmethod
-    def digits(self, x: T, base: int, count: int) -> T:
-        """The digits of integers 0 <= x (…) < base^count, each as a row of its own table: int32 (…, count).
-
-        Entry i is the digit of base^i, plus i · base.
-        """
 
     # -- what depends on how many tokens are read
 
@@ -276,9 +110,21 @@ class Ops(ABC, Generic[T]):
 
     @abstractmethod
     def linear_attention_chunks(
-        self, q: T, k: T, v: T, S: T, z: T | None, log_gate: T | None, beta: T | None
+        self,
+        q: T,
+        k: T,
+        v: T,
+        S: T,
+        z: T | None,
+        log_gate: T | None,
+        beta: T | None,
+        erase: Erase[T] | None = None,
     ) -> tuple[T, T | None, T, T | None]:
-        """`linear_attention` of T tokens, as products over chunks of them."""
+        """`linear_attention` of T tokens, as products over chunks; q and k have a head for each of S."""
+
+    @abstractmethod
+    def linear_recurrence_many(self, x: T, log_gate: T, state: T) -> tuple[T, T]:
+        """`linear_recurrence` of T tokens."""
 
     # -- states after the first few of the tokens, where a graph checks drafts; else after all of them
 
@@ -341,33 +187,48 @@ class Ops(ABC, Generic[T]):
         return x if x.shape[1] == heads else self.reshape(x, (0, heads, -1, x.shape[-1]))
 
     def linear_attention(
-        self, q: T, k: T, v: T, S: T, z: T | None, log_gate: T | None = None, beta: T | None = None
+        self,
+        q: T,
+        k: T,
+        v: T,
+        S: T,
+        z: T | None,
+        log_gate: T | None = None,
+        beta: T | None = None,
+        erase: Erase[T] | None = None,
     ) -> tuple[T, T | None, T, T | None]:
         """Linear attention up to the guard and the division (Kasai et al. 2021, eq. 4 and 5).
 
-        What is given of log_gate and beta makes the update rule (t2r_export.model.recurrences).
+        What is given of log_gate, beta and erase makes the update rule (t2r_export.model.recurrences).
 
         Args:
-            q: φ(q), (B, H, T, K). k: φ(k), (B, G, T, K). v: (B, G, T, V). G divides H.
+            q: φ(q), (B, Hq, T, K); Hq is a multiple or a divisor of G. k: φ(k), (B, Gk, T, K); Gk divides G.
+            v: (B, G, T, V).
             S, z: the state before, (B, G, K, V) and (B, G, K). A layer without the normalizer z has None for it.
-            log_gate: log of the share that is kept of S and z: (B or 1, G, T or 1, 1).
+            log_gate: log of the share that is kept of S and z, at most 0: (B or 1, G, T or 1, 1 or K), one number a
+                head or one a key channel.
             beta: (B, G, T, 1), the rate of the delta rule, which has no z.
+            erase: of rules with an erase vector of its own, which have no beta and no z: (B, G, T, K) each.
 
         Returns:
-            φ(q)ᵀS (B, H, T, V), φ(q)·z (B, H, T, 1), and the state after, S and z; None for what is of no z.
+            φ(q)ᵀS (B, H, T, V), φ(q)·z (B, H, T, 1), and the state after, S and z; None for what is of no z. H is the
+            larger of Hq and G; heads that share a query or a key head stand side by side.
         """
+        G, K = S.shape[1], S.shape[2]
+        q, k = self._spread(q, k, G)
         if self.many:
-            return self.linear_attention_chunks(q, k, v, S, z, log_gate, beta)
-        H, G, K = q.shape[1], S.shape[1], S.shape[2]
-        kept = None if log_gate is None else self.exp(log_gate)  # (B or 1, G, 1, 1)
+            return self.linear_attention_chunks(q, k, v, S, z, log_gate, beta, erase)
+        kept = self._left_of_state(log_gate)
         if kept is not None:
             S = self.mul(S, kept)
         if beta is not None:
             v = self.mul(self.sub(v, self.matmul(k, S)), beta)
+        if erase is not None:
+            S = self.add(S, self.matmul(self.reshape(erase.write, (0, 0, K, 1)), self.matmul(erase.read, S)))
         # the outer product as a MatMul: a broadcasting Mul of [·, K, 1] was silently wrong on one accelerator
         S = self.accumulate(S, self.matmul(self.reshape(k, (0, 0, K, 1)), v))
         rows = self.group_queries(q, G)  # (B, G, R, K)
-        numerator = self.ungroup_queries(self.matmul(rows, S), H)
+        numerator = self.ungroup_queries(self.matmul(rows, S), q.shape[1])
         if z is None:
             return numerator, None, S, None
         denominator, z = self._step_normalizer(q, k, z, kept)
@@ -376,10 +237,22 @@ class Ops(ABC, Generic[T]):
     def normalizer(self, q: T, k: T, z: T, log_gate: T | None = None) -> tuple[T, T]:
         """What `linear_attention` does with z alone: the same arguments -> φ(q)·z (B, H, T, 1), and z after."""
         if not self.many:
-            return self._step_normalizer(q, k, z, None if log_gate is None else self.exp(log_gate))
+            return self._step_normalizer(*self._spread(q, k, z.shape[1]), z, self._left_of_state(log_gate))
         ones = self.add(self.mul(self.mean(k), 0.0), 1.0)  # z is the state of a value that is always 1
+        ones = self.repeat_heads(ones, z.shape[1])
         denominator, _, z, _ = self.linear_attention(q, k, ones, self.unsqueeze(z, -1), None, log_gate)
         return denominator, self.squeeze(z, -1)
+
+    def _spread(self, q: T, k: T, heads: int) -> tuple[T, T]:
+        """q and k with a head for each of the state's `heads`, where these share theirs."""
+        return q if q.shape[1] > heads else self.repeat_heads(q, heads), self.repeat_heads(k, heads)
+
+    def _left_of_state(self, log_gate: T | None) -> T | None:
+        """The share of S that a step keeps, (B or 1, G, 1, 1) or (B or 1, G, K, 1)."""
+        if log_gate is None:
+            return None
+        kept, size = self.exp(log_gate), log_gate.shape[-1]
+        return kept if size == 1 else self.reshape(kept, (0, 0, size, 1))
 
     def _step_normalizer(self, q: T, k: T, z: T, kept: T | None) -> tuple[T, T]:
         if kept is not None:
@@ -387,6 +260,20 @@ class Ops(ABC, Generic[T]):
         z = self.accumulate(z, self.squeeze(k, 2))
         denominator = self.matmul(self.group_queries(q, z.shape[1]), self.unsqueeze(z, -1))
         return self.ungroup_queries(denominator, q.shape[1]), z
+
+    def linear_recurrence(self, x: T, log_gate: T, state: T) -> tuple[T, T]:
+        """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t, number by number (RG-LRU: De et al. 2024, arXiv 2402.19427, eq. 4).
+
+        Args:
+            x, log_gate: rows (N, D), log_gate at most 0. state: y before, (B, D).
+
+        Returns:
+            y, rows (N, D), and y after the last token (B, D).
+        """
+        if self.many:
+            return self.linear_recurrence_many(x, log_gate, state)
+        y = self.add(self.mul(state, self.exp(log_gate)), x)
+        return y, y
 
 
 def update_rule(log_gate: Any | None, beta: Any | None) -> str:

@@ -5,18 +5,25 @@
     delta        S_t = S_{t-1} + β_t k_t (v_t - S_{t-1}ᵀ k_t)ᵀ          Schlag et al. 2021, arXiv 2102.11174
     gated_delta  S_t = g_t S_{t-1} + β_t k_t (v_t - g_t S_{t-1}ᵀ k_t)ᵀ  Yang et al. 2024, arXiv 2412.06464
 
-and o_t = q_tᵀ S_t in all of them. q and k are features; g in (0, 1] and β in [0, 1] are one number a kv head and token.
-The delta rules need keys of length 1: a longer one turns what it should correct into growth.
+    erase        S_t = (I + e_t r_tᵀ) D_t S_{t-1} + k_t v_tᵀ            Peng et al. 2025, arXiv 2503.14456 (RWKV-7)
+
+and o_t = q_tᵀ S_t in all of them. q and k are features; β in [0, 1] is one number a head and token, g in (0, 1] is one
+number a head or one a key channel: g_t S is D_t S, D_t = diag(g_t) (Yang et al. 2024, arXiv 2312.06635; Kimi Team 2025,
+arXiv 2510.26692). The delta rules need keys of length 1: a longer one turns what it should correct into growth.
+
+The last rule has no name in the operator, and contains the others: with r = k, e = -βk and βv in place of v it is
+gated_delta. RWKV-7 reads the state before its decay: r = κ̂ / g.
 
 Each rule has two forms of the same function: one token in the operators of a graph (`Ops.linear_attention`), and T
 tokens as matrix products over chunks, here for torch and in t2r_export.graph.prefill for a graph. Inside a chunk that
-starts from S_0, with Γ_ij = g_{j+1} ⋯ g_i,
+starts from S_0, with Γ_ij = D_{j+1} ⋯ D_i,
 
     S_i = Γ_i0 S_0 + Σ_{j≤i} Γ_ij k_j u_jᵀ
-    u_i = v_i, or β_i (v_i - Γ_i0 S_0ᵀ k_i - Σ_{j<i} Γ_ij (k_i·k_j) u_j) for the delta rules,
+    u_i = v_i, or β_i (v_i - S_0ᵀ Γ_i0 k_i - Σ_{j<i} (k_iᵀ Γ_ij k_j) u_j) for the delta rules,
 
 which is one triangular system a chunk (the WY form, Yang et al. 2024, arXiv 2406.06484 and 2412.06464), solved for all
-chunks at once, and linear in S_0.
+chunks at once, and linear in S_0. With an erase vector of its own the sum has a second term, Γ_ij e_j p_jᵀ, and the
+system is that of what each token reads, p_i = S_0ᵀ Γ_i0 r_i + Σ_{j<i} ((r_iᵀ Γ_ij k_j) v_j + (r_iᵀ Γ_ij e_j) p_j).
 """
 
 from __future__ import annotations
@@ -27,6 +34,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t2r_export.model.decays import ChannelDecay, Decay, HeadDecay
+from t2r_export.model.ops import Erase
+
 
 def chunked_linear_attention(
     q: Tensor,
@@ -35,17 +45,18 @@ def chunked_linear_attention(
     S: Tensor,
     log_gate: Tensor | None = None,
     beta: Tensor | None = None,
+    erase: Erase[Tensor] | None = None,
     chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """T tokens by the update rule that log_gate and beta make: memory O(T·K·V/chunk + T·chunk), linear in T.
+    """T tokens by the update rule that log_gate, beta and erase make: memory O(T·K·V/chunk + T·chunk), linear in T.
 
     Args:
         q: (B, H, T, K). k: (B, G, T, K). v: (B, G, T, V). G divides H. A last column of ones in v, with z as the
             last column of S, carries the denominator along (not for the delta rules).
         S: (B, G, K, V), the state before the first token.
-        log_gate: log g, at most 0, (B, G, T, 1), for the gated rules. Only sums of it are taken, so a decay to
-            nothing neither overflows nor costs its neighbours precision.
+        log_gate: log g, at most 0, (B, G, T, 1) or (B, G, T, K), for the gated rules.
         beta: (B, G, T, 1), for the delta rules.
+        erase: (B, G, T, K) each, for rules that erase along a vector of its own. Not with beta.
         chunk: tokens treated as one block; by default what `chunk_size` says.
 
     Returns:
@@ -60,25 +71,47 @@ def chunked_linear_attention(
         C = min(chunk or chunk_size(K, V, R), T)
         # X = B·G·N blocks: one batched product for all chunks and kv heads
         q, k, v = (_blocks(t.to(wide), G, C) for t in (q, k, v))  # (X, R·C, K), (X, C, K), (X, C, V)
-        # a product with a mask: tril of a batch is several times slower on the CPU
-        share = torch.ones(C, C, dtype=wide, device=q.device).tril()  # of what token j wrote, how much i still sees
-        q_start, k_start, k_end, carry, read = q, k, k, None, None
+        decay = Decay(C, v)
         if log_gate is not None:
-            left = _left(_blocks(log_gate.to(wide), G, C))  # Γ (X, C+1, C+1); 0 is the chunk's start
-            share, start = left[:, 1:, 1:], left[:, 1:, :1]
-            q_start, k_start = q * start.repeat(1, R, 1), k * start
-            k_end, carry = k * left[:, -1, 1:, None], left[:, -1:, :1]
+            gates = _blocks(log_gate.to(wide), G, C)
+            decay = HeadDecay(gates) if gates.shape[-1] == 1 else ChannelDecay(gates)
+        scores, k_end, read, carry = decay.scores(q, k), decay.to_end(k), None, decay.carry
         if beta is not None:
-            v, read = _solved(k, v, k_start, _blocks(beta.to(wide), G, C), share)
+            v, read = _delta(k, v, _blocks(beta.to(wide), G, C), decay)
+        if erase is not None:
+            e = Erase(*(_blocks(t.to(wide), G, C) for t in erase))
+            v, read = _erased(k, v, e, decay)
+            scores = torch.cat([scores, decay.scores(q, e.write)], dim=2)
+            k_end = torch.cat([k_end, decay.to_end(e.write)], dim=1)
+        if read is not None:
             kept = torch.eye(K, dtype=wide, device=q.device)
             carry = (kept if carry is None else kept * carry) - torch.bmm(k_end.mT, read)
         states = _states(S.to(wide), torch.bmm(k_end.mT, v), carry)  # (B, G, N+1, K, V)
         before = states[:, :, :-1].reshape(-1, K, V)
         u = v if read is None else torch.baddbmm(v, read, before, alpha=-1)
-        scores = torch.bmm(q, k.mT) * share.repeat(*[1] * (share.ndim - 2), R, 1)
-        o = torch.baddbmm(torch.bmm(scores, u), q_start, before)
+        o = torch.baddbmm(torch.bmm(scores, u), decay.from_start(q), before)
         o = o.view(B, G, -1, R, C, V).transpose(2, 3).reshape(B, H, -1, V)
         return o[:, :, :T], states[:, :, -1]
+
+
+def scanned(x: Tensor, log_gate: Tensor, state: Tensor) -> Tensor:
+    """y_t = exp(log_gate_t) ⊙ y_{t-1} + x_t for each number, by doubling: log₂ T sums of what stands 1, 2, 4 … before.
+
+    Args:
+        x, log_gate: (B, T, D), log_gate at most 0. state: y before the first token, (B, D).
+
+    Returns:
+        y (B, T, D), float32, or float64 where the state is.
+    """
+    wide = torch.float64 if state.dtype == torch.float64 else torch.float32
+    y = torch.cat([state.to(wide).unsqueeze(1), x.to(wide)], dim=1)
+    sums = F.pad(log_gate.to(wide), (0, 0, 1, 0))  # each over the gates of its own last 1, 2, 4 … tokens
+    behind = 1
+    while behind < y.shape[1]:
+        y = y + F.pad(sums[:, behind:].exp() * y[:, :-behind], (0, 0, behind, 0))
+        sums = sums + F.pad(sums[:, :-behind], (0, 0, behind, 0))
+        behind *= 2
+    return y[:, 1:]
 
 
 def _blocks(x: Tensor, G: int, C: int) -> Tensor:
@@ -92,28 +125,30 @@ def _blocks(x: Tensor, G: int, C: int) -> Tensor:
     return x.reshape(-1, heads // G * C, size)
 
 
-def _left(log_gate: Tensor) -> Tensor:
-    """log g (X, C, 1) -> Γ (X, C+1, C+1): Γ_ij = g_{j+1} ⋯ g_i for j ≤ i, counted from 1, and 0 for j > i.
-
-    Every sum is taken over its own gates ("segsum", Dao and Gu 2024, 2405.21060). A difference of two cumulative sums
-    would be inexact behind a strong decay, and its exponential would overflow above the diagonal.
-    """
-    size = log_gate.shape[1] + 1
-    lower = torch.ones(size, size, dtype=log_gate.dtype, device=log_gate.device).tril()
-    sums = (F.pad(log_gate, (0, 0, 1, 0)) * lower.tril(-1)).cumsum(1)
-    return sums.exp() * lower
-
-
-def _solved(k: Tensor, v: Tensor, k_start: Tensor, beta: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+def _delta(k: Tensor, v: Tensor, beta: Tensor, decay: Decay) -> tuple[Tensor, Tensor]:
     """The delta rules' triangular system, solved for what does not depend on the chunk's first state S_0.
 
     Returns:
         a (X, C, V) and W (X, C, K) with u = a - W S_0.
     """
-    system = beta * torch.bmm(k, k.mT) * share  # its diagonal is taken to be 1, and what is above is not read
-    right = beta * torch.cat([v, k_start], dim=-1)
+    system = decay.scores(k, k, beta)  # its diagonal is taken to be 1, and what is above is not read
+    right = beta * torch.cat([v, decay.from_start(k)], dim=-1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     return solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
+
+
+def _erased(k: Tensor, v: Tensor, erase: Erase[Tensor], decay: Decay) -> tuple[Tensor, Tensor]:
+    """The same where the erase vector is not the key: of v and of what each token reads, one below the other.
+
+    Returns:
+        a (X, 2·C, V) and W (X, 2·C, K) with u = a - W S_0, which is written along [k; erase.write].
+    """
+    # token i reads the decayed state before its own writes
+    written, system = (decay.scores(erase.read, x).tril(-1) for x in (k, erase.write))
+    right = torch.cat([torch.bmm(written, v), decay.from_start(erase.read)], dim=-1)
+    solved = torch.linalg.solve_triangular(-system, right, upper=False, unitriangular=True)
+    read, W = solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
+    return torch.cat([v, read], dim=1), torch.cat([torch.zeros_like(k), -W], dim=1)
 
 
 def _states(start: Tensor, added: Tensor, carry: Tensor | None) -> Tensor:
@@ -121,8 +156,8 @@ def _states(start: Tensor, added: Tensor, carry: Tensor | None) -> Tensor:
 
     Args:
         start: (B, G, K, V). added: (B·G·N, K, V), what each chunk adds.
-        carry: what each chunk leaves of the state before it: all (None), a share (B·G·N, 1, 1), or a linear function
-            (B·G·N, K, K).
+        carry: what each chunk leaves of the state before it: all (None), a share (B·G·N, 1 or K, 1), or a linear
+            function (B·G·N, K, K).
 
     Returns:
         (B, G, N+1, K, V).

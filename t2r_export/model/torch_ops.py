@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from t2r_export.model.ops import Ops
-from t2r_export.model.recurrences import chunked_linear_attention
+from t2r_export.model.ops import Erase, Ops
+from t2r_export.model.recurrences import chunked_linear_attention, scanned
 
 _DTYPES = {"float32": torch.float32, "int32": torch.int32, "int64": torch.int64}
 
@@ -107,6 +107,15 @@ class TorchOps(Ops[Tensor]):
     def gelu(self, x: Tensor, tanh: bool) -> Tensor:
         return F.gelu(x, approximate="tanh" if tanh else "none")
 
+    def softplus(self, x: Tensor) -> Tensor:
+        return F.softplus(x)
+
+    def expm1(self, x: Tensor) -> Tensor:
+        return torch.expm1(x)
+
+    def sqrt(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x)
+
     def sin(self, x: Tensor) -> Tensor:
         return torch.sin(x)
 
@@ -149,6 +158,9 @@ class TorchOps(Ops[Tensor]):
 
     def concat(self, parts: Sequence[Tensor], axis: int = -1) -> Tensor:
         return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=axis)
+
+    def repeat_heads(self, x: Tensor, heads: int) -> Tensor:
+        return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
     def slice_from(self, x: Tensor, start: int) -> Tensor:
         return x[:, :, start:]
@@ -236,17 +248,23 @@ class TorchOps(Ops[Tensor]):
         z: Tensor | None,
         log_gate: Tensor | None,
         beta: Tensor | None,
+        erase: Erase[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
         if log_gate is not None:
             log_gate = log_gate.expand(len(v), -1, v.shape[2], -1)
         if z is None:
-            o, S = chunked_linear_attention(q, k, v, S, log_gate, beta)
+            o, S = chunked_linear_attention(q, k, v, S, log_gate, beta, erase)
             return o, None, S, None
         # z is the state of a value that is always 1: a last column of v and of S carries numerator and denominator
         both, after = chunked_linear_attention(
             q, k, F.pad(v, (0, 1), value=1.0), torch.cat([S, z.unsqueeze(-1)], dim=-1), log_gate, beta
         )
         return both[..., :-1], both[..., -1:], after[..., :-1], after[..., -1]
+
+    def linear_recurrence_many(self, x: Tensor, log_gate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        x, log_gate = (rows.unflatten(0, (len(state), -1)) for rows in (x, log_gate))
+        y = scanned(x, log_gate, state)
+        return y.flatten(0, 1), y[:, -1]
 
 
 def _seen(T: int, total: int, device: torch.device) -> Tensor:

@@ -23,7 +23,7 @@ from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Recorder, Value, product, value_info
 from t2r_export.graph.targets import FusedOps
 from t2r_export.graph.weights import array
-from t2r_export.model.ops import Ops
+from t2r_export.model.ops import Erase, Ops
 from t2r_export.model.torch_ops import TorchOps
 
 P = 9  # tokens that came before, in a cache
@@ -129,6 +129,21 @@ def heads(tokens: int) -> list[Tensor]:
     return [q, k, v, *STATE, -floats(B, G, tokens, 1, seed=5).abs(), floats(B, G, tokens, 1, seed=6).sigmoid()]
 
 
+def erased(ops: Any, x: list[Any], many: bool = False) -> Any:
+    """Linear attention with an erase vector of its own, of a log gate a key channel and H heads that share G keys."""
+    attend = ops.linear_attention_chunks if many else ops.linear_attention
+    return attend(*x[:4], None, x[4], None, Erase(*x[5:]))
+
+
+def by_channel(tokens: int, keys: int) -> list[Tensor]:
+    """q, k, v, S, log gates, read and write of that many tokens, H heads of the state and so many of q and k."""
+    q, k, read = (floats(B, n, tokens, K, seed=seed) for n, seed in ((keys, 1), (keys, 2), (H, 3)))
+    k, read = (nn.functional.normalize(x, dim=-1) for x in (k, read))
+    gate, rate = floats(B, H, tokens, K, seed=4), floats(B, H, tokens, K, seed=5).sigmoid()
+    return [q, k, floats(B, H, tokens, V, seed=6), floats(B, H, K, V, seed=7), -gate.exp(), read, -read * rate]
+
+
+RATE = floats(B, H, 1, 1, seed=8).sigmoid()
 CACHED = [floats(B, H, 1, K), floats(B, G, P, K, seed=1), floats(B, G, P, V, seed=2)]
 WITH_Z = slice(0, 5)  # of `heads`: q, k, v, S, z
 RULES = {"linear": (), "gated": (5,), "delta": (None, 6), "gated_delta": (5, 6)}
@@ -174,6 +189,9 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "tanh": (lambda ops, w, x: ops.tanh(x[0]), [Y]),
     "gelu": (lambda ops, w, x: ops.gelu(x[0], tanh=False), [Y]),
     "gelu: tanh": (lambda ops, w, x: ops.gelu(x[0], tanh=True), [Y]),
+    "softplus": (lambda ops, w, x: ops.softplus(x[0]), [torch.tensor([[-30.0, -9, -1], [0, 9, 100]])]),
+    "expm1": (lambda ops, w, x: ops.div(ops.expm1(x[0]), x[0]), [-torch.logspace(-30, 4, 50).view(B, 25)]),
+    "sqrt": (lambda ops, w, x: ops.sqrt(x[0]), [Y.abs()]),
     "sin": (lambda ops, w, x: ops.sin(x[0]), [Y]),
     "cos": (lambda ops, w, x: ops.cos(x[0]), [Y]),
     "softmax": (lambda ops, w, x: ops.softmax(x[0]), [Y]),
@@ -198,6 +216,9 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
     "split: one part": (lambda ops, w, x: ops.split(x[0], [4]), [Y]),
     "concat": (lambda ops, w, x: ops.concat(x), [Y, floats(B, 3, 5, 2)]),
     "concat: an axis": (lambda ops, w, x: ops.concat(x, axis=1), [Y, floats(B, 2, 5, 4)]),
+    "repeat_heads": (lambda ops, w, x: ops.repeat_heads(x[0], H), [floats(B, G, 1, K)]),
+    "repeat_heads: of one": (lambda ops, w, x: ops.repeat_heads(x[0], H), [floats(B, 1, 1, K)]),
+    "repeat_heads: none": (lambda ops, w, x: ops.mul(ops.repeat_heads(x[0], G), 2.0), [floats(B, G, 1, K)]),
     "slice_from": (lambda ops, w, x: ops.slice_from(x[0], 2), [Y]),
     "slice_from: all": (lambda ops, w, x: ops.slice_from(x[0], 0), [Y]),
     "slice_last": (lambda ops, w, x: ops.slice_last(x[0], 2), [Y]),
@@ -234,9 +255,39 @@ CASES: dict[str, tuple[Build, list[Tensor]]] = {
         )
         for rule, given in RULES.items()
     },
+    "linear_attention: heads share keys": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], None),
+        by_channel(1, G),
+    ),
+    "linear_attention: a gate a channel": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], None, x[4]),
+        by_channel(1, G),
+    ),
+    "linear_attention: a gate a channel, with z": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], x[7], x[4]),
+        [*by_channel(1, G), floats(B, H, K, seed=9)],
+    ),
+    "linear_attention: the same gates a channel for all": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], None, x[7]),
+        [*by_channel(1, G), -floats(1, H, 1, K, seed=9).exp()],
+    ),
+    "linear_attention: a gate a channel, delta": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], None, x[4], x[7]),
+        [*by_channel(1, G), RATE],
+    ),
+    "linear_attention: erase": (lambda ops, w, x: erased(ops, x), by_channel(1, H)),
+    "linear_attention: erase, heads share keys": (lambda ops, w, x: erased(ops, x), by_channel(1, G)),
+    "linear_recurrence": (
+        lambda ops, w, x: ops.linear_recurrence(*x),
+        [X, -floats(B, WIDTH, seed=1).exp(), floats(B, WIDTH, seed=2)],
+    ),
     "linear_attention: with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[WITH_Z]),
     "linear_attention: gated, with z": (lambda ops, w, x: ops.linear_attention(*x), heads(1)[:6]),
     "normalizer": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4]), heads(1)),
+    "normalizer: heads share keys": (
+        lambda ops, w, x: ops.normalizer(*x),
+        [*by_channel(1, G)[:2], floats(B, H, K), by_channel(1, G)[4]],
+    ),
     "normalizer: gated": (lambda ops, w, x: ops.normalizer(x[0], x[1], x[4], x[5]), heads(1)),
     "padding_mask": (lambda ops, w, x: ops.padding_mask(*x), [heads(1)[4][..., None], torch.tensor([1, K])]),
     "remainder": (lambda ops, w, x: ops.remainder(x[0], 7), [PLACES]),
@@ -300,6 +351,32 @@ MANY: dict[str, tuple[Build, list[Tensor]]] = {
         for name in ("linear_attention_chunks", "linear_attention")
         for rule, given in RULES.items()
     },
+    "repeat_heads": (lambda ops, w, x: ops.repeat_heads(x[0], H), [QKV[1]]),
+    "linear_attention: heads share keys": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], None),
+        by_channel(T, G),
+    ),
+    "linear_attention: a gate a channel, with z": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], x[7], x[4]),
+        [*by_channel(T, G), floats(B, H, K, seed=9)],
+    ),
+    "linear_attention: the same gates a channel for all": (
+        lambda ops, w, x: ops.linear_attention(*x[:4], None, x[7]),
+        [*by_channel(T, G), -floats(1, H, 1, K, seed=9).exp()],
+    ),
+    "linear_attention: erase, heads share keys": (lambda ops, w, x: erased(ops, x), by_channel(T, G)),
+    "linear_attention_chunks: erase": (lambda ops, w, x: erased(ops, x, many=True), by_channel(T, H)),
+    **{
+        f"{name}: {how}": (
+            lambda ops, w, x, name=name: getattr(ops, name)(*x),
+            [ROWS, -floats(B * T, WIDTH, seed=1).exp(), floats(B, WIDTH, seed=2)],
+        )
+        for name, how in (("linear_recurrence", "rows"), ("linear_recurrence_many", "rows"))
+    },
+    "normalizer: heads share keys": (
+        lambda ops, w, x: ops.normalizer(*x),
+        [*by_channel(T, G)[:2], floats(B, H, K), by_channel(T, G)[4]],
+    ),
     "linear_attention_chunks: with z": (
         lambda ops, w, x: ops.linear_attention_chunks(*x, None, None),
         heads(T)[WITH_Z],
@@ -338,7 +415,7 @@ def test_the_same_methods() -> None:
     for target in TARGETS.values():
         cls = type(target.ops(WEIGHTS, "B", None))
         assert public(cls) - public(Ops) == public(Recorder) - public(Ops), "how a graph is written, nothing to compute"
-    own = {name for cls in GraphOps.__mro__ if cls is not Ops for name in vars(cls)}
+    own = {name for cls in GraphOps.__mro__ if cls not in Ops.__mro__ for name in vars(cls)}
     assert Ops.__abstractmethods__ <= own
 
 
@@ -355,7 +432,7 @@ def test_every_operator_has_a_case() -> None:
 
 def test_every_operator_that_looks_at_the_tokens_has_both_cases() -> None:
     of_one, of_many = ({case.split(":")[0] for case in cases} for cases in (CASES, MANY))
-    alone = {"blocks", "unblock", "causal_mask", "lstm", "gru", "linear_attention_chunks"}
+    alone = {"blocks", "unblock", "causal_mask", "lstm", "gru", "linear_attention_chunks", "linear_recurrence_many"}
     looking = {name for name in public(Ops) if "self.many" in inspect.getsource(getattr(GraphOps, name))}
     assert looking | alone <= of_many
     assert looking <= of_one

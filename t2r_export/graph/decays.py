@@ -1,0 +1,137 @@
+"""What is left of earlier tokens inside a piece, as nodes: t2r_export.model.decays has the formulas."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from t2r_export.graph.pieces import Pieces
+from t2r_export.graph.recorder import Value
+from t2r_export.model.decays import halves
+
+
+class Decay:
+    """No decay. Keys are (X, C, K); `rows` are what `Pieces.rows` makes of queries, or as keys."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces, self.ops = pieces, pieces.ops
+        self._transposed: dict[str, Value] = {}
+
+    @property
+    def carry(self) -> Value | None:
+        """Γ_C0, what a piece leaves of the state before it: (X, 1, 1), (X, K, 1), or None for all."""
+        return None
+
+    def scores(self, rows: Value, keys: Value) -> Value:
+        """rows_iᵀ Γ_ij keys_j for j <= i, else 0: (X, rows, C)."""
+        products = self.ops.matmul(rows, self.transposed(keys))
+        return self.pieces.masked(products, "causal", np.tri(self.pieces.capacity))
+
+    def from_start(self, rows: Value) -> Value:
+        """rows_i Γ_i0."""
+        return rows
+
+    def to_end(self, keys: Value) -> Value:
+        """Γ_Cj keys_j, transposed (X, K, C), zero for tokens that the state after the piece does not read."""
+        return self.pieces.of_kept(self.transposed(keys))
+
+    def transposed(self, x: Value) -> Value:
+        """x (X, C, n) -> (X, n, C), once for all its uses."""
+        if x.name not in self._transposed:
+            self._transposed[x.name] = self.ops.transpose(x, (0, 1, 2, 4, 3))
+        return self._transposed[x.name]
+
+
+class HeadDecay(Decay):
+    """Args: log_gate: (X, C, 1)."""
+
+    def __init__(self, pieces: Pieces, log_gate: Value) -> None:
+        super().__init__(pieces)
+        self.log_gate = log_gate
+
+    @property
+    def carry(self) -> Value | None:
+        return self.pieces.last(self._left[0])
+
+    def scores(self, rows: Value, keys: Value) -> Value:
+        products = self.ops.matmul(rows, self.transposed(keys))
+        return self.pieces.by_head(products, self._left[1])
+
+    def from_start(self, rows: Value) -> Value:
+        return self.pieces.by_head(rows, self._left[0])
+
+    def to_end(self, keys: Value) -> Value:
+        return self.ops.mul(self.transposed(keys), self.pieces.last(self._left[1]))
+
+    @cached_property
+    def _left(self) -> tuple[Value, Value]:
+        """Γ_i0 (X, C, 1) and Γ_ij (X, C, C), 0 for j > i: exponentials of sums that are at most 0."""
+        pieces, ops, C = self.pieces, self.ops, self.pieces.capacity
+        sums = np.tri(C)  # each over its own gates: a product with ones adds up those from j + 1 to i
+        taken = np.concatenate([np.ones((C, 1)), np.tri(C, k=-1)], axis=1)
+        seen = np.concatenate([np.ones((C, 1)), sums], axis=1)
+        spread = ops.mul(self.log_gate, pieces.square(f"later_{C}", taken))
+        left = ops.exp(ops.matmul(pieces.causal(), spread))
+        start, share = pieces.first_and_rest(ops.mul(left, pieces.square(f"causal_from_start_{C}", seen)))
+        return start, share
+
+
+class ChannelDecay(Decay):
+    """Args: log_gate: (X, C, K)."""
+
+    def __init__(self, pieces: Pieces, log_gate: Value) -> None:
+        super().__init__(pieces)
+        self.log_gate = log_gate
+        self._reached: dict[str, list[Value]] = {}
+
+    @property
+    def carry(self) -> Value | None:
+        ops, (*X, K, _) = self.ops, self._of_kept.shape
+        sums = ops.emit("ReduceSum", [self._of_kept, ops.constant([-1], "int64")], (*X, K, 1), keepdims=1)
+        return ops.exp(sums)
+
+    def scores(self, rows: Value, keys: Value) -> Value:
+        ops, pieces, C = self.ops, self.pieces, self.pieces.capacity
+        found = pieces.masked(ops.matmul(rows, self.transposed(keys)), "own", np.eye(C))
+        if keys.name not in self._reached:
+            self._reached[keys.name] = [self.transposed(ops.mul(keys, reach)) for reach in self._reaches]
+        for number, ((pairs, _), reach, near) in enumerate(
+            zip(halves(C), self._reaches, self._reached[keys.name], strict=True)
+        ):
+            products = ops.matmul(pieces.by_head(rows, reach), near)
+            found = ops.add(found, pieces.masked(products, f"half_{number}", pairs))
+        return found
+
+    def from_start(self, rows: Value) -> Value:
+        return self.pieces.by_head(rows, self._start)
+
+    def to_end(self, keys: Value) -> Value:
+        ops, C = self.ops, self.pieces.capacity
+        later = self.pieces.square(f"after_{C}", np.tri(C, k=-1))
+        return ops.mul(super().to_end(keys), ops.exp(ops.matmul(self._of_kept, later)))
+
+    @cached_property
+    def _start(self) -> Value:
+        """Γ_i0 (X, C, K)."""
+        return self.ops.exp(self.ops.matmul(self.pieces.causal(), self.log_gate))
+
+    @cached_property
+    def _of_kept(self) -> Value:
+        """The log gates (X, K, C), 0 for tokens that the state after the piece does not read."""
+        return self.pieces.of_kept(self.transposed(self.log_gate))
+
+    @cached_property
+    def _reaches(self) -> list[Value]:
+        """For each size of halves, what is left between a token and the middle of its block (X, C, K)."""
+        C = self.pieces.capacity
+        squares = (self.pieces.square(f"to_middle_{n}_{C}", sums) for n, (_, sums) in enumerate(halves(C)))
+        return [self.ops.exp(self.ops.matmul(square, self.log_gate)) for square in squares]
+
+
+def decay_of(pieces: Pieces, log_gate: Value | None) -> Decay:
+    """Args: log_gate: (B or 1, G, T or 1, 1 or K)."""
+    if log_gate is None:
+        return Decay(pieces)
+    gates = pieces.per_token(log_gate)
+    return (HeadDecay if gates.shape[-1] == 1 else ChannelDecay)(pieces, gates)
