@@ -33,7 +33,7 @@ class GraphOps(Operators):
         self._prompt: Prompt | None = None
         self.keep: Value | None = None  # (B,) int64: of how many of the first tokens the states are, where not of all
         self._kept: Kept | None = None
-        self._pieces: dict[bool, Pieces] = {}
+        self._pieces: dict[tuple[int, bool], Pieces] = {}
         self._masks: dict[int, Value] = {}
         self.damping = 1.0  # what φ(q) is multiplied by, a power of two: its quotient is the same for any
         self.low: dict[str, Value] = {}  # by a state's name: what its sum has rounded off so far, where that is kept
@@ -182,11 +182,11 @@ class GraphOps(Operators):
         beta: Value | None,
         erase: Erase[Value] | None = None,
     ) -> tuple[Value, Value | None, Value, Value | None]:
-        solves = beta is not None or erase is not None
-        if solves not in self._pieces:
+        chunk, solves = prefill.CHUNK if erase is None else prefill.CHUNK_ERASING, beta is not None or erase is not None
+        if (chunk, solves) not in self._pieces:
             few = self._kept and Few(self.prompt, self._kept, padded=solves)
-            self._pieces[solves] = few or Chunks(self.prompt, prefill.CHUNK)
-        return prefill.linear_attention(self._pieces[solves], q, k, v, S, z, log_gate, beta, erase)
+            self._pieces[chunk, solves] = few or Chunks(self.prompt, chunk)
+        return prefill.linear_attention(self._pieces[chunk, solves], q, k, v, S, z, log_gate, beta, erase)
 
     def linear_recurrence_many(self, x: Value, log_gate: Value, state: Value) -> tuple[Value, Value]:
         D = x.shape[1]

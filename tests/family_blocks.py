@@ -1,0 +1,259 @@
+"""Recurrent layers of families, written in our operators over the weights of transformers' own modules.
+
+Each block is a module with `run(rows, state, ops) -> rows, state` and the shapes of its states. RWKV-7, for which
+transformers has no module, has a definition in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from t2r_export.model.mixers.convolution import convolved, shifted
+from t2r_export.model.mixers.decays import before_decay, block_linear, rg_lru, sigmoid_decay, skip, softplus_decay
+from t2r_export.model.mixers.norms import gated_rms_norm, group_norm, l2_norm
+from t2r_export.model.ops import Erase, Ops
+
+States = dict[str, Any]
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    """Random weights of the same few sizes, whatever the module starts from."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in module.parameters():
+        parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator)
+    return module.eval()
+
+
+class Block(nn.Module):
+    """Args: peer: transformers' module. conv: the convolution in it, whose weight (C, 1, n) is stored as (n, C)."""
+
+    states: dict[str, tuple[int, ...]]
+    width: int
+
+    def __init__(self, peer: nn.Module, conv: nn.Conv1d | None = None) -> None:
+        super().__init__()
+        self.peer = randomised(peer)
+        if conv is not None:
+            self.taps = nn.Parameter(conv.weight[:, 0].T.contiguous())
+            self.states = {"conv": (1, len(self.taps) - 1, self.taps.shape[1])}
+
+
+class ShortConv(Block):
+    """LFM2."""
+
+    width = 10
+
+    def __init__(self) -> None:
+        from transformers.models.lfm2.modeling_lfm2 import Lfm2Config, Lfm2ShortConv
+
+        config = Lfm2Config(hidden_size=10, num_hidden_layers=1, conv_L_cache=3, conv_bias=True, layer_types=["conv"])
+        peer = Lfm2ShortConv(config, 0)
+        super().__init__(peer, peer.conv)
+
+    def run(self, x: Any, state: States, ops: Ops[Any]) -> tuple[Any, States]:
+        m = self.peer
+        b, c, u = ops.split(ops.linear(x, m.in_proj.weight, m.in_proj.bias), [self.width] * 3)
+        y, after = convolved(ops.mul(b, u), state["conv"], self.taps, m.conv.bias, ops)
+        return ops.linear(ops.mul(c, y), m.out_proj.weight, m.out_proj.bias), {"conv": after}
+
+
+class GatedDelta(Block):
+    """Qwen3.5: 3 heads of keys, 6 of values, K = 5, V = 4."""
+
+    width = 10
+
+    def __init__(self) -> None:
+        from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet, Qwen3_5TextConfig
+
+        sizes = {"linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 5}
+        config = Qwen3_5TextConfig(
+            hidden_size=10, num_hidden_layers=1, linear_value_head_dim=4, layer_types=["linear_attention"], **sizes
+        )
+        peer = Qwen3_5GatedDeltaNet(config, 0)
+        super().__init__(peer, peer.conv1d)
+        self.states["S"] = (6, 5, 4)
+
+    def run(self, x: Any, state: States, ops: Ops[Any]) -> tuple[Any, States]:
+        m = self.peer
+        packed, z, b, a = ops.linears(x, [[m.in_proj_qkv], [m.in_proj_z], [m.in_proj_b], [m.in_proj_a]])
+        packed, conv = convolved(packed, state["conv"], self.taps, None, ops)
+        q, k, v = ops.split(ops.silu(packed), [15, 15, 24])
+        q = l2_norm(ops.split_heads(q, 3), 1e-6, ops, 5**-0.5)
+        k = l2_norm(ops.split_heads(k, 3), 1e-6, ops)
+        log_gate, _ = softplus_decay(a, m.A_log, m.dt_bias, 6, ops)
+        beta = ops.sigmoid(ops.split_heads(b, 6))
+        o, _, S, _ = ops.linear_attention(q, k, ops.split_heads(v, 6), state["S"], None, log_gate, beta)
+        o = gated_rms_norm(ops.merge_heads(o), z, m.norm.weight, m.norm.variance_epsilon, 6, ops)
+        return ops.linear(o, m.out_proj.weight, None), {"conv": conv, "S": S}
+
+
+class Mamba2(Block):
+    """6 heads of 4 channels, 3 groups of B and C, 5 numbers a channel; dt is clamped on both sides."""
+
+    width = 12
+    limits = (0.3, 0.9)
+
+    def __init__(self) -> None:
+        from transformers.models.mamba2.modeling_mamba2 import Mamba2Config, Mamba2Mixer
+
+        sizes = {"hidden_size": 12, "num_heads": 6, "head_dim": 4, "state_size": 5, "n_groups": 3, "chunk_size": 4}
+        config = Mamba2Config(num_hidden_layers=1, time_step_limit=self.limits, use_bias=True, **sizes)
+        peer = Mamba2Mixer(config, 0)
+        super().__init__(peer, peer.conv1d)
+        self.states["S"] = (6, 5, 4)
+
+    def run(self, x: Any, state: States, ops: Ops[Any]) -> tuple[Any, States]:
+        m = self.peer
+        z, packed, dt = ops.split(ops.linear(x, m.in_proj.weight, m.in_proj.bias), [24, 54, 6])
+        packed, conv = convolved(packed, state["conv"], self.taps, m.conv1d.bias, ops)
+        u, B, C = ops.split(ops.silu(packed), [24, 15, 15])
+        u, k, q = ops.split_heads(u, 6), ops.split_heads(B, 3), ops.split_heads(C, 3)
+        log_gate, dt = softplus_decay(dt, m.A_log, m.dt_bias, 6, ops, self.limits)
+        o, _, S, _ = ops.linear_attention(q, k, ops.mul(u, dt), state["S"], None, log_gate)
+        o = ops.merge_heads(skip(o, u, m.D, ops))
+        o = gated_rms_norm(o, z, m.norm.weight, m.norm.variance_epsilon, 3, ops, gate_first=True)
+        return ops.linear(o, m.out_proj.weight, m.out_proj.bias), {"conv": conv, "S": S}
+
+
+class KDA(Block):
+    """Kimi Linear: 3 heads of 5, a decay a key channel."""
+
+    width = 10
+
+    def __init__(self) -> None:
+        from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearConfig, KimiLinearDeltaAttention
+
+        sizes = {"hidden_size": 10, "linear_num_heads": 3, "linear_head_dim": 5, "num_hidden_layers": 1}
+        config = KimiLinearConfig(layer_types=["linear_attention"], mlp_layer_types=["dense"], **sizes)
+        peer = KimiLinearDeltaAttention(config, 0)
+        super().__init__(peer, peer.conv1d)
+        self.states["S"] = (3, 5, 5)
+
+    def run(self, x: Any, state: States, ops: Ops[Any]) -> tuple[Any, States]:
+        m, f = self.peer, self.peer.forget_gate
+        (packed,) = ops.linears(x, [[m.q_proj, m.k_proj, m.v_proj]])
+        packed, conv = convolved(packed, state["conv"], self.taps, None, ops)
+        q, k, v = (ops.split_heads(part, 3) for part in ops.split(ops.silu(packed), [15] * 3))
+        q, k = l2_norm(q, 1e-6, ops, 5**-0.5), l2_norm(k, 1e-6, ops)
+        decay, gate = (
+            ops.linear(ops.linear(x, inner.weight, None), outer.weight, None)
+            for inner, outer in ((f.f_a_proj, f.f_b_proj), (m.g_a_proj, m.g_b_proj))
+        )
+        log_gate, _ = softplus_decay(decay, f.A_log, f.dt_bias, 3, ops)
+        beta = ops.sigmoid(ops.split_heads(ops.linear(x, m.b_proj.weight, None), 3))
+        o, _, S, _ = ops.linear_attention(q, k, v, state["S"], None, log_gate, beta)
+        weight, eps = m.o_norm.weight, m.o_norm.variance_epsilon
+        o = gated_rms_norm(ops.merge_heads(o), gate, weight, eps, 3, ops, activation="sigmoid")
+        return ops.linear(o, m.o_proj.weight, None), {"conv": conv, "S": S}
+
+
+class RGLRU(Block):
+    """RecurrentGemma's unit, 3 blocks of 4, at positions past the first."""
+
+    width = 12
+
+    def __init__(self) -> None:
+        from transformers.models.recurrent_gemma.modeling_recurrent_gemma import (
+            RecurrentGemmaConfig,
+            RecurrentGemmaRglru,
+        )
+
+        super().__init__(RecurrentGemmaRglru(RecurrentGemmaConfig(lru_width=12, num_attention_heads=3, hidden_size=12)))
+        self.states = {"s": (12,)}
+
+    def run(self, x: Any, state: States, ops: Ops[Any], first: Any = None) -> tuple[Any, States]:
+        m = self.peer
+        entering = block_linear(x, m.input_gate_weight, m.input_gate_bias, ops)
+        staying = block_linear(x, m.recurrent_gate_weight, m.recurrent_gate_bias, ops)
+        y, after = rg_lru(x, entering, staying, m.recurrent_param, first, state["s"], ops)
+        return y, {"s": after}
+
+
+class RWKV7(Block):
+    """The time mixing of RWKV-7: 3 heads of 4, the value of the first layer its own."""
+
+    width, eps = 12, 4 * 1e-5
+
+    def __init__(self) -> None:
+        peer = nn.Module()
+        for name in ("r", "k", "v", "o", "w1", "w2", "a1", "a2", "g1", "g2"):
+            setattr(peer, name, nn.Linear(12, 12, bias=name in ("w2", "a2")))
+        for name in ("mix_r", "mix_w", "mix_k", "mix_v", "mix_a", "mix_g", "k_k", "k_a", "r_k", "scale", "shift"):
+            setattr(peer, name, nn.Parameter(torch.empty(12)))
+        super().__init__(peer)
+        self.states = {"last": (1, 1, 12), "S": (3, 4, 4)}
+
+    def run(self, x: Any, state: States, ops: Ops[Any]) -> tuple[Any, States]:
+        m = self.peer
+        before, last = shifted(x, state["last"], ops)
+        change = ops.sub(before, x)
+
+        def mixed(name: str) -> Any:
+            return ops.add(x, ops.mul(change, ops.parameter(getattr(m, f"mix_{name}"))))
+
+        def linear(rows: Any, name: str) -> Any:
+            layer = getattr(m, name)
+            return ops.linear(rows, layer.weight, layer.bias)
+
+        r, k, v = (linear(mixed(name), name) for name in "rkv")
+        log_gate = sigmoid_decay(linear(ops.tanh(linear(mixed("w"), "w1")), "w2"), 3, ops)
+        a = ops.sigmoid(linear(linear(mixed("a"), "a1"), "a2"))
+        g = linear(ops.sigmoid(linear(mixed("g"), "g1")), "g2")
+        unit = l2_norm(ops.split_heads(ops.mul(k, ops.parameter(m.k_k)), 3), 1e-12, ops)
+        k = ops.mul(k, ops.add(ops.mul(ops.sub(a, 1.0), ops.parameter(m.k_a)), 1.0))
+        r, k, v, a = (ops.split_heads(part, 3) for part in (r, k, v, a))
+        erase = Erase(before_decay(unit, log_gate, ops), ops.mul(ops.mul(unit, a), -1.0))
+        # the transition is that of the transposed state: it reads along κ̂ and writes along -κ̂ ⊙ a
+        o, _, S, _ = ops.linear_attention(r, k, v, state["S"], None, log_gate, None, erase)
+        o = group_norm(ops.merge_heads(o), m.scale, m.shift, self.eps, 3, ops)
+        bonus = ops.mul(ops.mul(r, k), ops.reshape(ops.parameter(m.r_k), (3, 1, 4)))
+        bonus = ops.mul(ops.mul(ops.mean(bonus), 4.0), v)
+        return linear(ops.mul(ops.add(o, ops.merge_heads(bonus)), g), "o"), {"last": last, "S": S}
+
+    def definition(self, x: Tensor) -> np.ndarray:
+        """Of rows (B, T, 12) from an empty state, state (V, K) as in the paper."""
+        m, rows = self.peer, x.double().numpy()
+        w = {name: p.detach().double().numpy() for name, p in m.named_parameters()}
+
+        def layer(name: str, row: np.ndarray) -> np.ndarray:
+            return w[f"{name}.weight"] @ row + w.get(f"{name}.bias", 0.0)
+
+        def sigmoid(row: np.ndarray) -> np.ndarray:
+            return 1 / (1 + np.exp(-row))
+
+        out = np.zeros_like(rows)
+        for b in range(len(rows)):
+            last, S = np.zeros(12), np.zeros((3, 4, 4))
+            for t, row in enumerate(rows[b]):
+                mix = {name: row + (last - row) * w[f"mix_{name}"] for name in "rwkvag"}
+                last = row
+                r, k, v = (layer(name, mix[name]) for name in "rkv")
+                decay = np.exp(-np.exp(-0.5) * sigmoid(layer("w2", np.tanh(layer("w1", mix["w"])))))
+                a = sigmoid(layer("a2", layer("a1", mix["a"])))
+                g = layer("g2", sigmoid(layer("g1", mix["g"])))
+                kappa, k = k * w["k_k"], k * (1 + (a - 1) * w["k_a"])
+                o = np.zeros(12)
+                for h in range(3):
+                    at = slice(4 * h, 4 * h + 4)
+                    unit = kappa[at] / np.linalg.norm(kappa[at])
+                    S[h] = S[h] * decay[at] + S[h] @ np.outer(-unit, unit * a[at]) + np.outer(v[at], k[at])
+                    y = S[h] @ r[at]
+                    y = (y - y.mean()) / np.sqrt(y.var() + self.eps)
+                    bonus = (r[at] * k[at] * w["r_k"][at]).sum() * v[at]
+                    o[at] = y * w["scale"][at] + w["shift"][at] + bonus
+                out[b, t] = w["o.weight"] @ (o * g)
+        return out
+
+
+BLOCKS: dict[str, type[Block]] = {
+    "lfm2": ShortConv,
+    "qwen3_5": GatedDelta,
+    "mamba2": Mamba2,
+    "kda": KDA,
+    "rg_lru": RGLRU,
+    "rwkv7": RWKV7,
+}
