@@ -108,7 +108,7 @@ def test_a_token(rule: str, heads: str, target: str) -> None:
 @pytest.mark.parametrize("heads", SHARED)
 @pytest.mark.parametrize("rule", RULES)
 def test_many_tokens(rule: str, heads: str) -> None:
-    """In chunks, which are ordinary operators for every target."""
+    """In chunks, which are ordinary operators."""
     T = 2 * CHUNK + 5
     given = rules.inputs(rule, heads, T)
     graph, operators = session("portable", rule, heads, "many")
@@ -116,6 +116,16 @@ def test_many_tokens(rule: str, heads: str) -> None:
     assert ("Scan" in operators) == (rule != "linear")
     for received, wanted in zip(results, expected(given, T), strict=True):
         np.testing.assert_allclose(received, wanted, rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_fused_reads_with_one_node_what_chunks_read_more_slowly(rule: str) -> None:
+    """Counted by nodes; the numbers are those of `test_property_any_split_is_the_text`."""
+    asked = RULES[rule]
+    wanted = not asked.erase and (asked.delta or asked.decay == "channel")
+    _, operators = session("fused", rule, "shared", "many")
+    assert ("LinearAttention" in operators) == wanted
+    assert ("Expand" in operators) != wanted
 
 
 cases = st.tuples(st.sampled_from(["portable", "fused"]), st.sampled_from(list(RULES)), st.sampled_from(list(SHARED)))
