@@ -6,7 +6,7 @@ PACKAGING := setup.cfg setup.py constraints.txt
 RUNTIME_PACKAGING := runtimes/python/setup.cfg runtimes/python/setup.py
 SOURCES := $(shell find t2r_export runtimes/python/t2r_runtime -name '*.py')
 
-.PHONY: demo demo-translate test test-cpp test-bindings test-js web bench bench-embedding clean
+.PHONY: demo demo-translate libt2r test test-cpp test-bindings test-js web bench bench-embedding clean
 
 # Export the model in models/ and show what came out.
 demo: $(VENV)/.installed
@@ -15,6 +15,23 @@ demo: $(VENV)/.installed
 # The same with the translator in models/.
 demo-translate: $(VENV)/.installed
 	$(BIN)/t2r demo models/translator-de-en/model.pt
+
+# libt2r for C and C++ in build/libt2r, a folder that can be moved: headers, libraries, t2r.pc and a CMake package. It needs
+# cmake and a C++ compiler. ONNX Runtime is the release that T2R_ONNXRUNTIME_ROOT names, unpacked; or the library of the
+# Python wheel with the headers of Debian 13's package.
+PREFIX ?= build/libt2r
+ifdef T2R_ONNXRUNTIME_ROOT
+ONNXRUNTIME = -DT2R_ONNXRUNTIME_ROOT=$(T2R_ONNXRUNTIME_ROOT)
+libt2r:
+else
+ONNXRUNTIME = -DT2R_ONNXRUNTIME_ROOT=$(CURDIR)/build/debian/onnxruntime/usr \
+	-DT2R_ONNXRUNTIME_LIBRARY=$(firstword $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.1.*))
+libt2r: $(VENV)/.installed
+	$(BIN)/python .ci/debian.py --alone trixie build/debian/onnxruntime libonnxruntime-dev
+endif
+	cmake -S runtimes/cpp -B build/cpp/libt2r -DT2R_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib $(ONNXRUNTIME)
+	cmake --build build/cpp/libt2r --parallel 2
+	cmake --install build/cpp/libt2r --prefix $(PREFIX)
 
 # Every tox environment: style, types, tests, provider parity.
 test: $(VENV)/.tox

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from cpp_build import GOLDEN, HERE, SANITIZERS, Run, build, headers
+from cpp_build import GOLDEN, HERE, SANITIZERS, STRICT, Run, build, headers
 
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
@@ -121,3 +122,32 @@ def test_find_package(release: Path, run: Run, tmp_path: Path) -> None:
         failed = run(programs / name, "nowhere", prompt, status=2)
         assert failed.stderr.startswith("expected an ONNX file; received nowhere, which does not exist")
         assert failed.stderr.count("\n") == 1 and not failed.stdout
+
+
+def test_an_installed_folder_can_be_moved(release: Path, run: Run, tmp_path: Path) -> None:
+    """README's program, compiled with pkg-config in a folder that was moved, and run without a variable."""
+    if shutil.which("pkg-config") is None:
+        (pytest.fail if STRICT else pytest.skip)("no pkg-config on the PATH")
+    run("cmake", "--install", release, "--prefix", tmp_path / "installed")
+    moved = (tmp_path / "installed").rename(tmp_path / "moved")
+    (tmp_path / "story.c").write_text(program("README.md", "c"), "utf-8")
+    path = {"PKG_CONFIG_PATH": str(moved / "lib" / "pkgconfig"), "PATH": os.environ["PATH"]}
+    asked = ["pkg-config", "--cflags", "--libs", "t2r"]
+    flags = subprocess.run(asked, capture_output=True, text=True, check=True, env=path).stdout.split()
+    run(os.environ.get("CC", "cc"), tmp_path / "story.c", "-o", tmp_path / "story", *flags)
+    command = [str(tmp_path / "story"), str(GOLDEN / "bytes.onnx"), "abc"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]}, timeout=100)
+    assert (done.returncode, done.stdout[:3]) == (0, "abc"), done.stderr
+    for library in (moved / "lib").glob("*.so*"):
+        linked = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+        assert not re.search(r"R(UN)?PATH.*\[/", linked), (library, linked)
+
+
+def test_make_libt2r(tmp_path: Path) -> None:
+    """The commands of the target: configured with a release of ONNX Runtime, built, installed into PREFIX."""
+    asked = ["make", "--dry-run", "libt2r", "T2R_ONNXRUNTIME_ROOT=/unpacked", f"PREFIX={tmp_path}"]
+    written = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=HERE.parents[1]).stdout
+    configure, compile_, install = (line.split() for line in written.splitlines())
+    assert {"-DT2R_ONNXRUNTIME_ROOT=/unpacked", "-DCMAKE_INSTALL_LIBDIR=lib"} <= set(configure)
+    assert compile_[:3] == ["cmake", "--build", configure[configure.index("-B") + 1]]
+    assert install[1:] == ["--install", compile_[2], "--prefix", str(tmp_path)]
