@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -20,6 +21,14 @@ PARTS = 16  # of a run, for as many processes
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.make(tmp_path_factory.mktemp("whole"))
+
+
+def test_every_kind_has_cases_by_its_weight() -> None:
+    made = suite.cases(list(kinds.KINDS), CASES, seed=3)
+    counts = Counter(case.kind for case in made)
+    assert counts.keys() == kinds.KINDS.keys() >= suite.WEIGHTS.keys()
+    assert abs(len(made) - CASES) < len(kinds.KINDS) and len(set(made)) == len(made)
+    assert counts["training_state"] < counts["tokenizer"] < counts["runtime_api"]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
