@@ -2,8 +2,9 @@
 
     python -m tests.fuzz --cases 10000 [--seed S] [--kind NAME] [--jobs N]
 
-On two cores that do nothing else, 10,000 cases take less than two hours with `--jobs 2`; the table says what each kind
-takes. A case is its kind, its number and the seed: `--kind model_data --case 17 --seed S` runs that one again and shows
+10,000 cases take about 40 minutes with `--jobs 2` on two busy cores; the table says what each kind takes.
+
+A case is its kind, its number and the seed: `--kind model_data --case 17 --seed S` runs that one again and shows
 what it said. Exit 1 where anything ended otherwise than refused in a line, or accepted and run.
 """
 
