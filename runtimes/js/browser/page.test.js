@@ -18,6 +18,57 @@ after(() => browser.close());
 
 const visited = (options, work) => visitIn(browser, web, options, work);
 
+/** The page again, with no file of it kept. */
+async function openedAnew({ page, address }) {
+  await page.evaluate(async () => Promise.all((await caches.keys()).map((name) => caches.delete(name))));
+  await page.goto(`${address}?way=wasm`);
+}
+
+const ready = (page) => page.waitForFunction(() => document.getElementById("status").dataset.way || document.getElementById("trouble").textContent);
+
+test("Escape while the model is loaded is no trouble", async () => {
+  await visited({}, async (place) => {
+    const { page, answers } = place, bytes = await readFile(join(web, list.graph));
+    const asked = new Promise((resolve) => (answers[graph] = resolve));
+    await openedAnew(place);
+    const held = await asked;
+    await page.keyboard.press("Escape");
+    held.end(bytes);
+    await ready(page);
+    assert.equal(await trouble(page), "");
+    await settings(page, { temperature: 0, tokens: 5 });
+    assert.match(await written(page), /^Once upon a time, there was/);
+  });
+});
+
+test("how much of the model has come is said", async () => {
+  await visited({}, async (place) => {
+    const { page, answers } = place, weights = list.files.find(({ name }) => name.startsWith(`${list.graph}.`) && name.endsWith(".data"));
+    const bytes = await readFile(join(web, weights.name)), half = Math.floor(0.6 * bytes.length);
+    const asked = new Promise((resolve) => (answers[`/${weights.name}`] = resolve));
+    await openedAnew(place);
+    const held = await asked;
+    held.writeHead(200, { "Content-Type": "application/octet-stream" });
+    held.write(bytes.subarray(0, half));
+    await page.waitForFunction(() => /^Loading … \d+\.\d of \d+\.\d MB$/.test(document.getElementById("status").textContent));
+    held.end(bytes.subarray(half));
+    await ready(page);
+    assert.match(await page.textContent("#status"), /^Ready\./);
+  });
+});
+
+test("a reload that passes the service worker by opens the model, with threads or without", async () => {
+  await visited({}, async ({ page, visitor }) => {
+    const browserOf = await visitor.newCDPSession(page);
+    for (let n = 0; n < 2; n++) {
+      await page.evaluate(() => delete document.getElementById("status").dataset.way);
+      await browserOf.send("Page.reload", { ignoreCache: true });
+      await page.waitForFunction(() => document.getElementById("status")?.dataset.way);
+    }
+    assert.equal(await trouble(page), "");
+  });
+});
+
 test("the greedy text is Python's, and nobody else is asked", async () => {
   const expected = await readFile(join(dirname(web), "greedy.txt"), "utf8");
   await visited({ query: "" }, async ({ page, strangers, errors }) => {

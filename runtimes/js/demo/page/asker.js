@@ -88,21 +88,42 @@ export async function listed() {
   });
   if (!answer.ok) throw Object.assign(new Error(`the answer ${answer.status}`), { kind: "file" });
   const list = await answer.json();
-  const ofModel = list.files.filter(({ name }) => name === list.graph || name.startsWith(`${list.graph}.`));
+  const ofModel = list.files.filter(({ name }) => isOfModel(list, name));
   return { ...list, modelBytes: ofModel.reduce((all, file) => all + file.size, 0) };
 }
 
-/** Files are kept for later by a service worker; its answers also carry the headers that threads need. */
+/** How much of the model has come, in tenths, while `status` does not say where it runs: the service worker tells. */
+export function showDownload(list, status) {
+  const come = new Map(), total = list.modelBytes;
+  let tenths = 0;
+  navigator.serviceWorker?.addEventListener("message", ({ data: { name, bytes } }) => {
+    if (!isOfModel(list, name) || status.dataset.way) return;
+    come.set(name, bytes);
+    const sum = [...come.values()].reduce((all, one) => all + one, 0), now = Math.floor((10 * sum) / total);
+    if (now !== tenths) status.textContent = `Loading … ${(sum / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+    tenths = now;
+  });
+}
+
+function isOfModel({ graph }, name) {
+  return name === graph || name.startsWith(`${graph}.`);
+}
+
+const RELOADED = "t2r-reloaded"; // in the tab's storage: it is done once, whatever comes of it
+
+/**
+ * Files are kept for later by a service worker; its answers also carry the headers that threads need. The first visit, and a
+ * reload that passes the service worker by, are without them: the page is loaded once more, and runs in one thread if that does
+ * not help.
+ */
 export async function keepFiles() {
   if (!("serviceWorker" in navigator) || !window.isSecureContext) return;
   const had = navigator.serviceWorker.controller;
   await navigator.serviceWorker.register("sw.js");
   await navigator.serviceWorker.ready;
-  if (!had && !window.crossOriginIsolated) {
-    await new Promise((resolve) => {
-      if (navigator.serviceWorker.controller) resolve();
-      else navigator.serviceWorker.addEventListener("controllerchange", resolve, { once: true });
-    });
+  if (window.crossOriginIsolated) sessionStorage.removeItem(RELOADED);
+  else if (!had && !sessionStorage.getItem(RELOADED)) {
+    sessionStorage.setItem(RELOADED, "yes");
     location.reload();
     await new Promise(() => {});
   }

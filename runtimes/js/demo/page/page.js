@@ -1,6 +1,6 @@
 /** The page: what is typed goes to the worker, what comes back is shown. */
 
-import { Asker, WAYS, keepFiles, listed, oneAtATime } from "./asker.js";
+import { Asker, WAYS, keepFiles, listed, oneAtATime, showDownload } from "./asker.js";
 import { Plot } from "./plot.js";
 
 const $ = (id) => document.getElementById(id);
@@ -44,6 +44,7 @@ function showCost({ position, bytes, ms }) {
 
 async function open() {
   list = await listed();
+  showDownload(list, $("status"));
   const found = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
   ({ way } = found);
   $("status").textContent = `Ready. It runs ${WAYS[way]}; the model is ${(list.modelBytes / 1e6).toFixed(1)} MB.`;

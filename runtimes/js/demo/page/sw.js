@@ -41,7 +41,7 @@ async function file(name, request) {
   try {
     const answer = await fetch(new URL(encodeURI(name), home), { cache: "no-store" });
     if (!answer.ok) return isolated(answer);
-    const bytes = await answer.arrayBuffer();
+    const bytes = await whole(answer, name);
     const wrong = bytes.byteLength !== entry.size || (await sha256(bytes)) !== entry.sha256;
     if (wrong) return made(bytes, answer.headers.get("Content-Type")); // the page says what it thinks of it; it is not kept
     const kept = made(bytes, answer.headers.get("Content-Type"));
@@ -50,6 +50,18 @@ async function file(name, request) {
   } catch (error) {
     return failed(503, error);
   }
+}
+
+/** All bytes of an answer; the pages hear how many have come. */
+async function whole(answer, name) {
+  const parts = [], reader = answer.body.getReader(), pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+  let bytes = 0;
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    parts.push(part.value);
+    bytes += part.value.length;
+    for (const page of pages) page.postMessage({ name, bytes });
+  }
+  return new Blob(parts).arrayBuffer();
 }
 
 function key({ name, sha256: hash }) {

@@ -6,7 +6,7 @@ import { ways, withOrt } from "./ways.js";
 
 let decoder, peer, tokenizer, pending = null, fresh = true, stoppedAt = null; // the position at which a stop arrived
 
-answer({ open, write, reset, save, load, openPeer }, () => (stoppedAt ??= decoder.position));
+answer({ open, write, reset, save, load, openPeer }, () => (stoppedAt ??= decoder?.position ?? null)); // a stop may come before there is a decoder
 
 /** WebGPU where there is an adapter, then threads, then one thread; what was tried in vain is said too. */
 async function open(name, wanted) {

@@ -1,6 +1,6 @@
 /** The translator's page: what is typed goes to the worker line by line, what comes back is listed. */
 
-import { Asker, WAYS, keepFiles, listed, oneAtATime } from "./asker.js";
+import { Asker, WAYS, keepFiles, listed, oneAtATime, showDownload } from "./asker.js";
 
 const $ = (id) => document.getElementById(id);
 const worker = new Asker(new URL("./worker.js", import.meta.url));
@@ -13,6 +13,7 @@ const alone = oneAtATime((busy) => {
 
 async function open() {
   const list = await listed();
+  showDownload(list, $("status"));
   const { way } = await worker.ask("open", list.graph, new URLSearchParams(location.search).get("way") ?? undefined);
   ready = true;
   $("status").textContent = `Ready. It runs ${WAYS[way]}; the model is ${(list.modelBytes / 1e6).toFixed(1)} MB.`;
