@@ -57,6 +57,16 @@ test("how much of the model has come is said", async () => {
   });
 });
 
+test("a byte order mark in front of a prompt is no text", async () => {
+  await visited({}, async ({ page }) => {
+    await settings(page, { temperature: 0, tokens: 8 });
+    const plain = await written(page, "Once upon a time");
+    await page.click("#reset");
+    await done(page);
+    assert.equal(await written(page, "\ufeffOnce upon a time"), plain);
+  });
+});
+
 test("a reload that passes the service worker by opens the model, with threads or without", async () => {
   await visited({}, async ({ page, visitor }) => {
     const browserOf = await visitor.newCDPSession(page);

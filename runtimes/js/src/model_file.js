@@ -10,7 +10,7 @@ const MAX_INITIALIZERS = 1 << 20;
 const GRAPH = 7, METADATA = 14; // fields of a model
 const INITIALIZER = 5; // of a graph
 const EXTERNAL = 13; // of a tensor
-const utf8 = new TextDecoder("utf-8", { fatal: true });
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /**
  * @param {Uint8Array} bytes the file

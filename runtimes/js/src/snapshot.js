@@ -72,7 +72,7 @@ export function readSnapshot(bytes, signature) {
 
 function readHead({ content, crc }, signature) {
   if (content.length > MAX_HEAD || crc32(content) !== crc) throw new Error(`${HEAD} is too large or damaged`);
-  const head = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(content));
+  const head = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(content));
   if (typeof head !== "object" || head === null || !isPosition(head.position)) throw new Error(`${HEAD} is malformed`);
   if (head.snapshot !== 1) {
     throw refused("a snapshot of version 1", `version ${printable(head.snapshot, 40)}`, "read the prompt again and save it");

@@ -5,7 +5,7 @@ const LIMIT = 2 ** 31 - 1; // of a number that stands in 32 bits
 const FULL = 0xffffffff;
 const MAX_MEMBERS = 1 << 16;
 const encoder = new TextEncoder();
-const decoder = new TextDecoder("utf-8", { fatal: true });
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
   for (let bit = 0; bit < 8; bit++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1;

@@ -59,7 +59,7 @@ function rules() {
 }
 
 async function write() {
-  const text = $("prompt").value;
+  const text = $("prompt").value.replace(/^\ufeff/, ""); // a byte order mark that was pasted is no text
   say(text, true);
   $("prompt").value = "";
   onToken = (said) => {
