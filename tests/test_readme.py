@@ -15,6 +15,7 @@ from cli.command_line import commands
 from cli_models import CONFIG, letter_tokenizer
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import export_main, main
+from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.model.transformer import Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +74,19 @@ def test_the_whole_way(page: str, newcomer: Path) -> None:
         [program] = fenced(text, "python")
         exec(program, {})
         assert (newcomer / "story.state").is_file()
+
+
+def test_the_quickstart_trains_for_as_long_as_it_says() -> None:
+    """Its minutes are those of a number of tokens: what the line trains on, not the defaults of 6.8 million."""
+    page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    [line] = [words for block in fenced(page) for words in typed(block) if words[1] == "finetune"]
+    options = dict(zip(line[4::2], line[5::2], strict=True))
+    plan, length = parse_plan(None, options["--steps"]), int(options["--length"])
+    config = FinetuneConfig(model=Path(line[2]), output=Path(line[3]), data=(Path("t"),), plan=plan, length=length)
+    assert f"trains on {config.trained_tokens:,} tokens" in page
+    assert config.trained_tokens < 400_000  # three minutes at 2,200 tokens/s
+    usual = FinetuneConfig(model=Path(line[2]), output=Path(line[3]), data=(Path("t"),), length=length)
+    assert f"{usual.trained_tokens / 1e6:.1f} million tokens" in page
 
 
 def test_the_way_in_python(newcomer: Path, capsys: pytest.CaptureFixture[str]) -> None:

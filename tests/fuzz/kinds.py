@@ -192,21 +192,21 @@ def text(base: Path, here: Path, chance: random.Random) -> str:
 def recipe(base: Path, here: Path, chance: random.Random) -> str:
     shutil.copy(base / "text.txt", here)
     data = damage_json(chance, tomllib.loads((base / "recipe.toml").read_text()))
-    _in_short(data)
+    shortened(data)
     (here / "recipe.toml").write_text(toml(data) if isinstance(data, dict) else "x")
     return command("build", "recipe.toml", "--work", "work", "--data", ".")
 
 
-def _in_short(data: Any) -> None:
+def shortened(data: Any) -> None:
     """What a recipe may ask for but takes long, in small: a training of a million rows is no fault."""
     if isinstance(data, list):
         for part in data:
-            _in_short(part)
+            shortened(part)
     if isinstance(data, dict):
         for key, value in data.items():
             if value == 1 << 20 and not isinstance(value, bool):
                 data[key] = 1 << 8
-            _in_short(value)
+            shortened(value)
             if key in ("teacher", "finetune") and isinstance(value, dict):
                 value.setdefault("steps", "1")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import generation, python_api, translators  # noqa: F401  (which add their kinds to the table)
+from fuzz import generation, python_api, training, translators  # noqa: F401  (which add their kinds to the table)
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 
@@ -18,6 +18,7 @@ from fuzz.runner import Ending, attempt
 WEIGHTS = {
     "generation_settings": 0.5,
     "training_state": 0.5,
+    "changed_recipe": 0.25,
     "toolchain_api": 0.5,
     "runtime_api": 2.0,
     "arguments": 2.0,
