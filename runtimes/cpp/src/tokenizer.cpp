@@ -95,6 +95,7 @@ void Tokenizer::add_templates(Json::Value component) {
 
 void Tokenizer::encode_text(std::string_view text, bool first, Ids &tokens) {
     const std::string normal = normalizer->normalize(std::string(text));
+    if (tokens.size() <= before.size()) tokens.reserve(normal.size() / 3);  // often enough; what is not written is not there
     Encoding encoding(*model, tokens);
     added->cut(normal, true, [&](const AddedTokens::Part &part) {
         if (part.id >= 0) return tokens.push_back(part.id);
@@ -107,7 +108,6 @@ Ids Tokenizer::encode(std::string_view text, bool special) {
     require_text(text.size());
     const std::lock_guard<std::mutex> lock(mutex);
     Ids tokens;
-    tokens.reserve(text.size() / 3 + before.size() + behind.size());  // often enough; what is not written is not there
     if (special) tokens = before;
     added->cut(text, false, [&](const AddedTokens::Part &part) {
         if (part.id >= 0) tokens.push_back(part.id);

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from cpp_build import GOLDEN
-from t2r_library import Decoder, Failed, Info, Library, Tokenizer
+from t2r_library import Decoder, Failed, Info, Library, Tensor, Tokenizer
 from t2r_library import Sampling as Structure
 
 from t2r_runtime import Decoder as Python
@@ -219,6 +219,21 @@ def test_rows(library: Library) -> None:
     expected = [decoder.step([4])[0] for decoder in alone]
     for row, source in enumerate([2, 0, 2, 1]):
         np.testing.assert_allclose(logits[row], expected[source], atol=1e-5)
+
+
+def test_an_empty_cache_has_no_data(library: Library) -> None:
+    """States that hold nothing may be given as NULL, which is not copied from: UndefinedBehaviorSanitizer sees that."""
+    decoder = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
+    given = (Tensor * decoder.info.states)()
+    for index, state in enumerate(given):
+        library.call("t2r_state", decoder.handle, ctypes.c_size_t(index), ctypes.byref(state))
+    copies = [ctypes.create_string_buffer(ctypes.string_at(state.data, state.bytes), state.bytes) for state in given]
+    for state, copy in zip(given, copies, strict=True):
+        state.data = ctypes.addressof(copy) if state.bytes else None
+    assert not all(state.bytes for state in given)
+    library.call("t2r_set_states", decoder.handle, given, ctypes.c_size_t(len(given)), ctypes.c_int64(3))
+    fresh = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
+    np.testing.assert_array_equal(decoder.step([1]), fresh.step([1]))
 
 
 def test_closed_handles(library: Library) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cpp_build import GOLDEN, ROOT, SANITIZERS, STRICT, build
-from made_tokenizers import fallback, storyteller, unigram
+from cpp_build import GOLDEN, ROOT, SANITIZERS, STRICT, Run, build
+from made_tokenizers import added_token, fallback, storyteller, unigram
 
 RUNS = int(os.environ.get("T2R_FUZZ_RUNS", "50000"))  # of each fuzzer; a release has 1,000,000
 LONGEST = 1 << 16  # bytes of a file that is made
@@ -57,6 +57,14 @@ def fuzz(fuzzer: Path, place: Path, target: str, seeds: Iterable[Path], **enviro
     assert re.search(rf"^Done {RUNS} runs", done.stderr, re.MULTILINE), done.stderr[-1000:]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_calls(checked: Path, run: Run, tmp_path: Path, seed: int) -> None:
+    """Of the whole C API, with wrong arguments and closed handles: an error with a line, and no sanitizer's report."""
+    folder = Path(shutil.copytree(GOLDEN, tmp_path / "tiny"))
+    said = run(checked / "api_calls", folder, seed, RUNS // 40, timeout=3600 if RUNS > 50000 else 580).stdout.split()
+    assert int(said[0]) > RUNS // 200 and int(said[2]) > RUNS // 200, said  # neither all refused nor all in range
+
+
 def test_damaged_metadata(fuzzer: Path, tmp_path: Path) -> None:
     fuzz(fuzzer, tmp_path, "metadata", sorted([*GOLDEN.glob("*.onnx"), *GOLDEN.glob("bad/*.onnx")]))
 
@@ -68,7 +76,7 @@ def test_damaged_snapshots(fuzzer: Path, tmp_path: Path) -> None:
 def test_damaged_tokenizers(fuzzer: Path, tmp_path: Path) -> None:
     """Small ones: a change of a large vocabulary seldom matters."""
     sources = {"bytes": fallback(), "unigram": unigram(byte_fallback=False)}
-    sources |= {form: json.dumps(normalized(form)) for form in FORMS}
+    sources |= {form: json.dumps(normalized(form)) for form in FORMS} | {"growing": json.dumps(growing())}
     seeds = [tmp_path / name for name in sources]
     for seed, source in zip(seeds, sources.values(), strict=True):
         seed.write_text(small(source), "utf-8")
@@ -84,6 +92,23 @@ FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 def normalized(form: str) -> dict[str, Any]:
     """Byte-pair encoding with tokens of all bytes, of a form's text."""
     return json.loads(fallback()) | {"normalizer": {"type": form}}
+
+
+def growing() -> dict[str, Any]:
+    """Parts that each make many of one, just within the bounds, and added tokens that are grown by them."""
+    several = [replaced("a", "b" * 16), replaced("b", "a" * 16), {"type": "Prepend", "prepend": "a" * 9}]
+    marks = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True} for mark in "_▁"]
+    content = "a" * 3
+    return json.loads(fallback()) | {
+        "normalizer": {"type": "Sequence", "normalizers": several},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": marks},
+        "decoder": {"type": "Sequence", "decoders": [replaced("a", "b" * 8), replaced("b", "a" * 8), {"type": "Fuse"}]},
+        "added_tokens": [added_token(content, len(json.loads(fallback())["model"]["vocab"]), normalized=True)],
+    }
+
+
+def replaced(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
 
 
 def small(source: str) -> str:
