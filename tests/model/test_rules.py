@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rules
 from rules import DECAYS, RULES, SHARED
@@ -185,3 +186,29 @@ def test_gradients_of_a_linear_recurrence_are_those_of_the_steps() -> None:
     for stepped, scanned_all in zip(*gradients, strict=True):
         assert stepped.abs().sum() > 0
         torch.testing.assert_close(scanned_all, stepped, rtol=1e-9, atol=1e-9)
+
+
+class Largest(TorchDispatchMode):
+    """The numbers of the largest tensor that any operation gives."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(x, Tensor):
+                self.numbers = max(self.numbers, x.numel())
+        return out
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_memory_is_linear_in_the_tokens(rule: str) -> None:
+    """Scores of a chunk and factors of its gates, a row for each token; no tensor of C · C · K numbers."""
+    chunk, found = 16, []
+    for T in (64, 128):
+        given = rules.inputs(rule, "own", T)
+        with Largest() as largest:
+            by_chunks(given, chunk)
+        assert largest.numbers <= rules.B * rules.HEADS * T * 2 * chunk
+        found.append(largest.numbers)
+    assert found[1] <= 2 * found[0]
