@@ -24,10 +24,12 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.layers import ranges
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.students import student_mixer
 from t2r_export.config.typed import typed, with_paths
+from t2r_export.config.validation import did_you_mean
 from t2r_export.convert import convert, provenance, source_mixers
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
@@ -40,9 +42,10 @@ from t2r_runtime.errors import UserError
 
 C = TypeVar("C")
 Files = str | Path | Iterable[str | Path]
+SUMMARY = 7  # lines of a model's summary for its size and its kinds of layers
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Model:
     """A checkpoint, and what can be done with it.
 
@@ -64,6 +67,28 @@ class Model:
             torch.manual_seed(seed)
             model = Transformer(config).eval()
         return cls(checkpoint.made(model, tokenizer, {}))
+
+    def __repr__(self) -> str:
+        """A summary in a few lines; `config` has everything."""
+        made, config = self.checkpoint, self.config
+        mixers = [", ".join(part for part in (layer.kind, layer.summary()) if part) for layer in config.layers]
+        lines = [
+            f"{'decoder' if config.encoder is None else 'translator'} of {len(mixers)} layers, width {config.width}, "
+            f"{sum(weight.numel() for weight in made.model.parameters()):,} parameters",
+            *(
+                f"layers {ranges([n for n, m in enumerate(mixers) if m == mixer])}: {mixer}"
+                for mixer in dict.fromkeys(mixers)
+            ),
+        ]
+        if len(lines) > SUMMARY:
+            lines[SUMMARY:] = [f"… {len(lines) - SUMMARY} more kinds of layers"]
+        tokenizer = "no tokenizer" if made.tokenizer is None else "with a tokenizer"
+        lines += [
+            f"positions: {config.positions_summary}",
+            f"vocabulary: {config.vocab_size:,} tokens, {tokenizer}",
+            f"sha256: {made.sha256}",
+        ]
+        return "\n  ".join(["Model", *lines])
 
     @property
     def config(self) -> ModelConfig:
@@ -195,5 +220,6 @@ def _made(cls: type[C], options: Mapping[str, Any]) -> C:
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        raise UserError(f"options of {', '.join(known)}", ", ".join(unknown), "correct or leave them out")
+        do = did_you_mean(unknown[0], known, "correct or leave them out")
+        raise UserError(f"options of {', '.join(known)}", ", ".join(unknown), do)
     return cls(**with_paths(cls, options))

@@ -5,6 +5,7 @@ Reads; never runs a step. A model and the graph that was exported from it are de
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ class Description:
     growth_bytes: int  # a token
     break_even: int | None  # tokens from which a key/value cache would be larger; None if no layer was converted
     max_positions: int | None
+    named_positions: int | None  # what the config of a rotary folder says that it was trained on
     past_end: str | None
     vocab_size: int
     special_tokens: dict[str, Any]
@@ -74,7 +76,9 @@ class Description:
         if wrap is not None:
             return f"no end, absolute positions modulo {wrap}"
         if self.max_positions is None:
-            return "no end"
+            return "no end" + (
+                f"; its config.json names {self.named_positions} positions" if self.named_positions else ""
+            )
         clamped = self.past_end == "clamp"
         return f"{self.max_positions} positions" + (", then its last one" if clamped else "")
 
@@ -112,6 +116,14 @@ def describe(path: str | Path) -> Description:
     return _graph(path) if path.suffix in GRAPHS and not path.is_dir() else _checkpoint(path)
 
 
+def _named_positions(path: Path) -> int | None:
+    """`max_position_embeddings` of a folder, which an import of a rotary model does not need."""
+    if not path.is_dir():
+        return None
+    found = json.loads((path / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
+    return found if isinstance(found, int) else None
+
+
 def _checkpoint(path: Path) -> Description:
     from t2r_export.checkpoints import checkpoint  # torch, which a graph is described without
 
@@ -130,12 +142,13 @@ def _checkpoint(path: Path) -> Description:
         states=states,
         **_memory(layers, states),
         max_positions=config.max_positions,
+        named_positions=_named_positions(path) if config.rotates else None,
         past_end=None,
         vocab_size=config.vocab_size,
         special_tokens={"bos": config.bos_token, "eos": list(config.eos_tokens)},
         details={
             **({} if config.encoder is None else {"encoder": _encoder(config.encoder)}),
-            "positions": config.position,
+            "positions": config.positions_summary,
             "generation": None if config.generation is None else config.generation.to_dict(),
             "tokenizer": loaded.tokenizer is not None,
             "sha256": loaded.sha256,
@@ -160,6 +173,7 @@ def _graph(path: Path) -> Description:
         states=list(signature.states),
         **_memory(layers, signature.states),
         max_positions=signature.max_positions,
+        named_positions=None,
         past_end=signature.past_end,
         vocab_size=signature.vocab_size,
         special_tokens={"bos": signature.bos_token, "eos": list(signature.eos_tokens)},

@@ -14,6 +14,8 @@ import torch
 import small
 import t2r_export
 from t2r_export.checkpoints import checkpoint
+from t2r_export.cli import main
+from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.files import sha256
@@ -44,6 +46,25 @@ def test_the_whole_way(folder: Path) -> None:
     assert not student.verify(folder / "out.onnx", steps=20).passed
     assert tuned.verify(folder / "out.onnx", steps=20, reference="float64").reference == "float64"
     Decoder(folder / "out.onnx").step(1)
+
+
+def test_convert_has_the_defaults_of_the_command_line(folder: Path) -> None:
+    assert main(["convert", str(folder / "source.pt"), str(folder / "student.pt")]) == 0
+    expected = t2r_export.load(folder / "student.pt")
+    made = t2r_export.load(folder / "source.pt").convert()
+    assert made.config == expected.config
+    assert made.config.layers[0] == LinearConfig(32, update_rule="gated", gate="data")
+
+
+def test_a_model_prints_as_a_short_summary(folder: Path) -> None:
+    source = t2r_export.load(folder / "source.pt")
+    lines = str(source.convert(feature_size=5, layers="0")).splitlines()
+    assert lines[:1] == ["Model"] and len(lines) <= 12 and max(map(len, lines)) <= 160
+    assert lines[1].startswith("  decoder of 2 layers, width 10, ")
+    assert lines[2].startswith("  layers 0: linear, 5 relu features") and lines[3] == "  layers 1: softmax"
+    assert lines[4:6] == ["  positions: learned", "  vocabulary: 17 tokens, no tokenizer"]
+    many = tuple(WindowConfig(n) for n in range(1, 40))
+    assert len(str(t2r_export.Model.new(small.with_layers(small.LLAMA, *many))).splitlines()) <= 12
 
 
 def test_the_usual_stages_suit_the_student(folder: Path) -> None:
@@ -85,7 +106,12 @@ def test_quantized(how: str | QuantizeConfig, folder: Path) -> None:
         (lambda model, at: t2r_export.load(at / "none.pt"), "none.pt; received nothing"),
         (lambda model, at: model.convert("quantum"), "quantum"),
         (lambda model, at: model.convert(window=3), "window"),
-        (lambda model, at: model.export(at / "x.onnx", tarjet="fused"), "received tarjet; correct or leave them out"),
+        (lambda model, at: model.convert("linaer"), "received 'linaer'; did you mean linear?"),
+        (lambda model, at: model.convert(feature_sise=3), "received feature_sise; did you mean feature_size?"),
+        (lambda model, at: model.export(at / "x.onnx", target="fussed"), "did you mean fused?"),
+        (lambda model, at: model.export(at / "x.onnx", quantize="int9"), "did you mean int8?"),
+        (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", lenght=16), "did you mean length?"),
+        (lambda model, at: model.export(at / "x.onnx", tarjet="fused"), "received tarjet; did you mean target?"),
         (lambda model, at: model.export(at / "x.onnx", target="abacus"), "received 'abacus'; choose one of those"),
         (lambda model, at: model.export(at / "x.onnx", check=at / "text"), "expected check beside quantize"),
         (lambda model, at: model.finetune(at / "t.pt", at / "none.txt", length=16), "none.txt"),

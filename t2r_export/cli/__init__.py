@@ -18,6 +18,7 @@ from click.shell_completion import shell_complete
 
 from t2r_export.cli import exit as errors
 from t2r_export.cli import numbers, startup
+from t2r_export.config.validation import did_you_mean
 from t2r_export.version import __version__
 from t2r_runtime.signature import CONTRACT_VERSION
 
@@ -56,6 +57,15 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _load(cmd_name) if cmd_name in VERBS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        verb = args[0]
+        if verb not in VERBS and verb[:1] != "-" and not ctx.resilient_parsing:
+            do = did_you_mean(verb, VERBS, "")
+            ctx.fail(f"No such command {verb!r}.{f' {do.capitalize()}' if do else ''}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

@@ -18,6 +18,7 @@ import errno
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import signal
 import sys
@@ -31,6 +32,7 @@ from typing import Any
 
 import click
 
+from t2r_export.config.validation import did_you_mean
 from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import T2RError, UserError, printable
 
@@ -152,7 +154,17 @@ def _end(program: str, message: str, code: int) -> int:
 def _usage(error: click.ClickException, program: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else program
-    return f"{error.format_message().rstrip('.')}; see `{path} --help`"
+    return f"{error.format_message().rstrip('.')}{_nearest(error)}; see `{path} --help`"
+
+
+def _nearest(error: click.ClickException) -> str:
+    """The choice that a misspelt one is nearest to, for a person."""
+    param = getattr(error, "param", None)
+    given = re.match(r"'(.*)' is not one of ", getattr(error, "message", ""))
+    if param is None or not isinstance(param.type, click.Choice) or given is None:
+        return ""
+    do = did_you_mean(given[1], param.type.choices, "")
+    return f". {do.capitalize()}" if do else ""
 
 
 def _environment(error: Exception) -> str | None:

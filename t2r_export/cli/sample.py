@@ -19,7 +19,7 @@ FILE = click.Path(path_type=Path)
 
 @click.command("sample")
 @click.argument("model", type=FILE)
-@click.argument("out", type=FILE, metavar="OUT")
+@click.argument("out", type=FILE, metavar="OUT.npy")
 @click.option("--tokens", type=click.IntRange(1), metavar="N", help="Number of tokens to write, over all texts.")
 @click.option(
     "--sources",
@@ -64,8 +64,8 @@ def command(
 ) -> None:
     """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
 
-    Needs neither a corpus nor a tokenizer. A translator writes its own translations of --sources as pairs, for
-    t2r finetune … --pairs OUT.tsv.
+    Needs neither a corpus nor a tokenizer. A translator writes its own translations of --sources as pairs to a
+    .tsv, for t2r finetune … --pairs OUT.tsv.
     """
     if (tokens is None) == (sources is None):
         raise click.UsageError("Give one of '--tokens' and '--sources'.")

@@ -153,6 +153,12 @@ class ModelConfig:
         attentions = map(self.attention_of, range(len(self.layers)))
         return any(a is not None and a.rotary is not None for a in attentions)
 
+    @property
+    def positions_summary(self) -> str:
+        """The kinds of positions, for a person: `learned`, `sinusoidal`, `rotary`, several of them, or `none`."""
+        kinds = [self.position] * (self.position != "none") + ["rotary"] * self.rotates
+        return " and ".join(kinds) or "none"
+
     def with_attention(self, **changes: Any) -> ModelConfig:
         """This model with other heads, biases or rotations in every layer."""
         one = None if self.attention is None else dataclasses.replace(self.attention, **changes)

@@ -83,8 +83,11 @@ def test_t2r_export_is_t2r_export(folder: Path, tmp_path: Path, capsys: Output) 
     "arguments, message",
     [
         ([], "Missing command"),
-        (["quantise"], "No such command 'quantise'; see `t2r --help`"),
+        (["quantise"], "No such command 'quantise'. Did you mean quantize?; see `t2r --help`"),
         (["convert"], "Missing argument 'SOURCE'; see `t2r convert --help`"),
+        (["convrt"], "No such command 'convrt'. Did you mean convert?; see `t2r --help`"),
+        (["nothing"], "No such command 'nothing'; see `t2r --help`"),
+        (["convert", "a", "b", "--mixer", "linaer"], ". Did you mean linear?; see `t2r convert --help`"),
         (["convert", "a", "b", "--feature-size", "x"], "'x' is not a valid integer; see `t2r convert --help`"),
         (["export", "nothing.pt", "out.onnx"], "expected a checkpoint at nothing.pt; received nothing; give"),
         (["generate", "nothing.onnx"], "nothing.onnx, which does not exist; check the path"),
@@ -160,6 +163,13 @@ def test_convert_says_which_defaults_it_chose_and_why(folder: Path, tmp_path: Pa
     assert "6 relu features, guard add 1, positions after, update rule gated, gate data" in out
     out, _ = run(capsys, "inspect", tmp_path / "5.pt")
     assert "32 relu features, guard add 1e-06, positions keep, update rule gated, gate data" in out
+
+
+def test_inspect_says_rotary_and_what_the_folder_names(tmp_path: Path, capsys: Output) -> None:
+    source = folders.write_llama(tmp_path / "llama", max_position_embeddings=77)
+    out, _ = run(capsys, "inspect", source)
+    assert "positions: rotary" in out
+    assert "reach: no end; its config.json names 77 positions\n" in out
 
 
 def test_notes_follow_the_checks(tmp_path: Path, capsys: Output) -> None:

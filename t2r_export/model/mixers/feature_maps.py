@@ -16,6 +16,7 @@ import hashlib
 import math
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -156,6 +157,22 @@ class Dpfp(FeatureMap):
         return ops.div(features, ops.add(total, EPS))
 
 
+def normal_numbers(heads: int, shape: tuple[int, ...]) -> Tensor:
+    """Normal numbers (heads, *shape), float64, the same whatever was drawn before: docs/mixers.md has the definition.
+
+    Head h's are those of Philox4x64-10 (Salmon et al. 2011) with the key (0, h), by Box and Muller's transform.
+    Under torch's device meta they have no values and take no memory.
+    """
+    if torch.get_default_device().type == "meta":
+        return torch.empty(heads, *shape, dtype=torch.float64)
+    count = math.prod(shape)
+    bits = [np.random.Philox(key=[0, head]).random_raw(count + count % 2) for head in range(heads)]
+    uniform = ((np.stack(bits) >> np.uint64(11)) * 2.0**-53).reshape(heads, -1, 2)
+    length, turn = np.sqrt(-2.0 * np.log1p(-uniform[..., 0])), 2.0 * np.pi * uniform[..., 1]
+    normal = np.stack([length * np.cos(turn), length * np.sin(turn)], axis=-1).reshape(heads, -1)
+    return torch.from_numpy(np.ascontiguousarray(normal[:, :count])).reshape(heads, *shape)
+
+
 class RandomMap(FeatureMap):
     """Base of the maps that estimate a kernel with random directions `weight` (heads, d, ·): kept, never trained."""
 
@@ -164,10 +181,15 @@ class RandomMap(FeatureMap):
 
     def __init__(self, heads: int, head_size: int, config: LinearConfig) -> None:
         super().__init__(heads, head_size, config)
-        self.register_buffer("weight", self.draw())
+        self.register_buffer("weight", self.directions(normal_numbers(heads, self.numbers)))
 
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """New directions, float32, from that generator or torch's own."""
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The shape of the normal numbers that the directions of a head are made of."""
+        raise NotImplementedError
+
+    def directions(self, normal: Tensor) -> Tensor:
+        """Directions (heads, d, ·), float32, made of normal numbers (heads, *numbers)."""
         raise NotImplementedError
 
     def redraw(self) -> None:
@@ -175,7 +197,8 @@ class RandomMap(FeatureMap):
         present = self.weight.detach().flatten()[:64].float().cpu().numpy().tobytes()
         seed = int.from_bytes(hashlib.sha256(present).digest()[:8]) >> 1
         # a new tensor, because an earlier pass may still need the old one for its gradients
-        self.weight = self.draw(torch.Generator().manual_seed(seed)).to(self.weight)
+        normal = torch.randn(self.heads, *self.numbers, generator=torch.Generator().manual_seed(seed))
+        self.weight = self.directions(normal).to(self.weight)
 
     def load_folded(self, unfolded: FeatureMap) -> None:
         assert isinstance(unfolded, RandomMap)
@@ -205,10 +228,13 @@ class RandomFourier(RandomMap):
             else:
                 self.inverse_sigma = nn.Parameter(inverse)
 
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return self.head_size, self.size // 2
+
+    def directions(self, normal: Tensor) -> Tensor:
         # d^-½ belongs to x̂: a root mean square norm makes it √d times as long
-        normal = torch.randn(self.heads, self.head_size, self.size // 2, generator=generator)
-        return normal / math.sqrt(self.head_size)
+        return (normal / math.sqrt(self.head_size)).float()
 
     def load_folded(self, unfolded: FeatureMap) -> None:
         assert isinstance(unfolded, RandomFourier)
@@ -232,14 +258,17 @@ class Favor(RandomMap):
     and step are one function. 1/√m is left out, which cancels as well.
     """
 
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return math.ceil(self.size / self.head_size), self.head_size, self.head_size
+
+    def directions(self, normal: Tensor) -> Tensor:
         d = self.head_size
-        blocks = math.ceil(self.size / d)
-        q, r = torch.linalg.qr(torch.randn(self.heads, blocks, d, d, generator=generator))
+        q, r = torch.linalg.qr(normal)
         q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # now all directions are equally likely
         directions: Tensor = q.flatten(1, 2)[:, : self.size].mT.contiguous()  # (heads, d, m)
         directions *= d**0.25  # √d for the length, d^-¼ for x
-        return directions
+        return directions.float()
 
     def activate(self, x: T, query: bool, ops: Ops[T]) -> T:
         y = ops.matmul(x, ops.parameter(self.weight))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from t2r_export.model.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFour
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.ops import State
 from t2r_export.model.torch_ops import TorchOps
+from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 # a size that differs from the head's where it may; favor's is more than one block of directions
@@ -312,3 +314,60 @@ def test_reading_a_config_allocates_nothing() -> None:
 def test_fold_of_a_model_says_folded() -> None:
     _, (report,) = fold(small.model(dataclasses.replace(GPT2, layers=(config("favor", "none"),))))
     assert report.status == "folded"
+
+
+def philox(key: tuple[int, int], count: int) -> list[int]:
+    """Words of Philox4x64-10 (Salmon et al. 2011, table 2), in whole numbers of Python."""
+    mask, words = (1 << 64) - 1, list[int]()
+    for block in range(1, 2 + count // 4):
+        x, k = [block, 0, 0, 0], list(key)
+        for _ in range(10):
+            a, b = 0xD2E7470EE14C6C93 * x[0], 0xCA5A826395121157 * x[2]
+            x = [b >> 64 ^ x[1] ^ k[0], b & mask, a >> 64 ^ x[3] ^ k[1], a & mask]
+            k = [k[0] + 0x9E3779B97F4A7C15 & mask, k[1] + 0xBB67AE8584CAA73B & mask]
+        words += x
+    return words[:count]
+
+
+def normals(head: int, count: int) -> list[float]:
+    """As docs/mixers.md defines them."""
+    u = [(word >> 11) * 2.0**-53 for word in philox((0, head), count + count % 2)]
+    pairs = [(math.sqrt(-2 * math.log1p(-a)), 2 * math.pi * b) for a, b in zip(u[::2], u[1::2], strict=True)]
+    return [value for r, t in pairs for value in (r * math.cos(t), r * math.sin(t))][:count]
+
+
+def orthonormal(columns: np.ndarray) -> np.ndarray:
+    """Gram and Schmidt's, of the columns of (d, d)."""
+    made = np.zeros_like(columns)
+    for n in range(columns.shape[1]):
+        rest = columns[:, n] - made[:, :n] @ (made[:, :n].T @ columns[:, n])
+        made[:, n] = rest / np.linalg.norm(rest)
+    return made
+
+
+def test_random_directions_are_those_of_the_documentation() -> None:
+    d, heads = 5, 3
+    rfa = RandomFourier(heads, d, LinearConfig(6, feature_map="rfa")).weight
+    expected = [np.reshape(normals(head, d * 3), (d, 3)) / math.sqrt(d) for head in range(heads)]
+    np.testing.assert_allclose(rfa.numpy(), expected, rtol=1e-6)
+    favor = Favor(heads, d, LinearConfig(8, feature_map="favor")).weight  # two blocks, one cut
+    for head in range(heads):
+        blocks = np.reshape(normals(head, 2 * d * d), (2, d, d))
+        rows = np.concatenate([orthonormal(block) for block in blocks])[:8]
+        np.testing.assert_allclose(favor[head].numpy(), rows.T * d**0.25, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rfa", "favor"])
+def test_two_models_of_one_config_have_the_same_directions(name: str) -> None:
+    layer = config(name)
+    models = [Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer))) for _ in range(2)]
+    torch.manual_seed(3)
+    models.append(Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer))))
+    weights = [model.state_dict()["blocks.1.mixers.0.inner.maps.joint.weight"] for model in models]
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+
+
+def test_on_the_device_meta_nothing_is_drawn() -> None:
+    with torch.device("meta"):
+        made = Favor(2, 128, LinearConfig(1 << 20, feature_map="favor"))
+    assert made.weight.shape == (2, 128, 1 << 20) and made.weight.device.type == "meta"
