@@ -55,7 +55,9 @@ def test_a_line_in_is_a_line_out(graph: Path, batch: int, end: str, typed: Type,
     expected = [next(texts) if line in READ else "" for line in LINES]
     typed(end.join([*LINES, ""]))
     out, err = run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9, "--batch-size", batch)
-    assert (out.split("\n"), err) == ([*expected, ""], "")
+    assert out.split("\n") == [*expected, ""]
+    cut = [one for (one,) in best(graph, beam) if len(one.tokens) == 9]
+    assert err.count("was cut at 9 tokens\n") == len(cut)
     typed("\n".join(LINES[:-1]))  # the last one has no end
     assert run(capsys, "translate", graph, "--length-penalty", 0.6, "--max-tokens", 9)[0].split("\n") == expected
 
@@ -81,6 +83,73 @@ def test_json_is_an_object_a_line(graph: Path, typed: Type, capsys: Output) -> N
         assert [each["score"] for each in one["translations"]] == pytest.approx([each.score for each in translations])
         for each in one["translations"]:
             assert each["text"] == "".join(LETTERS[token] for token in each["tokens"])
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A translator whose sources have full stops, spaces and capitals."""
+    texts = {"tokenizer": letter_tokenizer(), "source_tokenizer": letter_tokenizer("abcdefghi.AB ")}
+    return translators.save(tmp_path_factory.mktemp("reader") / "t", 1, **texts)
+
+
+def translated(graph: Path, *sources: str) -> list[Any]:
+    translator = Translator(graph, threads=1)
+    tokenizer = Tokenizer.of_source(translator.signature)
+    return [one for (one,) in translator.translate(map(tokenizer.encode, sources), Beam(4, max_tokens=9))]
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_line_is_translated_sentence_by_sentence(reader: Path, batch: int, typed: Type, capsys: Output) -> None:
+    typed("bad. Abc. A\n\nBed\n")
+    first = translated(reader, "bad.", "Abc.", "A")
+    expected = [" ".join("".join(LETTERS[t] for t in one.tokens) for one in first), ""]
+    expected.append("".join(LETTERS[t] for one in translated(reader, "Bed") for t in one.tokens))
+    out, _ = run(capsys, "translate", reader, "--max-tokens", 9, "--batch-size", batch)
+    assert out.splitlines() == expected
+
+
+def test_a_line_stays_whole_if_asked(reader: Path, typed: Type, capsys: Output) -> None:
+    (whole,) = translated(reader, "bad. Abc.")
+    for options in (["--no-split"], ["--n-best", 2]):
+        typed("bad. Abc.\n")
+        out, _ = run(capsys, "translate", reader, "--max-tokens", 9, "--json", *options)
+        assert json.loads(out)["translations"][0]["tokens"] == whole.tokens
+
+
+def test_sentences_of_a_line_have_one_score(reader: Path, typed: Type, capsys: Output) -> None:
+    typed("bad. Abc.\n")
+    out, _ = run(capsys, "translate", reader, "--max-tokens", 9, "--json")
+    (told,) = json.loads(out)["translations"]
+    found = translated(reader, "bad.", "Abc.")
+    counts = [len(one.tokens) for one in found]
+
+    assert told["tokens"] == [token for one in found for token in one.tokens]
+    assert told["score"] == pytest.approx(
+        sum(n * one.score for n, one in zip(counts, found, strict=True)) / sum(counts)
+    )
+
+
+def test_a_translation_that_is_cut_or_repeats_says_so(
+    reader: Path, typed: Type, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from t2r_runtime import Translation
+
+    found = {1: [5, 6, 2], 2: [3] * 14 + [2], 3: [4, 5, 6] * 10}
+
+    def translate(self: Translator, sources: Any, beam: Beam, batch: int) -> Any:
+        return ([Translation(found[number], -1.0)] for number, _ in enumerate(sources, 1))
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr("t2r_runtime.search.Rules.__init__", lambda self, *_: setattr(self, "max_tokens", 30))
+    typed("Bad\nAdd\nBed\n")
+    out, err = run(capsys, "translate", reader, "--json")
+    told = [json.loads(line)["translations"][0] for line in out.splitlines()]
+    assert [(one["cut"], one["repeats"]) for one in told] == [(False, False), (False, True), (True, True)]
+    assert err.splitlines() == [
+        "line 2: the translation repeats itself",
+        "line 3: the translation was cut at 30 tokens",
+        "line 3: the translation repeats itself",
+    ]
 
 
 def test_empty_lines_wait_for_nobody(graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

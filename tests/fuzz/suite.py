@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import generation, python_api, training, translators  # noqa: F401  (which add their kinds to the table)
+# each adds its kinds to the table
+from fuzz import generation, growth, python_api, training, translators  # noqa: F401
 from fuzz.kinds import KINDS
 from fuzz.runner import Ending, attempt
 

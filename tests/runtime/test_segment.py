@@ -1,0 +1,53 @@
+"""Where a line of text is cut into sentences, and what is a loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from t2r_runtime.segment import repeats, split_sentences
+
+CUT = [
+    ["Wo ist der Bahnhof?", "Er ist dort."],
+    ["Guten Tag!", "„Wie geht es?“", "Gut."],
+    ['He said "No."', "Then he left."],
+    ["Wait...", "What?!", "(Yes.)", "5 men came."],
+    ["¿Dónde está?", "¡Aquí!"],
+    ["今日は。", "「元気ですか。」", "はい！"],
+    ["no end"],
+]
+WHOLE = [
+    "Am 3. Mai kam Dr. Müller, z. B. mit J. Smith usw. Er ging.",
+    "The U.S. Army has 3.5 million. dollars, i.e. more.",
+    "Mr. Brown met Mrs. Green etc. on Jan. 5.",
+    "One Dr. Who.",
+    "see www.example.org/a?b=c!d",
+    "",
+]
+
+
+@pytest.mark.parametrize("sentences", CUT, ids=lambda s: s[0])
+def test_sentences_are_cut_where_they_end(sentences: list[str]) -> None:
+    between = "" if "。" in sentences[0] else " "
+    assert split_sentences(f"  {between.join(sentences)}\t") == sentences
+
+
+@pytest.mark.parametrize("line", WHOLE)
+def test_abbreviations_numbers_and_initials_end_nothing(line: str) -> None:
+    assert " ".join(split_sentences(line)) == line
+    assert len(split_sentences(line)) <= 1
+
+
+def test_no_word_is_lost() -> None:
+    line = "One.  Two!   three? Four… Five." * 20
+    assert " ".join(split_sentences(line)).split() == line.split()
+
+
+def test_loops() -> None:
+    assert repeats([1, 2, 3] + [7, 8] * 6)
+    assert repeats([5] * 12)
+    assert repeats([9, *range(16), *range(16), *range(16), *range(16)])
+    assert not repeats([5] * 11)
+    assert not repeats([1, 2, 3, 4] * 2 + [1])
+    assert not repeats(list(range(40)))
+    assert not repeats([*range(16), *range(16), *range(16)])
+    assert not repeats([])
