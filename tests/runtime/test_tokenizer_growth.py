@@ -1,0 +1,49 @@
+"""A text twice as long takes about twice the work: by the processor's time of a library whose calls nobody can count.
+
+A ratio of the least of several interleaved turns, at eight times the length: linear work is 8, quadratic work 64.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from tokenizers import Regex, normalizers
+
+from runtime.test_tokenizer_bounds import added, metaspace, replace, sequence, unigram, with_parts
+from t2r_runtime import Tokenizer
+from t2r_runtime.tokenizer_file import LINEAR_EDGES
+from t2r_runtime.tokenizer_parts import EDGES
+
+SHORT, TIMES, MOST = 4_000, 8, 30
+GROWING: dict[str, tuple[dict[str, Any], str, str]] = {
+    "blanks inside": ({"normalizer": replace(EDGES, "", "Regex")}, " ", "b"),
+    "spaces before added tokens": ({"added_tokens": added("<m>", lstrip=True)}, " <m>", ""),
+    "words beside added tokens": ({"added_tokens": added("<m>", single_word=True)}, "<m> ", ""),
+    "marks before words": ({"pre_tokenizer": sequence(*[metaspace()] * 2, name="pretokenizers")}, "a ", ""),
+    "nested pieces": ({"model": unigram("b", *("a" * n for n in range(1, 257)))}, "a", ""),
+}
+
+
+def spent(tokenizer: Tokenizer, text: str) -> float:
+    start = time.process_time()
+    tokenizer.encode(text)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_work_is_linear_in_the_text(name: str) -> None:
+    parts, unit, end = GROWING[name]
+    tokenizer = Tokenizer(with_parts(**parts), bos_token=0)
+    texts = [f"b{unit * count}{end}" for count in (SHORT, TIMES * SHORT)]
+    turns = [[spent(tokenizer, text) for text in texts] for _ in range(5)]
+    short, long = (min(turn[place] for turn in turns) for place in (0, 1))
+    assert long < MOST * max(short, 1e-3)
+
+
+def test_edges_written_otherwise_match_the_same() -> None:
+    slow, fast = (normalizers.Replace(Regex(text), "_").normalize_str for text in (EDGES, LINEAR_EDGES))
+    for number in range(4**7):
+        text = "".join("  a\n"[number >> 2 * place & 3] for place in range(7))
+        assert slow(text) == fast(text)
