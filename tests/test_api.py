@@ -144,6 +144,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
         ("finetune", {"output": "o.pt", "data": "t", "learning_rates": 2}, "learning_rates of type str | None"),
         ("finetune", {"output": "o.pt", "data": np.array("x")}, "data of type Files; received array('x', dtype='<U1')"),
         ("finetune", {"output": "o.pt", "data": "t", "lora": "yes"}, "lora of type bool; received 'yes' of type str"),
+        ("convert", {"feature_size": 3, "guard": np.zeros(2)}, "a guard with kind and eps; received array([0., 0.])"),
         ("convert", {"layers": None}, "layers of type str; received None of type NoneType"),
     ],
 )

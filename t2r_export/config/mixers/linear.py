@@ -78,7 +78,7 @@ class LinearConfig(MixerConfig):
     output_gate: bool = option("Multiply the output by a gate that is computed from the token.", False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "guard", self.guard or usual_guard(self.positions))
+        object.__setattr__(self, "guard", usual_guard(self.positions) if self.guard is None else self.guard)
         size("feature_size", self.feature_size)
         amount("memory", self.memory)
         choice("feature_map", self.feature_map, self.FEATURE_MAPS)
@@ -99,7 +99,7 @@ class LinearConfig(MixerConfig):
         flag("output_gate", self.output_gate)
         amount("conv", self.conv)
         need(self.conv != 1, "0 (none) or at least 2 taps of the convolution", self.conv, "correct conv")
-        need(isinstance(self.guard, Guard), "a guard with kind and eps", repr(self.guard), "correct the guard")
+        need(isinstance(self.guard, Guard), "a guard with kind and eps", self.guard, "correct the guard")
 
     def _check_rule(self) -> None:
         choice("update_rule", self.update_rule, self.UPDATE_RULES)
