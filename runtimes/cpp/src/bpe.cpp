@@ -162,7 +162,6 @@ private:
     // The characters of the piece as symbols; of those that the vocabulary has not, their bytes, or what is unknown.
     void begin(std::string_view piece) {
         symbols.clear();
-        symbols.reserve(piece.size());
         bool waiting = false;  // what is unknown, which may join what is unknown behind it
         for (std::size_t at = 0; at < piece.size();) {
             const std::string_view character = piece.substr(at, decode_utf8(piece, at).size);
