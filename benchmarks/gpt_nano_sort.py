@@ -19,8 +19,8 @@ import numpy as np
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.mixers import mixer_from_dict
 from t2r_export.config.recipe import data_folder
+from t2r_export.config.uniform import mixer_from_dict
 from t2r_export.convert import convert, provenance
 from t2r_export.export import export
 from t2r_export.finetune import finetune

@@ -40,9 +40,10 @@ from torch import Tensor
 from comparison.tables import Table
 from comparison.timing import machine
 from t2r_export.checkpoints.weights import outline
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.mixers import SoftmaxConfig, mixer_from_dict
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig, mixer_from_dict
 from t2r_export.files import write_bytes
 from t2r_export.model.initialize import initialize
 from t2r_export.training.drawing import drawing
@@ -53,14 +54,14 @@ KEYS, VALUES = 16, 8
 IGNORED = -100  # no answer here: cross_entropy's own sign
 BATCH, RATE, TESTS = 32, 1e-2, 8  # sequences a step, peak rate, batches that the score is the mean of
 LARGEST = 1_500_000  # parameters; what needs more for its state is left out
-MODEL = ModelConfig(
+MODEL = UniformConfig(
     vocab_size=KEYS + KEYS * VALUES,
     width=64,
     ffn_size=128,
     layers=(SoftmaxConfig(),) * 2,
     position="none",
     tied_head=False,
-    attention=AttentionConfig(heads=2, kv_heads=2, head_size=32),
+    attention=HeadsConfig(heads=2, kv_heads=2, head_size=32),
 )
 
 
@@ -77,7 +78,7 @@ class Entry:
         model: dict[str, Any] = {name: sizes.pop(name) for name in ("width",) if name in sizes}
         heads: dict[str, Any] = {name: sizes.pop(name) for name in ("head_size",) if name in sizes}
         layers = (mixer_from_dict(self.mixer | sizes),) * len(MODEL.layers)
-        return dataclasses.replace(MODEL.with_attention(**heads), layers=layers, **model)
+        return dataclasses.replace(MODEL.with_attention(**heads), layers=layers, **model).build()
 
 
 ENTRIES = {

@@ -85,7 +85,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        family = "pegasus" if loaded.config.norm_position == "pre" else "marian"
+        family = "pegasus" if loaded.config.last_norm is not None else "marian"
         save_folder(loaded, place / family, family)
         export(loaded, place / "teacher.onnx")
         translator = Translator(place / "teacher.onnx")

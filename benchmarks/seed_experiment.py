@@ -34,12 +34,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from comparison.timing import machine
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.feed_forward import NoneConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.mixers import LinearConfig, LSTMConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
+from t2r_export.config.parts import LSTMConfig
 from t2r_export.config.recipe import data_folder
+from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.files import write_bytes
@@ -55,21 +55,21 @@ LETTERS = "\n !&',-.3:;?abcdefghijklmnopqrstuvwxyz"
 LENGTH, BATCH, WIDTH, FEATURES = 100, 16, 8, 8
 EPOCHS = {"transformer": 100, "lstm": 250, "t2r": 100}
 LENGTHS = [32 << i for i in range(9)]  # to 8,192
-TRANSFORMER = ModelConfig(
+TRANSFORMER = UniformConfig(
     vocab_size=len(LETTERS),
     width=WIDTH,
     ffn_size=4 * WIDTH,
     layers=(SoftmaxConfig(),) * 2,
     position="sinusoidal",
     tied_head=False,
-    attention=AttentionConfig(heads=2, kv_heads=2, head_size=WIDTH // 2),
+    attention=HeadsConfig(heads=2, kv_heads=2, head_size=WIDTH // 2),
 )
-LSTM = ModelConfig(
+LSTM = UniformConfig(
     vocab_size=len(LETTERS),
     width=WIDTH,
     ffn_size=1,
     layers=(LSTMConfig(),) * 4,
-    feed_forwards=(NoneConfig(),) * 4,
+    feed_forwards=(NoFeedForward(),) * 4,
     norm="none",
     residual=False,
     position="none",
@@ -138,7 +138,7 @@ def train_all(work: Path, data: Path, share: float) -> list[dict[str, Any]]:
             if name == "t2r":
                 model = convert(checkpoint.load(work / "transformer.pt").model, LinearConfig(FEATURES))
             else:
-                model = initialize(TRANSFORMER if name == "transformer" else LSTM, seed=0)
+                model = initialize((TRANSFORMER if name == "transformer" else LSTM).build(), seed=0)
             checkpoint.save(start, model, tokenizer(), {"origin": "seed experiment"})
         rows.append(train(name, start, work, data, max(1, round(share * epochs))))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)

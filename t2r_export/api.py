@@ -24,8 +24,9 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
-from t2r_export.config.layers import ranges
+from t2r_export.config.layer_numbers import ranges
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.students import student_mixer
 from t2r_export.config.typed import typed, with_paths
@@ -71,7 +72,10 @@ class Model:
     def __repr__(self) -> str:
         """A summary in a few lines; `config` has everything."""
         made, config = self.checkpoint, self.config
-        mixers = [", ".join(part for part in (layer.kind, layer.summary()) if part) for layer in config.layers]
+        mixers = [
+            "; ".join(", ".join(filter(None, (part.label, part.summary()))) for part in layer.mixers)
+            for layer in config.layers
+        ]
         lines = [
             f"{'decoder' if config.encoder is None else 'translator'} of {len(mixers)} layers, width {config.width}, "
             f"{sum(weight.numel() for weight in made.model.parameters()):,} parameters",
@@ -116,7 +120,7 @@ class Model:
         """`t2r convert`: another mixer in the chosen layers, with new parameters that are not trained yet.
 
         Args:
-            mixer: a name in t2r_export.config.mixers.MIXERS.
+            mixer: a name in t2r_export.config.uniform.MIXERS.
             layers: `all`, `none`, `every:N` or `0,2,5`.
             cross_feature_size, encoder: of a translator, see t2r_export.convert.source_mixers.
             options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; the
@@ -129,7 +133,7 @@ class Model:
         config, _ = student_mixer(mixer, options, old.config)
         others = source_mixers(old.config, config, cross_feature_size, encoder)
         model = convert(old.model, config, layers, seed, *others)
-        done = provenance(old, mixer=config.to_dict(), layers=layers, seed=seed)
+        done = provenance(old, mixer=to_plain(config), layers=layers, seed=seed)
         return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
 
     @typed

@@ -17,6 +17,7 @@ from typing import Any
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance
@@ -135,12 +136,12 @@ class Build:
         plan = self.plan
         assert plan.model is not None and plan.teacher is not None
         path, start = self.work / "teacher.pt", self.work / "start.pt"
-        begun = {**self.of, "[tokenizer]": {"vocab_size": plan.vocab_size}, "[model]": plan.model.to_dict()}
+        begun = {**self.of, "[tokenizer]": {"vocab_size": plan.vocab_size}, "[model]": to_plain(plan.model)}
         if self.made.keeps(path, {**begun, "[teacher]": _described(plan.teacher)}, *_beside(path)):
             return path
         if not self.made.keeps(start, begun):
             history = {"origin": "random weights"}
-            checkpoint.save(start, initialize(plan.model, seed=0), self._tokenizer(), history)
+            checkpoint.save(start, initialize(plan.model.build(), seed=0), self._tokenizer(), history)
         self.on_progress(f"training the teacher: {path}")
         self._finetune(start, path, plan.teacher, None)
         return path

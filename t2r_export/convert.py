@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.feed_forward import NoneConfig
-from t2r_export.config.layers import choose_layers
-from t2r_export.config.mixers import LinearConfig, MergedConfig, MixerConfig, SoftmaxConfig, WindowConfig
+from t2r_export.config.layer import LayerConfig, mapped
+from t2r_export.config.layer_numbers import choose_layers
+from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, MergedConfig, PartConfig
+from t2r_export.config.uniform import MergeConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -28,10 +30,10 @@ CROSS_FEATURES = 32  # of a head (Kasai et al. 2021, section 3.2)
 
 def convert(
     model: Transformer,
-    mixer: MixerConfig,
+    mixer: MixerConfig | PartConfig,
     layers: str = "all",
     seed: int = 0,
-    cross: MixerConfig | None = None,
+    cross: MixerConfig | MergeConfig | None = None,
     encoder: MixerConfig | None = None,
 ) -> Transformer:
     """A copy of `model` with another mixer in the chosen layers.
@@ -54,44 +56,86 @@ def convert(
     if config.encoder is None and (cross is not None or encoder is not None):
         raise UserError("a translator, whose layers look at a source", "a decoder alone", "leave the cross layers out")
     chosen = choose_layers(layers, len(config.layers))
-    mixers, crosses = (
-        _swapped(kept, new, chosen, what)
-        for kept, new, what in ((config.layers, mixer, "layer"), (config.crosses, cross, "cross layer"))
-    )
-    changes: dict[str, Any] = {"layers": mixers, "crosses": crosses}
-    weights, new = model.state_dict(), _prefixes(chosen, cross is not None)
-    if isinstance(cross, MergedConfig) and cross.feed_forward:
-        kept_ffns = map(config.feed_forward, range(len(mixers)))
-        changes["feed_forwards"] = tuple(NoneConfig() if n in chosen else old for n, old in enumerate(kept_ffns))
-    changed = dataclasses.replace(config, **changes)
-    if isinstance(cross, MergedConfig):
+    changes: dict[str, Any] = {
+        "layers": mapped(config.layers, lambda n, old: _changed(n, old, n in chosen, mixer, cross))
+    }
+    weights, new = model.state_dict(), _prefixes(config, chosen, cross is not None)
+    if isinstance(cross, MergeConfig):
         for layer in chosen:
-            merge(weights, f"blocks.{layer}.", cross)
+            merge(weights, config.layers[layer], f"blocks.{layer}.", cross)
     if encoder is not None and config.encoder is not None:
-        kept = config.encoder.layers
-        swapped = _swapped(kept, encoder, set(range(len(kept))), "encoder layer")
-        changed = dataclasses.replace(changed, encoder=dataclasses.replace(config.encoder, layers=swapped))
-        new = (*new, *(f"encoder.blocks.{layer}.mixers.0." for layer in range(len(kept))))
+        theirs = config.encoder.layers
+        swapped = mapped(theirs, lambda n, old: _swapped(old, encoder, "encoder", f"encoder layer {n}"))
+        changes["encoder"] = dataclasses.replace(config.encoder, layers=swapped)
+        new = (*new, *(f"encoder.blocks.{layer}.parts.0." for layer in range(len(theirs))))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        converted = Transformer(changed)
+        converted = Transformer(dataclasses.replace(config, **changes))
     missing, unexpected = converted.load_state_dict(weights, strict=False)
     assert all(name.startswith(new) for name in (*missing, *unexpected)), (missing, unexpected)
     return converted.to(model.embedding.weight).eval()
 
 
-def merge(weights: dict[str, Tensor], block: str, merged: MergedConfig) -> None:
-    """Make the weights of a block that looks at the source with a layer of its own those of a merged layer, as far as
-    they have a place there.
+def _changed(
+    number: int,
+    layer: LayerConfig,
+    chosen: bool,
+    mixer: MixerConfig | PartConfig,
+    cross: MixerConfig | MergeConfig | None,
+) -> LayerConfig:
+    """What a layer becomes."""
+    if not chosen:
+        return layer
+    layer = _swapped(layer, mixer, "layers", f"layer {number}")
+    if isinstance(cross, MergeConfig):
+        return _merged(layer, cross, number)
+    return layer if cross is None else _swapped(layer, cross, "crosses", f"cross layer {number}")
 
-    Query, prefix and output stay the layer's own. The source's keys and values are those of the layer that looked at
-    it, unless the prefix's serve for both; its query, its output and its norm go. With the feed-forward inside, values
+
+def _swapped(layer: LayerConfig, mixer: MixerConfig | PartConfig, group: str, what: str) -> LayerConfig:
+    """A layer with another mixer in its part of that group, which must be softmax."""
+    old = next((part for part in layer.mixers if part.group == group), None)
+    inside = getattr(old, "inside", None)
+    if not isinstance(inside, SoftmaxConfig | WindowConfig):
+        received = "none" if old is None else old.label
+        raise UserError(f"{what} to be softmax or a window", received, "convert the original model")
+    return layer.with_mixer(mixer, group)
+
+
+def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
+    """A layer whose own attention reads the source, in the place of a part for it."""
+    own = next((part for part in layer.parts if isinstance(part, AttentionConfig)), None)
+    cross = next((part for part in layer.parts if isinstance(part, CrossConfig)), None)
+    dense = next((part for part in layer.parts if isinstance(part, DenseConfig)), None)
+    if own is None or cross is None:
+        raise UserError(f"attention to text and source in layer {number}", "another", "choose another mixer")
+    inside: dict[str, Any] = {}
+    if merge.feed_forward:
+        if dense is None or dense.gated:
+            what = "merged layers with the feed-forward inside to have one, and no gate in it"
+            raise UserError(what, "another", "leave the feed-forward out")
+        inside = {"hidden": dense.size, "hidden_bias": dense.bias, "activation": dense.activation}
+        layer = layer.replaced(dense, None)
+    kept = {field.name: getattr(own, field.name) for field in dataclasses.fields(own)}
+    return layer.replaced(cross, None).replaced(own, MergedConfig(shared=merge.shared, **inside, **kept))
+
+
+def merge(weights: dict[str, Tensor], layer: LayerConfig, block: str, merged: MergeConfig) -> None:
+    """Make the weights of a block with a part for the source those of one that is merged, as far as they have a place
+    there.
+
+    Query, prefix and output stay the attention's own. The source's keys and values are those of the part that looked at
+    it, unless the prefix's serve for both; its query, its output and its norms go. With the feed-forward inside, values
     are the products of values, output and first matrix: what heads that look alike would give its activation.
 
     Args:
-        weights: the model's, by name; changed in place. block: what the names of the block's begin with.
+        weights: the model's, by name; changed in place. layer: before it is merged. block: what the names of the
+            block's weights begin with.
     """
-    own, cross = f"{block}mixers.0.", f"{block}mixers.1."
+    kinds = [part.kind for part in layer.parts]
+    place = {kind: kinds.index(kind) for kind in (AttentionConfig.kind, CrossConfig.kind)}
+    own, cross = (f"{block}parts.{number}." for number in place.values())
+    gone = {place[CrossConfig.kind]}
     if not merged.shared:
         weights |= {
             f"{own}source_{name}.{kind}": weights[f"{cross}{name}.{kind}"]
@@ -99,17 +143,26 @@ def merge(weights: dict[str, Tensor], block: str, merged: MergedConfig) -> None:
             if f"{cross}{name}.{kind}" in weights
         }
     if merged.feed_forward:
+        dense = kinds.index(DenseConfig.kind)
+        gone.add(dense)
         of_source = [] if merged.shared else [(f"{own}source_v", f"{cross}o")]
         for values, output in ((f"{own}v", f"{own}o"), *of_source):
-            _product(weights, values, (output, f"{block}ffn.up"))
+            _product(weights, values, (output, f"{block}parts.{dense}.up"))
         for kind in ("weight", "bias"):
             weights.pop(f"{own}o.{kind}", None)
-            if f"{block}ffn.down.{kind}" in weights:
-                weights[f"{own}o.{kind}"] = weights[f"{block}ffn.down.{kind}"]
-    gone = [cross, f"{block}norms.1.", f"{block}norms_after.1."]
-    gone += [f"{block}ffn"] if merged.feed_forward else []
-    for name in [name for name in weights if name.startswith(tuple(gone))]:
-        del weights[name]
+            if f"{block}parts.{dense}.down.{kind}" in weights:
+                weights[f"{own}o.{kind}"] = weights[f"{block}parts.{dense}.down.{kind}"]
+    _without_parts(weights, block, gone)
+
+
+def _without_parts(weights: dict[str, Tensor], block: str, gone: set[int]) -> None:
+    """Drop the weights of a block's parts, and number those behind them anew."""
+    for name in [name for name in weights if name.startswith(block)]:
+        lists, number, rest = name.removeprefix(block).split(".", 2)
+        tensor = weights.pop(name)
+        if int(number) not in gone:
+            before = sum(part < int(number) for part in gone)
+            weights[f"{block}{lists}.{int(number) - before}.{rest}"] = tensor
 
 
 def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> None:
@@ -124,30 +177,24 @@ def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> N
         weights[f"{first}.bias"] = bias.to(weights[f"{first}.weight"])
 
 
-def _swapped(
-    kept: tuple[MixerConfig, ...], mixer: MixerConfig | None, chosen: set[int], what: str
-) -> tuple[MixerConfig, ...]:
-    """The mixers of all layers with another in the chosen ones, which must be softmax."""
-    if mixer is None:
-        return kept
-    for layer in chosen:
-        if not isinstance(kept[layer], SoftmaxConfig | WindowConfig):
-            raise UserError(f"{what} {layer} to be softmax or a window", kept[layer].kind, "convert the original model")
-    return tuple(mixer if layer in chosen else old for layer, old in enumerate(kept))
-
-
-def _prefixes(chosen: set[int], cross: bool) -> tuple[str, ...]:
+def _prefixes(model: ModelConfig, chosen: set[int], cross: bool) -> tuple[str, ...]:
     """Of the weights of the chosen layers' mixers."""
-    return tuple(f"blocks.{layer}.mixers.{n}." for layer in chosen for n in range(1 + cross))
+    groups = ("layers", "crosses") if cross else ("layers",)
+    return tuple(
+        f"blocks.{layer}.parts.{number}."
+        for layer in chosen
+        for number, part in enumerate(model.layers[layer].parts)
+        if part.mixes and part.group in groups
+    )
 
 
 def source_mixers(
     model: ModelConfig,
-    mixer: MixerConfig,
+    mixer: MixerConfig | PartConfig,
     cross_features: int | None,
     encoder: bool,
-    merged: MergedConfig | None = None,
-) -> tuple[MixerConfig | None, MixerConfig | None]:
+    merged: MergeConfig | None = None,
+) -> tuple[MixerConfig | MergeConfig | None, MixerConfig | None]:
     """What a translator's cross layers and its encoder's become, each where it becomes another.
 
     Args:
@@ -170,11 +217,12 @@ def source_mixers(
         )
     if encoder and linear is None:
         raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
-    already = any(isinstance(cross, MergedConfig) for cross in model.crosses)  # which the layers' own mixers read
+    # which the layers' own mixers read
+    already = any(isinstance(part, MergedConfig) for layer in model.layers for part in layer.parts)
     usual = CROSS_FEATURES if linear is not None and not already else 0
     size = usual if cross_features is None else cross_features
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
-    cross: MixerConfig | None = merged or (LinearConfig(size, **same) if size else None)
+    cross: MixerConfig | MergeConfig | None = merged or (LinearConfig(size, **same) if size else None)
     return cross, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
 
 

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.encoder import EncoderConfig
-from t2r_export.config.feed_forward import FeedForwardConfig, feed_forward_from_dict
-from t2r_export.config.layers import ranges
-from t2r_export.config.mixers import CROSSES, MixerConfig, mixer_from_dict
+from t2r_export.config.layer import LayerConfig, described, without_folds
+from t2r_export.config.layer_numbers import ranges
+from t2r_export.config.model import EncoderConfig
+from t2r_export.config.parts import PartConfig
+from t2r_export.config.plain import from_plain
 from t2r_export.graph.contents import contents
 from t2r_export.paths import GRAPHS
 from t2r_runtime.errors import UserError
@@ -25,7 +25,7 @@ from t2r_runtime.signature import PREFIX, Signature, StateSpec, wrap_length
 from t2r_runtime.source import Source
 
 if TYPE_CHECKING:
-    from t2r_export.model.mixers.base import Mixer
+    from t2r_export.model.parts.base import Part
 
 CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
 
@@ -37,7 +37,7 @@ class Description:
     file: str
     kind: str  # checkpoint | graph
     parameters: int
-    layers: list[dict[str, Any]]  # of each its mixer, attention and feed_forward, and `fold`: what became of it, or can
+    layers: list[dict[str, Any]]  # of each its config; a part that mixes has `fold`: what became of it, or can
     states: list[StateSpec]
     state_bytes: int  # a sequence, at the start
     growth_bytes: int  # a token
@@ -59,9 +59,10 @@ class Description:
     def memory_reason(self) -> str:
         """What the layers keep from one token to the next; first those that keep more with every token."""
         kept: dict[tuple[str, str], list[int]] = {}
-        for number, layer in sorted(enumerate(self.layers), key=lambda entry: not _mixer(entry[1]).grows):
-            config = _mixer(layer)
-            kept.setdefault((config.kind, config.state_summary(_attention(layer))), []).append(number)
+        parts = [(number, part) for number, layer in enumerate(self.layers) for part in _read(layer).mixers]
+        own = [(number, part) for number, part in parts if part.group == "layers"]
+        for number, part in sorted(own, key=lambda entry: not entry[1].grows):
+            kept.setdefault((part.label, part.state_summary()), []).append(number)
         if len(kept) == 1:
             return f"each layer keeps {next(iter(kept))[1]}"
         return "; ".join(
@@ -85,18 +86,12 @@ class Description:
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """Of each layer its mixer with its options, its feed-forward, and what became of it or can."""
-        rows: list[tuple[str, ...]] = []
-        for layer in self.layers:
-            config, after = _mixer(layer), _feed_forward(layer)
-            feed_forward = ", ".join(part for part in (after.kind, after.summary()) if part)
-            rows.append((config.kind, config.summary() or "-", feed_forward, layer["fold"]))
-        return rows
+        return [row for layer in self.layers for row in _rows(layer, "layers")]
 
     @property
     def sources(self) -> list[tuple[str, ...]]:
         """Of each layer of a translator what looks at the source, with its options, and what became of it or can."""
-        crosses = [(mixer_from_dict(x["cross"], CROSSES), x["cross_fold"]) for x in self.layers if "cross" in x]
-        return [(config.kind, config.summary() or "-", fold) for config, fold in crosses]
+        return [row[:2] + row[3:] for layer in self.layers for row in _rows(layer, "crosses")]
 
     def to_dict(self) -> dict[str, Any]:
         states = [
@@ -129,10 +124,7 @@ def _checkpoint(path: Path) -> Description:
 
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
-    layers = [
-        {**layer, "fold": _fold(own), **({"cross_fold": _fold(cross[0])} if cross else {})}
-        for layer, (own, *cross) in zip(config.describe_layers(), (b.mixers for b in model.blocks), strict=True)
-    ]
+    layers = [described(block.config, {n: _fold(block.parts[n]) for n in block.mixing}) for block in model.blocks]
     states = model.state_spec()
     return Description(
         file=str(path),
@@ -197,45 +189,45 @@ def _graph(path: Path) -> Description:
 
 def _checked(layer: dict[str, Any]) -> dict[str, Any]:
     """A layer of a graph's metadata, if it holds what is shown of it: a stranger's can hold anything."""
-    wanted = {"fold", "mixer", "attention", "feed_forward"}
-    if not isinstance(layer, dict) or not wanted <= layer.keys() or not isinstance(layer["fold"], str):
-        raise UserError(
-            f"layers with {', '.join(sorted(wanted))} in the metadata key {PREFIX}layers",
-            ascii(layer)[:200],
-            "export the model again",
-        )
-    _mixer(layer).check(_attention(layer))
-    _feed_forward(layer)
-    if "cross" in layer:
-        mixer_from_dict(layer["cross"], CROSSES)
-        if not isinstance(layer.get("cross_fold"), str):
-            raise UserError(f"a cross_fold beside cross in {PREFIX}layers", "none", "export the model again")
+    parts = layer.get("parts") if isinstance(layer, dict) else None
+    known = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+    if not known or not all(isinstance(part.get("fold", ""), str) for part in parts or []):
+        expected = f"layers of parts in the metadata key {PREFIX}layers"
+        raise UserError(expected, ascii(layer)[:200], "export the model again")
+    for part in _read(layer).mixers:
+        part.state_summary()
     return layer
 
 
-def _mixer(layer: dict[str, Any]) -> MixerConfig:
-    return mixer_from_dict(layer["mixer"])
+def _read(layer: dict[str, Any]) -> LayerConfig:
+    """The config of a layer that says as well what became of its parts."""
+    return from_plain(LayerConfig, without_folds(layer), "layer")
 
 
-def _attention(layer: dict[str, Any]) -> AttentionConfig | None:
-    attends = _mixer(layer).attends
-    return AttentionConfig.from_dict(layer["attention"]) if attends else None
+def _rows(layer: dict[str, Any], group: str) -> list[tuple[str, ...]]:
+    """Of each mixing part of the group its kind, options, the layer's feed-forwards, and what became of it or can."""
+    config = _read(layer)
+    after = [part for part in config.parts if not part.mixes]
+    feed_forward = "; ".join(", ".join(filter(None, (part.kind, part.summary()))) for part in after) or "none"
+    parts = [(part, said.get("fold", "-")) for part, said in zip(config.parts, layer["parts"], strict=True)]
+    return [
+        (part.label, part.summary() or "-", feed_forward, fold)
+        for part, fold in parts
+        if part.mixes and part.group == group
+    ]
 
 
-def _feed_forward(layer: dict[str, Any]) -> FeedForwardConfig:
-    return feed_forward_from_dict(layer["feed_forward"])
-
-
-def _fold(mixer: Mixer) -> str:
-    if mixer.config.folded:
+def _fold(part: Part) -> str:
+    if part.config.folded:
         return "folded"
-    obstacle = mixer.why_not_foldable()
+    obstacle = part.why_not_foldable()
     return f"not folded: {obstacle}" if obstacle else "not folded yet: export folds it"
 
 
 def _encoder(encoder: EncoderConfig) -> str:
     """An encoder's layers for a person."""
-    kinds = Counter(", ".join(part for part in (mixer.kind, mixer.summary()) if part) for mixer in encoder.layers)
+    parts: list[PartConfig] = [part for layer in encoder.layers for part in layer.mixers]
+    kinds = Counter(", ".join(filter(None, (part.label, part.summary()))) for part in parts)
     return "; ".join(f"{count} layers of {kind}" for kind, count in kinds.items())
 
 
@@ -258,8 +250,8 @@ def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> di
     """
     start = sum(s.bytes() for s in states)
     growth = sum(s.bytes(length=1) - s.bytes() for s in states)
-    attentions = [_attention(layer) for layer in layers if not _mixer(layer).grows]
-    cache = sum(2 * a.kv_heads * a.head_size * CACHE_BYTES for a in attentions if a is not None)
+    parts = [part for layer in layers for part in _read(layer).parts]
+    cache = sum(part.cache_size * CACHE_BYTES for part in parts if not part.grows)
     return {
         "state_bytes": start,
         "growth_bytes": growth,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.layer import described
+from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.targets import find
 from t2r_export.fold import LayerFold, fold
 from t2r_export.graph import beam
@@ -180,14 +180,10 @@ def _signature(
     options: ExportConfig,
 ) -> Signature:
     config = model.config
-    status = {(f.part, f.layer): f.status for f in folds}
+    status = {(f.layer, f.part): f.status for f in folds if f.group != "encoder"}
     layers = tuple(
-        {
-            **layer,
-            "fold": status["layers", n],
-            **({"cross_fold": status.get(("crosses", n), status["layers", n])} if config.crosses else {}),
-        }
-        for n, layer in enumerate(config.describe_layers())
+        described(layer, {part: said for (of, part), said in status.items() if of == n})
+        for n, layer in enumerate(config.layers)
     )
     return Signature(
         states=tuple(states),
@@ -218,7 +214,7 @@ def _source(checkpoint: Checkpoint, config: ModelConfig, start_states: Sequence[
     ends = [end for end in (config.encoder.max_positions, options.source_length) if end is not None]
     return Source(
         start_states=tuple(start_states),
-        source_vocab_size=config.of_encoder().vocab_size,
+        source_vocab_size=config.source_vocab_size,
         source_tokenizer=None,
         max_source=min(ends, default=None),
         source_length=options.source_length,

@@ -16,6 +16,7 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
 from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batches
 from t2r_export.training.data import Corpus, read_corpus
@@ -143,9 +144,7 @@ def original(converted: Checkpoint) -> Transformer:
         raise _no_teacher("weights trained since")
     try:
         config = ModelConfig.from_dict(converted.provenance["convert"]["source_config"])
-        same_count = len(config.layers) == len(converted.config.layers)
-        changed = {name: getattr(converted.config, name) for name in ("layers", "crosses")}
-        if not same_count or dataclasses.replace(config, **changed) != converted.config:
+        if _without_mixers(config) != _without_mixers(converted.config):
             raise _no_teacher("one that differs from its source in more than its mixers")
         shapes, state = weight_shapes(config), converted.model.state_dict()
         weights = {name: state[name].clone() for name in shapes if name in state}
@@ -155,6 +154,12 @@ def original(converted: Checkpoint) -> Transformer:
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything there
         raise _no_teacher("one without a record of its source") from error
     return assemble(config, weights)
+
+
+def _without_mixers(config: ModelConfig) -> dict[str, Any]:
+    """What a conversion leaves as it is, of a model and of its layers."""
+    rest = [[to_plain(part) for part in layer.parts if not part.mixes] for layer in config.layers]
+    return {**config.to_dict(), "layers": rest}
 
 
 def _no_teacher(received: str) -> UserError:

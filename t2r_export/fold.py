@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,10 +20,9 @@ import torch
 from torch import Tensor
 
 from t2r_export.checkpoints.weights import assemble
+from t2r_export.config.layer import LayerConfig, mapped
 from t2r_export.errors import CheckFailed
-from t2r_export.model.cross import CrossAttention
-from t2r_export.model.merged import MergedAttention
-from t2r_export.model.mixers.base import Mixer
+from t2r_export.model.parts.base import Part
 from t2r_export.model.positions import Rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
@@ -35,14 +35,15 @@ AT_ONCE = 2  # layers: more need more memory, and gain little where two cores ar
 
 @dataclass(frozen=True)
 class LayerFold:
-    """What became of one layer."""
+    """What became of one mixing part of a layer."""
 
     layer: int
-    kind: str
+    kind: str  # of the mixer
     folded: bool
     reason: str | None  # why not, where not
     error: float | None  # relative, float64, where folded now
-    part: str = "layers"  # where it stands: the config's field, "layers", "crosses" or "encoder"
+    group: str = "layers"  # `PartConfig.group`: layers, crosses or encoder
+    part: int = 0  # its number in the layer
 
     @property
     def status(self) -> str:
@@ -51,32 +52,35 @@ class LayerFold:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mixer stands in a model, and what it is."""
+    """Where a mixing part stands in a model, and what it is."""
 
-    part: str  # as LayerFold's
+    encoder: bool
     layer: int
-    mixer: Mixer
+    number: int  # in the layer
+    part: Part
     ropes: Sequence[Rope]
-    prefix: str  # of its weights' names
+
+    @property
+    def prefix(self) -> str:
+        """Of its weights' names."""
+        return f"{'encoder.' * self.encoder}blocks.{self.layer}.parts.{self.number}."
 
 
 def places(model: Transformer) -> list[Place]:
-    """Every mixer of a model: its layers', then those that look at the source, then the encoder's."""
+    """Every mixing part of a model, by group: its layers', then those that look at the source, then the encoder's."""
+    stacks = [(False, model), *([(True, model.encoder)] if model.encoder is not None else [])]
     found = [
-        Place(part, n, block.mixers[i], model.ropes, f"blocks.{n}.mixers.{i}.")
-        for i, part in enumerate(("layers", "crosses"))
-        for n, block in enumerate(model.blocks)
-        if i < len(block.mixers)
+        Place(encoder, layer, number, block.parts[number], stack.ropes)
+        for encoder, stack in stacks
+        for layer, block in enumerate(stack.blocks)
+        for number in block.mixing
     ]
-    if model.encoder is not None:
-        ropes = model.encoder.ropes
-        mixers = [block.mixers[0] for block in model.encoder.blocks]
-        found += [Place("encoder", n, m, ropes, f"encoder.blocks.{n}.mixers.0.") for n, m in enumerate(mixers)]
-    return found
+    order = {group: n for n, group in enumerate(dict.fromkeys(place.part.config.group for place in found))}
+    return sorted(found, key=lambda place: (place.encoder, order[place.part.config.group]))
 
 
 def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
-    """`model` with its layers folded, and what happened to each layer.
+    """`model` with its layers folded, and what happened to each mixing part.
 
     `model` itself is not changed; the weights that a fold leaves as they are belong to both, so that folding a large
     model needs memory for two layers.
@@ -85,45 +89,56 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
         CheckFailed: a folded layer differs from the unfolded one by more than 1e-10 relative in float64.
     """
     report: list[LayerFold] = []
-    encoder = model.config.encoder
-    before_fold = {"layers": model.config.layers, "crosses": model.config.crosses}
-    configs = {part: list(mixers) for part, mixers in before_fold.items()}
-    configs["encoder"] = [] if encoder is None else list(encoder.layers)
+    changed: dict[tuple[bool, int], dict[int, Part]] = defaultdict(dict)  # of a layer its folded parts
     weights, found = model.state_dict(), places(model)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for place, (done, folded) in zip(found, pool.map(_fold_layer, found), strict=True):
             report.append(done)
             if folded is not None:
-                configs[place.part][place.layer] = folded.config
+                changed[place.encoder, place.layer][place.number] = folded
                 before = {name: weights.pop(name) for name in list(weights) if name.startswith(place.prefix)}
                 after = {place.prefix + name: tensor for name, tensor in folded.state_dict().items()}
                 weights |= {name: _kept(before.get(name), tensor) for name, tensor in after.items()}
-    layers, crosses, encoders = map(tuple, configs.values())
-    encoder = None if encoder is None else dataclasses.replace(encoder, layers=encoders)
-    config = dataclasses.replace(model.config, layers=layers, crosses=crosses, encoder=encoder)
+    config, encoder = model.config, model.config.encoder
+    if encoder is not None:
+        encoder = dataclasses.replace(encoder, layers=_folded(encoder.layers, changed, True))
+    config = dataclasses.replace(config, layers=_folded(config.layers, changed, False), encoder=encoder)
     return assemble(config, weights), report
 
 
-def _fold_layer(place: Place) -> tuple[LayerFold, Mixer | None]:
-    """What becomes of a layer, and its folded form where it is folded now."""
-    layer, mixer, part = place.layer, place.mixer, place.part
-    kind, folded = mixer.config.kind, mixer.config.folded
-    obstacle = None if folded else mixer.why_not_foldable()
-    if folded or obstacle is not None:
-        return LayerFold(layer, kind, folded, obstacle, None, part), None
-    error = fold_error(mixer, place.ropes)
+def _folded(
+    layers: Sequence[LayerConfig], changed: Mapping[tuple[bool, int], Mapping[int, Part]], encoder: bool
+) -> tuple[LayerConfig, ...]:
+    """The configs of a stack's layers with those of their folded parts."""
+
+    def of_layer(number: int, layer: LayerConfig) -> LayerConfig:
+        parts = changed.get((encoder, number), {})
+        new = (parts[n].config if n in parts else old for n, old in enumerate(layer.parts))
+        return dataclasses.replace(layer, parts=tuple(new))
+
+    return mapped(layers, of_layer)
+
+
+def _fold_layer(place: Place) -> tuple[LayerFold, Part | None]:
+    """What becomes of a part, and its folded form where it is folded now."""
+    layer, part, config = place.layer, place.part, place.part.config
+    obstacle = None if config.folded else part.why_not_foldable()
+    where = (config.group, place.number)
+    if config.folded or obstacle is not None:
+        return LayerFold(layer, config.label, config.folded, obstacle, None, *where), None
+    error = fold_error(part, place.ropes)
     if not error <= FOLD_TOLERANCE:
-        where = "layer" if part == "layers" else f"{part}, layer"
-        raise CheckFailed(f"{where} {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
-    return LayerFold(layer, kind, True, None, error, part), mixer.fold()
+        what = "layer" if config.group == "layers" else f"{config.group}, layer"
+        raise CheckFailed(f"{what} {layer} folded differs by {error:.1e} relative, tolerance {FOLD_TOLERANCE}")
+    return LayerFold(layer, config.label, True, None, error, *where), part.fold()
 
 
 @torch.no_grad()
-def fold_error(mixer: Mixer, ropes: Sequence[Rope] = ()) -> float:
-    """Largest difference between a mixer and its folded form in float64, relative to the largest value of each
+def fold_error(part: Part, ropes: Sequence[Rope] = ()) -> float:
+    """Largest difference between a part and its folded form in float64, relative to the largest value of each
     output and state, over 11 tokens of 3 sequences from a random state, which a source of 11 tokens makes where the
-    mixer looks at one."""
-    wide = copy.deepcopy(mixer).double()
+    part reads one."""
+    wide = copy.deepcopy(part).double()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3 * 11, wide.width, generator=generator).double()
     start = torch.randint(0, 100, (3,), generator=generator, dtype=torch.int32)
@@ -131,11 +146,10 @@ def fold_error(mixer: Mixer, ropes: Sequence[Rope] = ()) -> float:
     folded = wide.fold()
     state = {s.name: _random(s, generator) for s in wide.state_spec() if not s.constant}
     state_folded, read, read_folded = wide.fold_state(state), {}, {}
-    if isinstance(wide, CrossAttention | MergedAttention):
-        assert isinstance(folded, CrossAttention | MergedAttention)
+    if part.config.reads_source:
         read, read_folded = wide.read(x, step), folded.read(x, step)
-    y, after = wide.sequence(x.flip(0), state | read, step)
-    y_folded, after_folded = folded.sequence(x.flip(0), state_folded | read_folded, step)
+    y, after = wide(x.flip(0), state | read, step)
+    y_folded, after_folded = folded(x.flip(0), state_folded | read_folded, step)
     after = wide.fold_state(after)
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
     pairs += [(read[name], read_folded[name]) for name in read]

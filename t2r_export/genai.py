@@ -124,11 +124,10 @@ def genai_config(model: ModelConfig, signature: Signature) -> dict[str, Any]:
 def _heads(model: ModelConfig, signature: Signature) -> dict[str, int]:
     """Heads as genai counts them: of a cache (B, G, T, V) where there is one."""
     caches = [spec.shape for spec in signature.states if spec.grows]
-    attention = model.attention_of(0)
-    assert attention is not None, "every layer is one of attention"
-    G, V = (caches[0][1], caches[0][3]) if caches else (attention.kv_heads, attention.head_size)
+    heads = model.heads[0]
+    G, V = (caches[0][1], caches[0][3]) if caches else (heads.kv_heads, heads.head_size)
     assert isinstance(G, int) and isinstance(V, int)
-    return {"head_size": V, "num_attention_heads": attention.heads, "num_key_value_heads": G}
+    return {"head_size": V, "num_attention_heads": heads.heads, "num_key_value_heads": G}
 
 
 def _notes(bundle: Bundle) -> Mapping[str, str]:

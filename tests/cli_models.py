@@ -6,19 +6,19 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from t2r_export.cli import main
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
-CONFIG = ModelConfig(
+CONFIG = UniformConfig(
     vocab_size=len(LETTERS) + 1,
     width=12,
     ffn_size=20,
     layers=(SoftmaxConfig(), SoftmaxConfig()),
     position="sinusoidal",
     bos_token=len(LETTERS),
-    attention=AttentionConfig(heads=6, kv_heads=3, head_size=4),
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=4),
 )
 
 

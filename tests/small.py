@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,13 @@ from torch import Tensor
 
 import margins
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
-from t2r_export.config.encoder import EncoderConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
+from t2r_export.config.layer import mixer_of
 from t2r_export.config.mixers import (
-    AverageConfig,
-    GRUConfig,
     Guard,
     HybridConfig,
     LinearConfig,
-    LSTMConfig,
-    MergedConfig,
     MixerConfig,
     SharedConfig,
     SoftmaxConfig,
@@ -32,6 +28,8 @@ from t2r_export.config.mixers import (
     WindowConfig,
 )
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, PartConfig, ProductKeyConfig
+from t2r_export.config.uniform import Dense, MergeConfig, NoFeedForward, UniformConfig, UniformEncoder
 from t2r_export.export import ExportReport, export
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
@@ -44,7 +42,7 @@ WIDTH, FFN, VOCABULARY, POSITIONS = 10, 11, 17, 40
 CACHED = 3  # tokens in the cache of a random state
 
 CLAMP = Guard("clamp", 1e-2)
-NO_FFN, MEMORY = NoneConfig(), ProductKeyConfig(keys=5, query_size=6, heads=2, top=3)
+NO_FFN, MEMORY = NoFeedForward(), ProductKeyConfig(keys=5, query_size=6, heads=2, top=3)
 
 
 def linear(feature_size: int = K, feature_map: str = "relu", **options: Any) -> LinearConfig:
@@ -66,7 +64,7 @@ DELTA = (
     linear(8, "hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
 )
 
-GPT2 = ModelConfig(
+GPT2 = UniformConfig(
     vocab_size=VOCABULARY,
     width=WIDTH,
     ffn_size=FFN,
@@ -74,7 +72,7 @@ GPT2 = ModelConfig(
     max_positions=POSITIONS,
     bos_token=1,
     eos_tokens=(2,),
-    attention=AttentionConfig(heads=H, kv_heads=G, head_size=V),
+    attention=HeadsConfig(heads=H, kv_heads=G, head_size=V),
 )
 LLAMA = dataclasses.replace(
     GPT2.with_attention(qkv_bias=False, output_bias=False, rotary=RotaryConfig()),
@@ -101,7 +99,7 @@ RECURRENT = dataclasses.replace(
 )
 
 
-def with_layers(base: ModelConfig, *layers: MixerConfig, **other: Any) -> ModelConfig:
+def with_layers(base: UniformConfig, *layers: MixerConfig | PartConfig, **other: Any) -> UniformConfig:
     return dataclasses.replace(base, layers=layers, **other)
 
 
@@ -147,7 +145,7 @@ CONFIGS = {
         linear(positions="drop", normalizer="none", memory=3),
         feed_forwards=(NO_FFN, NO_FFN),
     ),
-    "mixed": with_layers(LLAMA, LSTMConfig(), LINEAR, DROPPED, feed_forwards=(DENSE, MEMORY, NO_FFN)),
+    "mixed": with_layers(LLAMA, LSTMConfig(), LINEAR, DROPPED, feed_forwards=(Dense(), MEMORY, NO_FFN)),
 }
 # forms of one layer, which have suites of their own; every provider is asked to run them too
 FORMS = {
@@ -162,27 +160,27 @@ FORMS = {
     "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
     "llama3_scaling": LLAMA.with_attention(rotary=RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 32)),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
-    "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(DENSE, MEMORY)),
+    "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(Dense(), MEMORY)),
 }
 MODELS = CONFIGS | FORMS
 SOURCE_VOCABULARY, M = 13, 9  # of a source, and the length of the longest
 
 
 def translator(
-    cross: MixerConfig = SOFTMAX, encoder: MixerConfig = SOFTMAX, base: ModelConfig | str = "sinusoidal", **other: Any
-) -> ModelConfig:
+    cross: MixerConfig = SOFTMAX, encoder: MixerConfig = SOFTMAX, base: UniformConfig | str = "sinusoidal", **other: Any
+) -> UniformConfig:
     """A model with an encoder in front: one whose heads are others', with a vocabulary of its own unless told."""
     base = MODELS[base] if isinstance(base, str) else base
     asked: dict[str, Any] = {
         "layers": (encoder, encoder),
-        "attention": AttentionConfig(heads=2, kv_heads=2, head_size=5, qkv_bias=False),
+        "attention": HeadsConfig(heads=2, kv_heads=2, head_size=5, qkv_bias=False),
         "ffn_size": 12,
         "vocab_size": other.pop("source_vocabulary", SOURCE_VOCABULARY),
         "max_positions": None if base.max_positions is None else M + 5,
     }
     tokens = {"start_tokens": (3,), "banned_tokens": (5, 0)}
     crosses = (cross,) * len(base.layers)
-    return dataclasses.replace(base, encoder=EncoderConfig(**asked), crosses=crosses, **tokens, **other)
+    return dataclasses.replace(base, encoder=UniformEncoder(**asked), crosses=crosses, **tokens, **other)
 
 
 LINEAR_CROSS = linear(8, guard=CLAMP)
@@ -204,14 +202,14 @@ TRANSLATORS = {
         head_bias=True,
         source_vocabulary=None,
     ),
-    "merged": translator(MergedConfig()),
-    "merged_gated": translator(MergedConfig(), linear(6), "gated"),
-    "merged_softmax": translator(MergedConfig(), base="softmax"),
-    "merged_shared": translator(MergedConfig(shared=True)),
+    "merged": translator(MergeConfig()),
+    "merged_gated": translator(MergeConfig(), linear(6), "gated"),
+    "merged_softmax": translator(MergeConfig(), base="softmax"),
+    "merged_shared": translator(MergeConfig(shared=True)),
     "merged_hidden": translator(
-        MergedConfig(feed_forward=True),
+        MergeConfig(feed_forward=True),
         base="softmax",
-        attention=AttentionConfig(heads=3, kv_heads=3, head_size=V),
+        attention=HeadsConfig(heads=3, kv_heads=3, head_size=V),
         ffn_size=4 * 3,
         feed_forwards=(NO_FFN, NO_FFN),
     ),
@@ -220,7 +218,7 @@ TRANSLATORS = {
     "shared": dataclasses.replace(
         translator(base=with_layers(GPT2, SOFTMAX, SHARED, LINEAR)), crosses=(SOFTMAX, SHARED, SHARED)
     ),
-    "cross_average": translator(LINEAR_CROSS, base=with_layers(GPT2, AverageConfig(12), AverageConfig())),
+    "cross_average": translator(LINEAR_CROSS, base=with_layers(GPT2, AverageConfig(ffn_size=12), AverageConfig())),
 }
 MODELS |= {f"translator_{name}": config for name, config in TRANSLATORS.items()}
 
@@ -230,24 +228,57 @@ def float64_tolerance(name: str) -> float:
     return 1e-6 if name == "window_rotary" else 1e-10
 
 
-def model(config: ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
+def built(config: UniformConfig | ModelConfig | str) -> ModelConfig:
+    """The config of a model: of MODELS by its name, or as it is written in few words."""
+    config = MODELS[config] if isinstance(config, str) else config
+    return config if isinstance(config, ModelConfig) else config.build()
+
+
+def mixers(config: ModelConfig, group: str = "layers") -> list[MixerConfig | PartConfig]:
+    """What each layer mixes by: what is inside its attention of the group, or another part."""
+    return [mixer_of(next(part for part in layer.mixers if part.group == group)) for layer in config.layers]
+
+
+def described(layer: dict[str, Any], place: int = 0) -> dict[str, Any]:
+    """What a described layer says of the mixer in that part."""
+    part: dict[str, Any] = layer["parts"][place]
+    inside: dict[str, Any] = part.get("inside", part)
+    return inside
+
+
+def owner(name: str, config: ModelConfig) -> str:
+    """The name of a weight by its layer's mixers and feed-forward, not by where those stand in the layer."""
+    match = re.fullmatch(r"((?:encoder\.)?)blocks\.(\d+)\.(parts|norms|norms_after|norms_sum)\.(\d+)\.(.+)", name)
+    if match is None:
+        return name
+    stack = config.encoder if match[1] else config
+    assert stack is not None
+    block, kind, rest = f"{match[1]}blocks.{match[2]}.", match[3].removesuffix("_sum"), match[5]
+    if stack.layers[int(match[2])].parts[int(match[4])].mixes:
+        return f"{block}{'mixers' if kind == 'parts' else kind}.{match[4]}.{rest}"
+    return f"{block}{ {'parts': 'ffn', 'norms': 'ffn_norm', 'norms_after': 'ffn_norm_after'}[kind] }.{rest}"
+
+
+def model(config: UniformConfig | ModelConfig | str = GPT2, seed: int = 0) -> Transformer:
     """A model of random weights, biases and scales too: what is zero or one cannot show that it was forgotten."""
-    made = Transformer(MODELS[config] if isinstance(config, str) else config).eval()
+    made = Transformer(built(config)).eval()
     for name, weight in made.named_parameters():
-        # by its name: a weight is the same wherever it stands among the others
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {seed}".encode()))
+        # by what it belongs to: a weight is the same wherever it stands among the others
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{owner(name, made.config)} {seed}".encode()))
         centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
         weight.data = centre + 0.4 * torch.randn(weight.shape, generator=generator)
     return made
 
 
-def checkpoint(config: ModelConfig | str = GPT2, seed: int = 0) -> Checkpoint:
+def checkpoint(config: UniformConfig | ModelConfig | str = GPT2, seed: int = 0) -> Checkpoint:
     """A checkpoint that was never a file."""
     made = model(config, seed)
     return Checkpoint(made.config, made, None, {}, f"{seed:064x}")
 
 
-def graph(path: Path, config: ModelConfig | str = GPT2, **options: Any) -> tuple[Checkpoint, ExportReport]:
+def graph(
+    path: Path, config: UniformConfig | ModelConfig | str = GPT2, **options: Any
+) -> tuple[Checkpoint, ExportReport]:
     """A checkpoint and its graph at `path`; `options` are those of ExportConfig."""
     made = checkpoint(config)
     return made, export(made, path, ExportConfig(**options))

@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 def test_the_whole_way(folder: Path) -> None:
     source = t2r_export.load(folder / "source.pt")
     student = source.convert(feature_size=5)
-    assert {layer.kind for layer in source.config.layers} == {"softmax"}
-    assert {layer.kind for layer in student.config.layers} == {"linear"}
+    assert {mixer.kind for mixer in small.mixers(source.config)} == {"softmax"}
+    assert {mixer.kind for mixer in small.mixers(student.config)} == {"linear"}
     ids = small.ids(1, 400).numpy()[0]
     np.save(folder / "ids.npy", ids)
     tuned = student.finetune(folder / "tuned.pt", folder / "ids.npy", steps="2,2", length=16, batch=2)
@@ -53,7 +53,7 @@ def test_convert_has_the_defaults_of_the_command_line(folder: Path) -> None:
     expected = t2r_export.load(folder / "student.pt")
     made = t2r_export.load(folder / "source.pt").convert()
     assert made.config == expected.config
-    assert made.config.layers[0] == LinearConfig(32, update_rule="gated", gate="data")
+    assert small.mixers(made.config)[0] == LinearConfig(32, update_rule="gated", gate="data")
 
 
 def test_a_model_prints_as_a_short_summary(folder: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_model_prints_as_a_short_summary(folder: Path) -> None:
     assert lines[2].startswith("  layers 0: linear, 5 relu features") and lines[3] == "  layers 1: softmax"
     assert lines[4:6] == ["  positions: learned", "  vocabulary: 17 tokens, no tokenizer"]
     many = tuple(WindowConfig(n) for n in range(1, 40))
-    assert len(str(t2r_export.Model.new(small.with_layers(small.LLAMA, *many))).splitlines()) <= 12
+    assert len(str(t2r_export.Model.new(small.with_layers(small.LLAMA, *many).build())).splitlines()) <= 12
 
 
 def test_the_usual_stages_suit_the_student(folder: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_model_of_no_file_has_the_digest_of_its_file(folder: Path) -> None:
 
 
 def test_a_model_of_ones_own(tmp_path: Path) -> None:
-    config: ModelConfig = small.MODELS["learned"]
+    config: ModelConfig = small.built("learned")
     first, same, other = (t2r_export.Model.new(config, seed=seed) for seed in (1, 1, 2))
     assert first.checkpoint.sha256 == same.checkpoint.sha256 != other.checkpoint.sha256
     first.export(tmp_path / "own.onnx")
@@ -144,7 +144,11 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
         ("finetune", {"output": "o.pt", "data": "t", "learning_rates": 2}, "learning_rates of type str | None"),
         ("finetune", {"output": "o.pt", "data": np.array("x")}, "data of type Files; received array('x', dtype='<U1')"),
         ("finetune", {"output": "o.pt", "data": "t", "lora": "yes"}, "lora of type bool; received 'yes' of type str"),
-        ("convert", {"feature_size": 3, "guard": np.zeros(2)}, "a guard with kind and eps; received array([0., 0.])"),
+        (
+            "convert",
+            {"feature_size": 3, "guard": np.zeros(2)},
+            "mixer (linear).guard to be a JSON object; received ndarray",
+        ),
         ("convert", {"layers": None}, "layers of type str; received None of type NoneType"),
     ],
 )

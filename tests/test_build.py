@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 import folders
+import small
 from cli_models import letter_tokenizer
 from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
@@ -101,9 +102,9 @@ def test_a_recipe_makes_its_students_once(place: Path) -> None:
     assert [s.name for s in students] == ["one", "two"]
     one = checkpoint.load(students[0].path)
     assert one.tokenizer is not None
-    assert isinstance(one.config.layers[1], LinearConfig)
-    assert one.config.layers[1].guard.kind == "add"
-    assert [layer.kind for layer in checkpoint.load(students[1].path).config.layers] == ["linear", "softmax"]
+    mixer = small.mixers(one.config)[1]
+    assert isinstance(mixer, LinearConfig) and mixer.guard.kind == "add"
+    assert [mixer.kind for mixer in small.mixers(checkpoint.load(students[1].path).config)] == ["linear", "softmax"]
     results = json.loads((work / "results.json").read_text())
     assert [row["name"] for row in results] == ["one", "two"]
     assert results[0]["student_nats"] == students[0].student_nats
@@ -225,7 +226,8 @@ def test_a_recipe_of_pairs_makes_translators(pairs_place: Path) -> None:
     assert {name: len(pairs) for name, pairs in parts.items()} == {"train": 16, "valid": 3, "test": 5}
     assert parts["train"][0][0] in {f"{c} {b}" for b in BEASTS for c in COLOURS}
     made = checkpoint.load(student.path)
-    assert made.config.layers == (LinearConfig(4),) * 2 and made.config.crosses == (LinearConfig(7),) * 2
+    assert small.mixers(made.config) == [LinearConfig(4)] * 2
+    assert small.mixers(made.config, "crosses") == [LinearConfig(7)] * 2
     assert made.provenance["finetune"][-1]["pair_tokens"] == 100
     assert made.provenance["convert"]["cross"] == {"feature_size": 7}
     assert student.teacher_nats > 0

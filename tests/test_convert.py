@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, GPT2, LLAMA, SOFTMAX, K, linear
-from t2r_export.config.mixers import Guard, LinearConfig, MergedConfig, MixerConfig
+from t2r_export.config.mixers import Guard, LinearConfig, MixerConfig
+from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, source_mixers
-from t2r_export.model.merged import MergedFeedForward
+from t2r_export.model.parts.merged import Merged
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -29,7 +30,7 @@ def test_nothing_else_changes(rotary: bool) -> None:
     made = convert(source, LinearConfig(K), "0,2")
     after = made.state_dict()
     assert set(after) - set(before) == {
-        f"blocks.{layer}.mixers.0.inner.maps.{side}.{part}"
+        f"blocks.{layer}.parts.0.inner.maps.{side}.{part}"
         for layer in (0, 2)
         for side in "qk"
         for part in ("weight", "bias")
@@ -37,9 +38,7 @@ def test_nothing_else_changes(rotary: bool) -> None:
     for name, weight in before.items():
         assert torch.equal(after[name], weight), name
         assert torch.equal(source.state_dict()[name], weight), "the source changed"
-    assert made.config == dataclasses.replace(
-        source.config, layers=(LinearConfig(K), SOFTMAX, LinearConfig(K), SOFTMAX)
-    )
+    assert made.config == source.config.with_mixers(LinearConfig(K), SOFTMAX, LinearConfig(K), SOFTMAX)
     assert not made.training
 
 
@@ -62,11 +61,11 @@ def test_none_is_the_teacher() -> None:
 def test_options() -> None:
     source = small.model(dataclasses.replace(LLAMA.with_attention(kv_heads=small.H), layers=(SOFTMAX,)))
     made = convert(source, LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)))
-    assert made.config.layers == (LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1)),)
+    assert small.mixers(made.config) == [LinearConfig(3, True, "drop", 0.5, Guard("add", 0.1))]
 
 
 def test_seed() -> None:
-    phi = "blocks.0.mixers.0.inner.maps.q.weight"
+    phi = "blocks.0.parts.0.inner.maps.q.weight"
     source, state = teacher(), torch.random.get_rng_state()
     first, again, other = (convert(source, LinearConfig(K), seed=seed).state_dict()[phi] for seed in (1, 1, 2))
     assert torch.equal(first, again)
@@ -91,7 +90,7 @@ def test_unknown_positions() -> None:
 
 def test_only_softmax_is_converted() -> None:
     hybrid = small.model(CONFIGS["hybrid"])
-    assert convert(hybrid, LinearConfig(K), "1").config.layers[1] == LinearConfig(K)
+    assert small.mixers(convert(hybrid, LinearConfig(K), "1").config)[1] == LinearConfig(K)
     with pytest.raises(UserError) as caught:
         convert(hybrid, LinearConfig(K), "0,1")
     assert (
@@ -111,13 +110,15 @@ def test_a_translators_layers() -> None:
     cross, encoder = linear(7), linear(6)
     converted = convert(made, linear(3), "1", cross=cross, encoder=encoder)
     config = converted.config
-    assert [m.kind for m in config.layers] == [m.kind for m in config.crosses] == ["softmax", "linear"]
-    assert config.encoder is not None and config.encoder.layers == (encoder,) * 2
+    assert [[m.kind for m in small.mixers(config, g)] for g in ("layers", "crosses")] == [["softmax", "linear"]] * 2
+    assert config.encoder is not None
+    assert [part.inside for part in config.encoder.heads] == [encoder] * 2  # type: ignore[attr-defined]
     before, after = made.state_dict(), converted.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     added = {name.split(".inner.")[0] for name in after.keys() - before.keys()}
-    assert added == {"blocks.1.mixers.0", "blocks.1.mixers.1", *(f"encoder.blocks.{n}.mixers.0" for n in (0, 1))}
-    assert convert(made, linear(3), "1").config.crosses == made.config.crosses
+    assert added == {"blocks.1.parts.0", "blocks.1.parts.1", *(f"encoder.blocks.{n}.parts.0" for n in (0, 1))}
+    kept = convert(made, linear(3), "1").config
+    assert small.mixers(kept, "crosses") == small.mixers(made.config, "crosses")
 
 
 @torch.no_grad()
@@ -126,16 +127,21 @@ def test_a_translators_layers() -> None:
 def test_layers_that_looked_at_the_source_are_merged(mixer: MixerConfig, shared: bool) -> None:
     """Query, prefix and output keep their weights, and the source the keys and values that it had."""
     made = small.model("translator_softmax")
-    converted = convert(made, mixer, "1", cross=MergedConfig(shared=shared))
+    converted = convert(made, mixer, "1", cross=MergeConfig(shared=shared))
     before, after = made.state_dict(), converted.state_dict()
-    expected = {n: n for n in before if not n.startswith(("blocks.1.mixers.1.", "blocks.1.norms.1."))}
+    # the part that looked at the source is gone, and what stood behind it has moved up
+    expected = {n: n for n in before if not n.startswith(("blocks.1.parts.1.", "blocks.1.norms.1."))}
+    moving = ("blocks.1.parts.2.", "blocks.1.norms.2.")
+    behind = {n: n.replace(".2.", ".1.", 1) for n in expected if n.startswith(moving)}
+    expected = {behind.get(n, n): n for n in expected}
     if not shared:
-        moved = [n for n in before if n.startswith(("blocks.1.mixers.1.k.", "blocks.1.mixers.1.v."))]
-        expected |= {n.replace("mixers.1.", "mixers.0.source_"): n for n in moved}
+        moved = [n for n in before if n.startswith(("blocks.1.parts.1.k.", "blocks.1.parts.1.v."))]
+        expected |= {n.replace("parts.1.", "parts.0.source_"): n for n in moved}
     new = {name for name in after if ".inner." in name}
     assert after.keys() - new == expected.keys()
     assert all(torch.equal(after[name], before[old]) for name, old in expected.items())
-    assert [cross.kind for cross in converted.config.crosses] == ["softmax", "merged"]
+    kinds = [[part.kind for part in layer.mixers] for layer in converted.config.layers]
+    assert kinds == [["attention", "cross"], ["merged"]]
     logits, _ = converted.prefill(small.ids(), converted.start(*small.sources()))
     assert logits.isfinite().all()
 
@@ -146,26 +152,25 @@ def test_a_feed_forward_is_merged_too(shared: bool) -> None:
     """Its first matrix is in the values, behind the output of the layer that they were of; its second is the output."""
     base = dataclasses.replace(small.MODELS["translator_merged_hidden"], crosses=(small.SOFTMAX,) * 2, feed_forwards=())
     made = small.model(base).double()
-    converted = convert(made, small.SOFTMAX, "0", cross=MergedConfig(shared=shared, feed_forward=True))
-    assert [ffn.kind for ffn in converted.config.feed_forwards] == ["none", "dense"]
-    old, new, x = made.blocks[0], converted.blocks[0].mixers[0], torch.randn(5, small.WIDTH).double()
-    assert isinstance(new, MergedFeedForward) and converted.blocks[0].ffn is None and old.ffn is not None
-    own, cross = (mixer.get_submodule for mixer in old.mixers)
+    converted = convert(made, small.SOFTMAX, "0", cross=MergeConfig(shared=shared, feed_forward=True))
+    kinds = [[part.kind for part in layer.parts] for layer in converted.config.layers]
+    assert kinds == [["merged"], ["attention", "cross", "dense"]]
+    old, new, x = made.blocks[0], converted.blocks[0].parts[0], torch.randn(5, small.WIDTH).double()
+    assert isinstance(new, Merged)
+    own, cross, ffn = (part.get_submodule for part in old.parts)
     for values, part in ((new.v, own), (new.of_source[1], own if shared else cross)):
-        torch.testing.assert_close(
-            values(x), old.ffn.get_submodule("up")(part("o")(part("v")(x))), rtol=1e-5, atol=1e-5
-        )
-    down = old.ffn.get_submodule("down").state_dict()
+        torch.testing.assert_close(values(x), ffn("up")(part("o")(part("v")(x))), rtol=1e-5, atol=1e-5)
+    down = ffn("down").state_dict()
     assert all(torch.equal(new.o.state_dict()[name], weight) for name, weight in down.items())
     with pytest.raises(UserError, match="softmax in merged layers with the feed-forward inside; received linear"):
-        convert(made, linear(3), cross=MergedConfig(feed_forward=True))
+        convert(made, linear(3), cross=MergeConfig(feed_forward=True))
     uneven = dataclasses.replace(base, ffn_size=13)
     with pytest.raises(UserError, match="as much of ffn_size for each; received 3 for 3, and ffn_size 13; correct"):
-        convert(small.model(uneven), small.SOFTMAX, cross=MergedConfig(feed_forward=True))
+        convert(small.model(uneven), small.SOFTMAX, cross=MergeConfig(feed_forward=True))
 
 
 def test_what_becomes_of_the_source() -> None:
-    config = small.TRANSLATORS["softmax"]
+    config = small.TRANSLATORS["softmax"].build()
     mixer = linear(4, "hedgehog", guard=small.CLAMP)
     same = {"feature_map": "hedgehog", "guard": small.CLAMP}
     assert source_mixers(config, mixer, None, False) == (linear(32, **same), None)
@@ -175,13 +180,13 @@ def test_what_becomes_of_the_source() -> None:
     assert source_mixers(merged.config, mixer, None, False) == (None, None)
     assert convert(merged, linear(3)).start_states == ["S.0", "z.0", "S.1", "z.1"]
     assert source_mixers(config, small.WINDOW, 6, False) == (linear(6), None)
-    assert source_mixers(small.GPT2, mixer, None, False) == (None, None)
+    assert source_mixers(small.GPT2.build(), mixer, None, False) == (None, None)
     for wanted in ((8, False), (None, True)):
         with pytest.raises(UserError, match="a translator; received a decoder alone; leave out --cross-feature-size"):
-            source_mixers(small.GPT2, mixer, *wanted)
-    assert source_mixers(config, mixer, None, False, MergedConfig()) == (MergedConfig(), None)
+            source_mixers(small.GPT2.build(), mixer, *wanted)
+    assert source_mixers(config, mixer, None, False, MergeConfig()) == (MergeConfig(), None)
     with pytest.raises(UserError, match="layers that are merged or have features of their own; received both"):
-        source_mixers(config, mixer, 8, False, MergedConfig())
+        source_mixers(config, mixer, 8, False, MergeConfig())
     with pytest.raises(UserError, match="a linear mixer for the encoder; received window"):
         source_mixers(config, small.WINDOW, None, True)
     with pytest.raises(UserError, match="whose layers look at a source; received a decoder alone"):

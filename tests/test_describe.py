@@ -50,7 +50,9 @@ def test_checkpoint_and_graph_in_the_same_words(name: str, tmp_path: Path) -> No
     ):
         assert getattr(made, field) == getattr(graph, field), field
     assert made.special_tokens == graph.special_tokens == {"bos": 1, "eos": [2]}
-    assert [layer["mixer"]["kind"] for layer in made.layers] == [layer["mixer"]["kind"] for layer in graph.layers]
+    assert [small.described(layer)["kind"] for layer in made.layers] == [
+        small.described(layer)["kind"] for layer in graph.layers
+    ]
     for description in (made, graph):
         said = json.loads(json.dumps(description.to_dict()))
         assert (said["memory"], said["memory_reason"]) == (description.memory, description.memory_reason)
@@ -62,8 +64,8 @@ def test_fold_and_why_not(tmp_path: Path) -> None:
     made, graph = both(tmp_path, "hybrid")
     kept = "not folded: positions are rotated between the projection and φ (positions='keep')"
     softmax = "not folded: softmax layers have no feature map to fold"
-    assert [layer["fold"] for layer in made.layers] == [kept, softmax, "not folded yet: export folds it"]
-    assert [layer["fold"] for layer in graph.layers] == [kept, softmax, "folded"]
+    assert [layer["parts"][0]["fold"] for layer in made.layers] == [kept, softmax, "not folded yet: export folds it"]
+    assert [layer["parts"][0]["fold"] for layer in graph.layers] == [kept, softmax, "folded"]
 
 
 def test_memory_and_break_even(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_the_spans_that_export_leaves_are_said(tmp_path: Path) -> None:
     config = SpanConfig(9, ramp=2)
     made, graph = both(tmp_path, dataclasses.replace(GPT2, layers=(config, config)))
     assert made.memory_reason == "each layer keeps k and v of the last 9 tokens"
-    spans = graph.layers[0]["mixer"]["spans"]
+    spans = small.described(graph.layers[0])["spans"]
     assert len(spans) == G
     assert graph.memory_reason.startswith(f"layer 0 (span) keeps k and v of the last {', '.join(map(str, spans))} tok")
 
@@ -210,13 +212,19 @@ def claiming(path: Path, **values: Any) -> Path:
 
 
 FORM = "expected metadata of the contract's form; received "
-ATTENTION = {"heads": 6, "kv_heads": 3, "head_size": 4}
-LAYER = {
-    "mixer": {"kind": "softmax"},
-    "attention": ATTENTION,
-    "feed_forward": {"kind": "dense"},
+ATTENTION = {
+    "kind": "attention",
+    "heads": 6,
+    "kv_heads": 3,
+    "head_size": 4,
+    "inside": {"kind": "softmax"},
     "fold": "not folded",
 }
+
+
+def layer(**changes: Any) -> dict[str, Any]:
+    """A described layer whose attention has other values."""
+    return {"parts": [ATTENTION | changes, {"kind": "dense", "size": 11}]}
 
 
 @pytest.mark.parametrize(
@@ -237,27 +245,26 @@ LAYER = {
         ({"eos_tokens": [None]}, FORM),
         (
             {"layers": [{}]},
-            "expected layers with attention, feed_forward, fold, mixer in the meta",
+            "expected layers of parts in the metadata key t2r.layers; received {}; export the model again",
         ),
         (
-            {"layers": [LAYER | {"fold": 3}]},
-            "expected layers with attention, feed_forward, fold, mixer in the metadata",
+            {"layers": [layer(fold=3)]},
+            "expected layers of parts in the metadata key t2r.layers; received {'parts': [{'kind': 'attention', ",
         ),
         (
-            {"layers": [LAYER | {"attention": ATTENTION | {"kv_heads": "3"}}]},
+            {"layers": [layer(kv_heads="3")]},
             "expected kv_heads to be an integer from 1 to 1048576; received '3'; correct kv_heads",
         ),
         (
-            {"layers": [LAYER | {"attention": None}]},
-            "expected the attention's config to be a JSON object; received NoneType; correct the attention's config",
+            {"layers": [{"parts": [None]}]},
+            "expected layers of parts in the metadata key t2r.layers; received {'parts': [None]}; export the mod",
         ),
-        ({"layers": [LAYER | {"mixer": {"kind": "other"}}]}, "expected mixer kind to be one of softmax, "),
         (
-            {
-                "layers": [
-                    LAYER | {"mixer": {"kind": "linear", "feature_size": 5, "guard": {"kind": "clamp", "eps": "1"}}}
-                ]
-            },
+            {"layers": [layer(inside={"kind": "other"})]},
+            "expected layer.parts (attention).inside.kind to be one of softmax, ",
+        ),
+        (
+            {"layers": [layer(inside={"kind": "linear", "feature_size": 5, "guard": {"kind": "clamp", "eps": "1"}})]},
             "expected guard eps to be a finite positive number; received '1'; correct guard eps",
         ),
     ],

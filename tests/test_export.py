@@ -21,6 +21,8 @@ import small
 import texts
 from small import CONFIGS, GPT2, LINEAR, POSITIONS, VOCABULARY, B, G, K, V
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.layer import LayerConfig, mixer_of, without_folds
+from t2r_export.config.plain import from_plain
 from t2r_export.config.targets import TARGETS
 from t2r_export.errors import CheckFailed
 from t2r_export.export import build, export
@@ -76,13 +78,13 @@ def test_metadata(name: str, tmp_path: Path) -> None:
     assert signature.checkpoint_sha256 == checkpoint.sha256
     assert signature.producer.startswith("t2r-export ")
     assert signature.tokenizer is None
-    for n, (layer, mixer, folded) in enumerate(zip(signature.layers, config.layers, report.folds, strict=True)):
-        assert (layer["mixer"]["kind"], layer["fold"]) == (mixer.kind, folded.status)
-        attention = config.attention_of(n)
-        assert layer["attention"] == (None if attention is None else attention.to_dict())
-        if mixer.kind == "linear":
-            expected = mixer.to_dict() | {"folded": folded.folded}
-            assert layer["mixer"] == expected
+    for layer, config_of_layer, folded in zip(signature.layers, config.layers, report.folds, strict=True):
+        assert layer["parts"][0]["fold"] == folded.status
+        said, expected = from_plain(LayerConfig, without_folds(layer), "layer"), config_of_layer
+        if folded.folded:
+            inside = dataclasses.replace(mixer_of(expected.parts[0]), folded=True)
+            expected = expected.with_mixer(inside)
+        assert said == expected
 
 
 def test_options_are_in_the_metadata(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_report(tmp_path: Path) -> None:
     assert [f.status for f in report.folds] == ["folded", "folded"]
     stored = sum(int(np.prod(t.dims)) for t in model.graph.initializer if not t.name.startswith("const_"))
     assert report.parameters == stored
-    assert checkpoint.config == GPT2, "the checkpoint itself is not folded"
+    assert checkpoint.config == GPT2.build(), "the checkpoint itself is not folded"
 
 
 def test_weights_keep_their_names(tmp_path: Path) -> None:
@@ -175,13 +177,13 @@ def test_weights_keep_their_names(tmp_path: Path) -> None:
     weights = {t.name for t in model.graph.initializer if not t.name.startswith("const_")}
     folded, _ = fold(small.model("hybrid"))
     # a layer's projections and a feed-forward's; a map of q is none
-    joined = (r"(mixers\.0\.)[qkv]\.", r"\1q_k_v."), (r"(ffn\.)(gate|up)\.", r"\1gate_up.")
+    joined = (r"(parts\.0\.)[qkv]\.", r"\1q_k_v."), (r"(parts\.1\.)(gate|up)\.", r"\1gate_up.")
     names = {name for name, _ in folded.named_parameters()}
     for pattern, together in joined:
         names = {re.sub(pattern, together, name) for name in names}
     assert weights - {"ropes.0.table"} == names
     nodes = {n.name: n.op_type for n in model.graph.node}
-    products = ("0.mixers.0.q_k_v", "1.mixers.0.q_k_v", "2.mixers.0.qkv", "2.ffn.gate_up")
+    products = ("0.parts.0.q_k_v", "1.parts.0.q_k_v", "2.parts.0.qkv", "2.parts.1.gate_up")
     assert {nodes[f"blocks.{name}"] for name in products} == {"Gemm"}
     assert {"embedding", "head"} <= nodes.keys()
     assert list(nodes.values()).count("Gemm") == 3 * 4 + 1, "qkv, o, gate with up, down; and the head"

@@ -21,6 +21,7 @@ import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import HybridConfig, LinearConfig, WindowConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.convert import convert, provenance
 from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune
@@ -119,7 +120,7 @@ def test_task_teaches_a_model_the_text(config: FinetuneConfig) -> None:
 def test_transfer_leaves_every_other_weight_as_it_was(config: FinetuneConfig) -> None:
     finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3")))
     maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
-    assert changed(config.model, config.output) == {f"blocks.{i}.mixers.0.{name}" for i in range(3) for name in maps}
+    assert changed(config.model, config.output) == {f"blocks.{i}.parts.0.{name}" for i in range(3) for name in maps}
 
 
 def test_distill_changes_every_weight(config: FinetuneConfig) -> None:
@@ -131,7 +132,7 @@ def test_lora_changes_projections_and_feature_maps_and_nothing_else(config: Fine
     finetune(dataclasses.replace(config, plan=parse_plan("distill", "3"), lora=True, lora_rank=2))
     maps = tuple(f"inner.maps.{side}.{part}" for side in "qk" for part in ("weight", "bias"))
     names = [*(f"{name}.weight" for name in "qkvo"), *maps]
-    assert changed(config.model, config.output) == {f"blocks.{i}.mixers.0.{name}" for i in range(3) for name in names}
+    assert changed(config.model, config.output) == {f"blocks.{i}.parts.0.{name}" for i in range(3) for name in names}
     entry = checkpoint.load(config.output).provenance["finetune"][0]
     assert (entry["lora_rank"], entry["lora_alpha"]) == (2, 16.0)
 
@@ -427,7 +428,7 @@ def test_random_directions_are_a_part_of_the_state(
     config = dataclasses.replace(config, plan=plan)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
-    assert "blocks.0.mixers.0.inner.maps.joint.weight" in changed(config.model, whole.output)
+    assert "blocks.0.parts.0.inner.maps.joint.weight" in changed(config.model, whole.output)
     stop_at(monkeypatch, config, 4)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
@@ -550,13 +551,13 @@ def test_weights_stay_as_they_were_before_a_step_without_numbers(
     monkeypatch.setattr(training.Trainer, "_stage", start)
     config = dataclasses.replace(config, plan=parse_plan("transfer", "10"), checkpoint_every=10, validate_every=10)
     with pytest.raises(
-        CheckFailed, match="at step 3 of transfer, first in the output of student.blocks.1.mixers.0.inner;"
+        CheckFailed, match="at step 3 of transfer, first in the output of student.blocks.1.parts.0.inner;"
     ):
         finetune(config)
     assert len(kept) == 10
     for name, weight in student[0].state_dict().items():
         assert torch.equal(weight, kept[2][name])
-    maps = "blocks.1.mixers.0.inner.maps.k.weight"
+    maps = "blocks.1.parts.0.inner.maps.k.weight"
     assert not torch.equal(kept[2][maps], kept[0][maps])
 
 
@@ -635,9 +636,17 @@ def test_the_teacher_has_the_layers_of_the_source() -> None:
         model = convert(source.model, LinearConfig(small.K), layers)
         source = dataclasses.replace(source, config=model.config, model=model, provenance=provenance(source))
     teacher = original(source)
-    assert teacher.config == config
+    assert teacher.config == config.build()
     assert torch.equal(teacher(ids := torch.arange(9)[None] % 7), small.model(config)(ids))
     assert not {p.data_ptr() for p in teacher.parameters()} & {p.data_ptr() for p in source.model.parameters()}
+
+
+def layers(change: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+    """The teacher's layers as plain data, with a change of each one's parts."""
+    plain: list[dict[str, Any]] = to_plain(texts.TEACHER.build())["layers"]
+    for layer in plain:
+        change(layer["parts"])
+    return plain
 
 
 @pytest.mark.parametrize(
@@ -648,10 +657,14 @@ def test_the_teacher_has_the_layers_of_the_source() -> None:
         ({"convert": "yes"}, "one without a record of its source"),
         ({"convert": {}}, "one without a record of its source"),
         ({"width": 999}, "one that differs from its source in more than its mixers"),
-        ({"activation": "gelu"}, "one that differs from its source in more than its mixers"),
-        ({"layers": [{"kind": "softmax"}] * 2}, "one that differs from its source in more than its mixers"),
-        ({"layers": [{"kind": "lstm"}] * 3}, "missing blocks"),
-        ({"layers": [LinearConfig(small.K + 1).to_dict()] * 3}, "instead of"),
+        ({"layers": layers(lambda parts: parts[1].update(activation="gelu_tanh"))}, "in more than its mixers"),
+        ({"layers": layers(lambda parts: parts[0].update(kv_heads=1))}, "instead of"),
+        ({"layers": layers(lambda parts: None)[:2]}, "one that differs from its source in more than its mixers"),
+        ({"layers": layers(lambda parts: parts.__setitem__(0, {"kind": "lstm"}))}, "missing blocks"),
+        (
+            {"layers": layers(lambda parts: parts[0].update(inside=to_plain(LinearConfig(small.K + 1))))},
+            "instead of",
+        ),
     ],
 )
 def test_a_teacher_that_cannot_be_rebuilt(history: dict[str, Any], received: str, config: FinetuneConfig) -> None:

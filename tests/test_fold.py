@@ -15,9 +15,9 @@ from small import CONFIGS, GPT2
 from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import FOLD_TOLERANCE, fold, fold_error
-from t2r_export.model.attention import Attention
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.ops import State
+from t2r_export.model.parts.attention import Attention
 from t2r_export.model.transformer import Transformer
 
 
@@ -61,19 +61,19 @@ def test_report() -> None:
         (2, "linear", True, "folded"),
     ]
     assert [r.error is None for r in report] == [True, True, False]
-    assert [layer.folded for layer in folded.config.layers] == [False, False, True]
+    assert [mixer.folded for mixer in small.mixers(folded.config)] == [False, False, True]
 
 
 def test_the_model_itself_stays() -> None:
     made = small.model()
     before = {name: weight.clone() for name, weight in made.state_dict().items()}
     folded, _ = fold(made)
-    assert made.config == GPT2
+    assert made.config == GPT2.build()
     assert made.state_dict().keys() == before.keys()
     assert all(torch.equal(weight, before[name]) for name, weight in made.state_dict().items())
     assert folded.head.weight is folded.embedding.weight, "a tied head stays tied"
     shared = {weight.data_ptr() for weight in made.parameters()} & {weight.data_ptr() for weight in folded.parameters()}
-    kept = {"embedding.weight", "blocks.0.mixers.0.o.weight"}
+    kept = {"embedding.weight", "blocks.0.parts.0.o.weight"}
     assert {made.get_parameter(name).data_ptr() for name in kept} <= shared, "what a fold leaves needs no second memory"
 
 

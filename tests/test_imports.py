@@ -31,17 +31,20 @@ class Room:
 PIPELINE = "t2r_export"  # the files at the door
 ROOMS = {
     "config": Room({"config"}),
-    "model": Room({"config", "model", "model.mixers"}, {"torch"}),
+    "model": Room({"config", "model", "model.mixers", "model.parts"}, {"torch"}),
     "model.mixers": Room({"config", "model", "model.mixers"}, {"torch"}),
+    "model.parts": Room({"config", "model", "model.mixers", "model.parts"}, {"torch"}),
     "checkpoints": Room({"config", "model", "checkpoints"}, {"torch"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
     "training": Room(
-        {"config", "model", "model.mixers", "checkpoints", "training"}, {"torch", "accelerate", "tokenizers"}
+        {"config", "model", "model.mixers", "model.parts", "checkpoints", "training"},
+        {"torch", "accelerate", "tokenizers"},
     ),
     "quantizers": Room({"config", "graph", "quantizers", "training"}, {"onnx", "onnxruntime"}),
-    "proof": Room({"config", "model", "model.mixers", "checkpoints", "graph", "proof"}, {"torch"}),
+    "proof": Room({"config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "proof"}, {"torch"}),
     PIPELINE: Room(
-        {PIPELINE, "config", "model", "model.mixers", "checkpoints", "graph", "training", "quantizers", "proof"},
+        {PIPELINE, "config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "training", "quantizers"}
+        | {"proof"},
         {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
     ),
     "providers": Room(
@@ -55,7 +58,8 @@ ROOMS = {
 # what every room may import
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
 ONNX_STAGES = {"quantize.py"}  # of the pipeline, what changes a finished graph
-ABOVE_MIXERS = {"t2r_export.model.transformer", "t2r_export.model.attention"}  # of model/, what mixers do not know
+# of model/, what mixers and parts do not know
+ABOVE = {f"t2r_export.model.{name}" for name in ("transformer", "stack", "encoder", "block")}
 
 
 def folder(package: str) -> Path:
@@ -86,8 +90,8 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
 def room_of(module: str) -> str:
     """The room of a module of t2r_export, by its dotted name."""
     parts = module.split(".")[1:]
-    if parts[:2] == ["model", "mixers"]:
-        return "model.mixers"
+    if parts[0:1] == ["model"] and parts[1:2] in (["mixers"], ["parts"]):
+        return ".".join(parts[:2])
     return parts[0] if parts and parts[0] in ROOMS else PIPELINE
 
 
@@ -99,7 +103,7 @@ def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
             return True
         if rules.rooms == {"*"}:
             return True
-        return room_of(name) in rules.rooms and not (room == "model.mixers" and name in ABOVE_MIXERS)
+        return room_of(name) in rules.rooms and not (room in ("model.mixers", "model.parts") and name in ABOVE)
     if top == "onnx" and room == PIPELINE:
         return file in ONNX_STAGES
     if top in HEAVY:  # the command line may wait until a command runs
@@ -136,6 +140,8 @@ FORBIDDEN = [
     ("model", "x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import t2r_export.export"),
     ("model.mixers", "x.py", "from t2r_export.model.transformer import Transformer"),
     ("model.mixers", "x.py", "from t2r_export.training.lora import x"),
+    ("model.mixers", "x.py", "from t2r_export.model.parts.base import Part"),
+    ("model.parts", "x.py", "from t2r_export.model.block import Block"),
     ("checkpoints", "x.py", "from t2r_export.convert import convert"),
     ("checkpoints", "x.py", "import transformers"),
     ("graph", "x.py", "from t2r_export.export import export"),

@@ -347,7 +347,7 @@ def test_ruin_leaves_nothing(tokens: Path, tmp_path: Path, monkeypatch: pytest.M
     """A scheme that loses one weight."""
 
     def lossy(model: onnx.ModelProto, *_: Any) -> onnx.ModelProto:
-        weight = initializers(model)["blocks.1.ffn.down.weight"]
+        weight = initializers(model)["blocks.1.parts.1.down.weight"]
         weight.raw_data = b"\0" * len(weight.raw_data)
         bias = initializers(model)["norm.bias"]
         bias.CopyFrom(numpy_helper.from_array(9 * numpy_helper.to_array(bias), bias.name))
@@ -395,7 +395,7 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
     [
         (
             {"scheme": "int1"},
-            "expected a scheme of fp16, int8, int8-static, w8, w4; received 'int1'; choose one of those",
+            "expected a scheme of fp16, int8, int8-static, w8, w4; received 'int1'; did you mean int8?",
         ),
         (
             {"scheme": "w4", "block_size": 33},

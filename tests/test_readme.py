@@ -54,7 +54,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small model and texts under the names that the pages use."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(1)
-    checkpoint.save(Path("SRC"), Transformer(CONFIG), letter_tokenizer(), {"origin": "random weights"})
+    checkpoint.save(Path("SRC"), Transformer(CONFIG.build()), letter_tokenizer(), {"origin": "random weights"})
     for name in ("text.txt", "held_out.txt"):
         Path(name).write_text("once upon a time, there was a recipe.\n<|endoftext|>\n" * 40)
     return tmp_path

@@ -71,7 +71,7 @@ def test_the_n_best_of_transformers(name: str, tmp_path: Path) -> None:
     lengths, tokens = set(), set()
     for width in (2, 4, 8):
         for penalty, ngram in ((0.6, 0), (1.0, 0), (1.0, 1)):
-            beam = Beam(width, penalty, n_best=width, max_tokens=LONGEST, no_repeat_ngram=ngram)
+            beam = Beam(width, penalty, n_best=width, max_tokens=LONGEST, no_repeat_ngram=ngram, forced_end=True)
             expected = theirs(model, SOURCES, beam)
             lengths |= {len(one.tokens) for best in expected for one in best}
             tokens |= {token for best in expected for one in best for token in one.tokens}

@@ -21,8 +21,8 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.cli.description import text
 from t2r_export.cli.reports import export_text
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import MergedConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.uniform import MergeConfig
 from t2r_export.describe import describe
 from t2r_export.export import ExportReport, export
 from t2r_export.fold import FOLD_TOLERANCE, fold, places
@@ -62,8 +62,8 @@ def test_the_graphs_are_the_model(name: str, target: str, tmp_path: Path) -> Non
 def test_a_fold_changes_nothing(name: str) -> None:
     made = small.model(TRANSLATORS[name]).double()
     folded, report = fold(made.float())
-    assert [f.part for f in report] == [place.part for place in places(made)]
-    linear = [place.mixer.config.kind == "linear" for place in places(made)]
+    assert [f.group for f in report] == [place.part.config.group for place in places(made)]
+    linear = [place.part.config.label == "linear" for place in places(made)]
     assert [f.folded for f in report] == linear
     assert all(f.error <= FOLD_TOLERANCE for f in report if f.error is not None)
     made, folded = made.double(), folded.double()
@@ -135,7 +135,7 @@ def test_packed_caches_of_a_source(tmp_path: Path) -> None:
 
 
 def test_states_of_which_the_encoder_starts_some_are_not_packed(tmp_path: Path) -> None:
-    crosses = (MergedConfig(), small.LINEAR_CROSS)
+    crosses = (MergeConfig(), small.LINEAR_CROSS)
     made = small.checkpoint(dataclasses.replace(TRANSLATORS["merged"], crosses=crosses))
     with pytest.raises(UserError, match="all or none of the states to pack into S to start from the source; rec"):
         export(made, tmp_path / "g.onnx", ExportConfig(state_layout="packed"))

@@ -120,9 +120,9 @@ FAULTS: dict[str, tuple[str, Any, set[str]]] = {
     "S is never read": ("learned", faults.unread("S.0"), ALL),
     "z is never read": ("rotary_drop", faults.unread("z.1"), ALL),
     "the position is never read": ("rotary_keep", faults.unread("position"), {"logits", "states"}),
-    "a folded weight is off": ("learned", faults.weight("blocks.0.mixers.0.qkv.weight", 0.01), {"logits", "states"}),
+    "a folded weight is off": ("learned", faults.weight("blocks.0.parts.0.qkv.weight", 0.01), {"logits", "states"}),
     "a bias is off": ("learned", faults.weight("norm.bias", 1e-3), OUTPUTS),
-    "a weight is NaN": ("learned", faults.weight("blocks.1.ffn.up.weight", float("nan")), OUTPUTS | {"batch"}),
+    "a weight is NaN": ("learned", faults.weight("blocks.1.parts.1.up.weight", float("nan")), OUTPUTS | {"batch"}),
     "a clamp is looser": ("sinusoidal", faults.constant(0.01, 0.001), {"start", "start states"}),
     "a clamp is tighter": ("rotary_keep", faults.constant(0.01, 0.1), {"logits", "start", "start states"}),
     "an added eps is another": ("rotary_drop", faults.constant(1e-3, 2e-3), {"logits", "states", "start"}),
@@ -222,7 +222,7 @@ def test_past_the_end_of_the_positions(past_end: str, tmp_path: Path) -> None:
     [
         (
             {"reference": "bfloat16"},
-            "expected reference to be one of float32, float64; received 'bfloat16'; choose one of those for reference",
+            "expected reference to be one of float32, float64; received 'bfloat16'; did you mean float64?",
         ),
         ({"steps": 0}, "expected at least 1 step; received 0; correct --steps"),
         (
@@ -276,4 +276,4 @@ def test_the_seed_chooses_the_text(tmp_path: Path) -> None:
     first, again, other = (verify(checkpoint, tmp_path / "g.onnx", steps=5, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert torch.is_grad_enabled()
-    assert checkpoint.config.attention is not None and checkpoint.config.attention.heads == H
+    assert checkpoint.config.heads[0].heads == H

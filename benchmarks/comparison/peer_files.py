@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, models
 
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import AttentionConfig, DenseConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -32,8 +33,9 @@ def write_folder(model: Transformer, folder: Path) -> Path:
         UserError: the model is of another family.
     """
     c = model.config
-    a = c.attention
-    if c.norm != "rms" or not c.gated_ffn or a is None or a.rotary is None or a.rotary.scaling != "none":
+    a, dense = _parts(c)
+    rms = a.norm is not None and a.norm.kind == "rms"
+    if not rms or not dense.gated or a.rotary is None or a.rotary.scaling != "none":
         raise UserError("a model of the Llama family for a Hugging Face folder", c.position, "leave that engine out")
     folder.mkdir(parents=True)
     weights = model.state_dict()
@@ -51,9 +53,16 @@ def write_folder(model: Transformer, folder: Path) -> Path:
     return folder
 
 
+def _parts(config: ModelConfig) -> tuple[AttentionConfig, DenseConfig]:
+    """Those of every layer."""
+    attention, dense = config.layers[0].parts
+    assert isinstance(attention, AttentionConfig) and isinstance(dense, DenseConfig)
+    return attention, dense
+
+
 def _llama_config(c: ModelConfig) -> dict[str, Any]:
-    a = c.attention
-    assert a is not None and a.rotary is not None
+    a, dense = _parts(c)
+    assert a.rotary is not None
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -63,14 +72,14 @@ def _llama_config(c: ModelConfig) -> dict[str, Any]:
         "num_attention_heads": a.heads,
         "num_key_value_heads": a.kv_heads,
         "head_dim": a.head_size,
-        "intermediate_size": c.ffn_size,
+        "intermediate_size": dense.size,
         "hidden_act": "silu",
-        "rms_norm_eps": c.norm_eps,
+        "rms_norm_eps": a.norm_eps,
         "rope_theta": a.rotary.theta,
         "tie_word_embeddings": c.tied_head,
         "max_position_embeddings": LONGEST,
         "attention_bias": a.qkv_bias,
-        "mlp_bias": c.ffn_bias,
+        "mlp_bias": dense.bias,
         "bos_token_id": 1,
         "eos_token_id": 2,
         "torch_dtype": "float32",
@@ -86,8 +95,7 @@ def write_gguf(model: Transformer, path: Path, form: str) -> Path:
     import gguf
 
     c = model.config
-    a = c.attention
-    assert a is not None
+    a, dense = _parts(c)
     llama = a.rotary is not None
     if not llama and c.position != "learned":
         raise UserError("a model of the Llama or GPT-2 family for GGUF", c.position, "leave that engine out")
@@ -96,18 +104,18 @@ def write_gguf(model: Transformer, path: Path, form: str) -> Path:
     writer.add_context_length(c.max_positions or LONGEST)
     writer.add_embedding_length(c.width)
     writer.add_block_count(len(c.layers))
-    writer.add_feed_forward_length(c.ffn_size)
+    writer.add_feed_forward_length(dense.size)
     writer.add_head_count(a.heads)
     writer.add_vocab_size(c.vocab_size)
     writer.add_tokenizer_model("no_vocab")
     if llama:
         assert a.rotary is not None
         writer.add_head_count_kv(a.kv_heads)
-        writer.add_layer_norm_rms_eps(c.norm_eps)
+        writer.add_layer_norm_rms_eps(a.norm_eps)
         writer.add_rope_freq_base(a.rotary.theta)
         writer.add_rope_dimension_count(a.head_size)
     else:
-        writer.add_layer_norm_eps(c.norm_eps)
+        writer.add_layer_norm_eps(a.norm_eps)
     for name, array in _llama_tensors(model) if llama else _gpt2_tensors(model):
         if array.ndim == 2 and name != "position_embd.weight":
             writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
@@ -130,18 +138,18 @@ def _llama_tensors(model: Transformer) -> Named:
     yield "output_norm.weight", w["norm.weight"]
     if not c.tied_head:
         yield "output.weight", w["head.weight"]
-    assert c.attention is not None
-    heads, kv_heads = c.attention.heads, c.attention.kv_heads
+    attention, _ = _parts(c)
+    heads, kv_heads = attention.heads, attention.kv_heads
     for layer in range(len(c.layers)):
         ours, theirs = f"blocks.{layer}", f"blk.{layer}"
         yield f"{theirs}.attn_norm.weight", w[f"{ours}.norms.0.weight"]
-        yield f"{theirs}.attn_q.weight", _neighbours(w[f"{ours}.mixers.0.q.weight"], heads)
-        yield f"{theirs}.attn_k.weight", _neighbours(w[f"{ours}.mixers.0.k.weight"], kv_heads)
-        yield f"{theirs}.attn_v.weight", w[f"{ours}.mixers.0.v.weight"]
-        yield f"{theirs}.attn_output.weight", w[f"{ours}.mixers.0.o.weight"]
-        yield f"{theirs}.ffn_norm.weight", w[f"{ours}.ffn_norm.weight"]
+        yield f"{theirs}.attn_q.weight", _neighbours(w[f"{ours}.parts.0.q.weight"], heads)
+        yield f"{theirs}.attn_k.weight", _neighbours(w[f"{ours}.parts.0.k.weight"], kv_heads)
+        yield f"{theirs}.attn_v.weight", w[f"{ours}.parts.0.v.weight"]
+        yield f"{theirs}.attn_output.weight", w[f"{ours}.parts.0.o.weight"]
+        yield f"{theirs}.ffn_norm.weight", w[f"{ours}.norms.1.weight"]
         for part in ("gate", "up", "down"):
-            yield f"{theirs}.ffn_{part}.weight", w[f"{ours}.ffn.{part}.weight"]
+            yield f"{theirs}.ffn_{part}.weight", w[f"{ours}.parts.1.{part}.weight"]
 
 
 def _neighbours(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
@@ -158,8 +166,8 @@ def _gpt2_tensors(model: Transformer) -> Named:
         for layer in range(len(model.config.layers)):
             ours, theirs = f"blocks.{layer}", f"blk.{layer}"
             yield f"{theirs}.attn_norm.{kind}", w[f"{ours}.norms.0.{kind}"]
-            yield f"{theirs}.attn_qkv.{kind}", np.concatenate([w[f"{ours}.mixers.0.{x}.{kind}"] for x in "qkv"])
-            yield f"{theirs}.attn_output.{kind}", w[f"{ours}.mixers.0.o.{kind}"]
-            yield f"{theirs}.ffn_norm.{kind}", w[f"{ours}.ffn_norm.{kind}"]
-            yield f"{theirs}.ffn_up.{kind}", w[f"{ours}.ffn.up.{kind}"]
-            yield f"{theirs}.ffn_down.{kind}", w[f"{ours}.ffn.down.{kind}"]
+            yield f"{theirs}.attn_qkv.{kind}", np.concatenate([w[f"{ours}.parts.0.{x}.{kind}"] for x in "qkv"])
+            yield f"{theirs}.attn_output.{kind}", w[f"{ours}.parts.0.o.{kind}"]
+            yield f"{theirs}.ffn_norm.{kind}", w[f"{ours}.norms.1.{kind}"]
+            yield f"{theirs}.ffn_up.{kind}", w[f"{ours}.parts.1.up.{kind}"]
+            yield f"{theirs}.ffn_down.{kind}", w[f"{ours}.parts.1.down.{kind}"]

@@ -108,7 +108,7 @@ def _shares(
 
 
 def _kind(name: str) -> str:
-    """`blocks.3.ffn.down_Q4` -> `ffn.down_Q4`: the same product in every layer."""
+    """`blocks.3.parts.1.down_Q4` -> `parts.1.down_Q4`: the same product in every layer."""
     parts = name.split(".")
     return ".".join(parts[2:]) if parts[0] == "blocks" else name
 

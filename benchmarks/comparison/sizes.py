@@ -5,33 +5,34 @@ A size is a softmax model; its students are what `t2r convert` makes of it, from
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PartConfig
 from t2r_export.config.students import student_mixer
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.model.initialize import initialize
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
 FEATURE_BIAS, TOKEN_STD = 0.5, 0.1
 
-SIZES: dict[str, ModelConfig] = {
-    "gpt2-small": ModelConfig(
+SIZES: dict[str, UniformConfig] = {
+    "gpt2-small": UniformConfig(
         vocab_size=50257,
         width=768,
         ffn_size=3072,
         layers=(SoftmaxConfig(),) * 12,
         position="learned",
         max_positions=1024,
-        attention=AttentionConfig(heads=12, kv_heads=12, head_size=64),
+        attention=HeadsConfig(heads=12, kv_heads=12, head_size=64),
     ),
-    "smollm-135m": ModelConfig(
+    "smollm-135m": UniformConfig(
         vocab_size=49152,
         width=576,
         ffn_size=1536,
@@ -41,7 +42,7 @@ SIZES: dict[str, ModelConfig] = {
         gated_ffn=True,
         position="none",
         ffn_bias=False,
-        attention=AttentionConfig(
+        attention=HeadsConfig(
             heads=9, kv_heads=3, head_size=64, qkv_bias=False, output_bias=False, rotary=RotaryConfig()
         ),
     ),
@@ -56,10 +57,10 @@ def config_of(size: str) -> ModelConfig:
     """
     if size not in SIZES:
         raise UserError(f"a size of {', '.join(SIZES)}", repr(size), "choose one of those")
-    return SIZES[size]
+    return SIZES[size].build()
 
 
-def student(size: str, **options: Any) -> MixerConfig:
+def student(size: str, **options: Any) -> MixerConfig | PartConfig:
     """The mixer that `t2r convert` gives the layers of that size, with these options and its defaults.
 
     Raises:
@@ -68,7 +69,7 @@ def student(size: str, **options: Any) -> MixerConfig:
     return student_mixer(LinearConfig.kind, options, config_of(size))[0]
 
 
-def random_model(size: str, mixer: MixerConfig | None = None, seed: int = 0) -> Transformer:
+def random_model(size: str, mixer: MixerConfig | PartConfig | None = None, seed: int = 0) -> Transformer:
     """A model of a known size with random weights, and in all layers `mixer`, by default that of its student.
 
     Two things are unlike a model's at the start of training, so that parity judges a quantized graph by its rounding
@@ -79,8 +80,8 @@ def random_model(size: str, mixer: MixerConfig | None = None, seed: int = 0) -> 
         UserError: an unknown size.
     """
     config = config_of(size)
-    layers = (student(size) if mixer is None else mixer,) * len(config.layers)
-    model = initialize(replace(config, layers=layers), seed).eval()
+    mixers = [student(size) if mixer is None else mixer] * len(config.layers)
+    model = initialize(config.with_mixers(*mixers), seed).eval()
     for name, parameter in model.named_parameters():
         if ".maps." in name and name.endswith("bias"):
             nn.init.constant_(parameter, FEATURE_BIAS)

@@ -23,6 +23,7 @@ from t2r_export.checkpoints.pickles import Reference, Refused, check_pickle
 from t2r_export.checkpoints.plain import check_plain
 from t2r_export.checkpoints.weights import HEAD, as_float32, assemble, compare, listed, weight_shapes
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import GRAPHS, OPEN, existing_model
@@ -30,7 +31,6 @@ from t2r_runtime.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable, shown
 
 FORMAT = "t2r-checkpoint"
-VERSION = 1
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")
 SOURCE_TOKENIZER = "source_tokenizer"  # a key where a translator's sources have a tokenizer of their own
 
@@ -119,15 +119,25 @@ def _load(path: Path, digest: Callable[[], str] | None) -> Checkpoint:
     data = _read(path)
     digest = digest or sha256_beside(path)
     try:
-        config = ModelConfig.from_dict(data["config"])
+        said, renamed = upgrade(data["config"], data["version"])
+        config = ModelConfig.from_dict(said)
+        provenance = _upgraded(data["provenance"], data["version"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"a model's config in {path}", printable(error), OPEN) from error
-    weights = data["weights"]
+    weights = {renamed(name): tensor for name, tensor in data["weights"].items()}
     compare(weight_shapes(config), {name: tensor.shape for name, tensor in weights.items()}, str(path))
     model = assemble(config, {name: as_float32(name, tensor) for name, tensor in weights.items()})
-    return Checkpoint(config, model, data["tokenizer"], data["provenance"], digest(), data.get(SOURCE_TOKENIZER))
+    return Checkpoint(config, model, data["tokenizer"], provenance, digest(), data.get(SOURCE_TOKENIZER))
+
+
+def _upgraded(provenance: dict[str, Any], version: int) -> dict[str, Any]:
+    """A history with its source's config as today's version has it."""
+    convert = provenance.get("convert")
+    if version == VERSION or not isinstance(convert, dict) or not isinstance(convert.get("source_config"), dict):
+        return provenance
+    return {**provenance, "convert": {**convert, "source_config": upgrade(convert["source_config"], version)[0]}}
 
 
 def _data(
@@ -200,10 +210,9 @@ def _read(path: Path) -> dict[str, Any]:
             check_plain(value, f"{shown(key)} in {path}")
     if data.get("format") != FORMAT:
         raise _another(path)
-    if data.get("version") != VERSION:
-        raise UserError(
-            f"version {VERSION} of {path}", shown(data.get("version")), "use the version of t2r that wrote it"
-        )
+    version = data.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise UserError(f"version 1 to {VERSION} of {path}", shown(version), "use the version of t2r that wrote it")
     _check_types(data, path)
     return data
 

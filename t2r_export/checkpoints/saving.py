@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Source
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.mixers import SoftmaxConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Source
+from t2r_export.config.model import ModelConfig, StackConfig
+from t2r_export.config.parts import DenseConfig
 from t2r_runtime.beam import Beam
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, shown
 from t2r_runtime.files import replacing
 from t2r_runtime.search import MAX_TOKENS
 from t2r_runtime.tokenizer_file import Library
@@ -31,26 +30,15 @@ from t2r_runtime.tokenizer_file import Library
 LONGEST = 1024  # how far sines go in a folder; they do not end here
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What makes a translator one of a family: fields of ModelConfig."""
-
-    class_name: str  # transformers'
-    fields: Mapping[str, Any]
-
-
-COMMON = {"norm": "layer", "norm_eps": 1e-5, "position": "sinusoidal", "embedding_norm": False}
-SHAPES = {
-    "marian": Shape("MarianMTModel", {**COMMON, "norm_position": "post", "last_norm": False}),
-    "pegasus": Shape("PegasusForConditionalGeneration", {**COMMON, "norm_position": "pre", "last_norm": True}),
-}
+# families that a translator can be saved as, and transformers' classes of them
+CLASSES = {"marian": "MarianMTModel", "pegasus": "PegasusForConditionalGeneration"}
 
 
 def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
     """Write config.json, generation_config.json, model.safetensors, and tokenizer.json where there is one.
 
     Args:
-        family: a key of SHAPES.
+        family: a key of CLASSES.
 
     Returns:
         The files.
@@ -103,74 +91,96 @@ def _stored(source: Source, state: Mapping[str, Tensor]) -> Tensor:
 
 
 def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json and generation_config.json."""
-    shape = SHAPES[family]
+    """config.json and generation_config.json. What they say is read as an import reads it, and must be the model."""
     encoder = model.encoder
     if encoder is None:
         raise UserError(f"a translator, for {family}", "a decoder alone", "save a model with an encoder")
-    scaled = not math.isclose(model.embedding_scale, 1)
-    needed = {
-        **shape.fields,
-        **dict.fromkeys(("parallel", "gated_ffn"), False),
-        **dict.fromkeys(("residual", "ffn_bias"), True),
-        "logit_scale": 1.0,
-        "logit_softcap": None,
-        "feed_forwards": (),
-        "attentions": (),
-        "layers": (SoftmaxConfig(),) * len(model.layers),
-        "crosses": (SoftmaxConfig(),) * len(model.layers),
-    }
-    values = {name: getattr(model, name) for name in needed}
-    other = {name: value for name, value in values.items() if value != needed[name]}
-    differing = [name if isinstance(value, tuple) else f"{name} {value!r}" for name, value in other.items()]
-    stacks = {"encoder": encoder.attention, "decoder": model.attention}
-    differing += [f"{side} {attention}" for side, attention in stacks.items() if not _plain(attention, model.width)]
-    if encoder.layers != (SoftmaxConfig(),) * len(encoder.layers):
-        differing.append("encoder layers")
-    if scaled and not math.isclose(model.embedding_scale, math.sqrt(model.width), rel_tol=1e-6):
-        differing.append(f"embedding_scale {model.embedding_scale}")
     own = encoder.vocab_size is not None
-    if (own and family != "marian") or (not own and not model.tied_head) or len(model.start_tokens) > 2:
-        differing.append("tables or start tokens that the family has not")
-    if differing:
-        expected = f"softmax layers, and otherwise what {family} has"
-        raise UserError(expected, "; ".join(differing)[:300], "save the teacher, or as another family")
-    assert model.attention is not None
-    activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == model.activation)
+    dense = {name: _dense(stack) for name, stack in (("encoder", encoder), ("decoder", model))}
+    activation = dense["decoder"].activation
+    scaled = not math.isclose(model.embedding_scale, 1)
     config = {
         "model_type": family,
-        "architectures": [shape.class_name],
+        "architectures": [CLASSES[family]],
         "vocab_size": encoder.vocab_size or model.vocab_size,
         "d_model": model.width,
         "encoder_layers": len(encoder.layers),
-        "encoder_ffn_dim": encoder.ffn_size,
-        "encoder_attention_heads": encoder.attention.heads,
+        "encoder_ffn_dim": dense["encoder"].size,
+        "encoder_attention_heads": encoder.heads[0].heads,
         "decoder_layers": len(model.layers),
-        "decoder_ffn_dim": model.ffn_size,
-        "decoder_attention_heads": model.attention.heads,
-        "activation_function": activation,
+        "decoder_ffn_dim": dense["decoder"].size,
+        "decoder_attention_heads": model.heads[0].heads,
+        "activation_function": next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation),
         "max_position_embeddings": LONGEST,
         "scale_embedding": scaled,
         "tie_word_embeddings": model.tied_head,
         "is_encoder_decoder": True,
         # transformers goes by the family, CTranslate2 by these
-        "normalize_before": model.norm_position == "pre",
+        "normalize_before": family == "pegasus",
         "normalize_embedding": False,
     }
     if family == "marian":
         config |= {"share_encoder_decoder_embeddings": not own, "decoder_vocab_size": model.vocab_size}
-    return {**config, **(said := _generation(model))}, said
+    if (own and family != "marian") or (not own and not model.tied_head) or len(model.start_tokens) > 2:
+        raise _another(family, ["tables or start tokens that the family has not"])
+    said = _generation(model)
+    config |= said
+    try:
+        differing = _differing(model, IMPORTERS[family].config(Fields(config, "config.json")))
+    except UserError as error:  # sizes that the family does not have
+        raise _another(family, [f"{error.received} ({error.expected})"]) from error
+    if differing:
+        raise _another(family, differing)
+    return config, said
 
 
-def _plain(attention: AttentionConfig | None, width: int) -> bool:
-    """Whether heads share the width, with biases everywhere and nothing else."""
-    if attention is None or width % attention.heads:
-        return False
-    size, heads = width // attention.heads, attention.heads
-    usual = {None, size**-0.5}
-    return attention.scale in usual and attention == AttentionConfig(
-        heads=heads, kv_heads=heads, head_size=size, scale=attention.scale
-    )
+def _dense(stack: StackConfig) -> DenseConfig:
+    """The first dense feed-forward of a stack."""
+    found = [part for layer in stack.layers for part in layer.parts if isinstance(part, DenseConfig)]
+    if not found:
+        raise UserError("dense feed-forwards", "none", "save another model")
+    return found[0]
+
+
+def _differing(model: ModelConfig, read: ModelConfig) -> list[str]:
+    """What of a model an import of its folder would not give: fields by name; special tokens stand beside."""
+    ours, theirs = _comparable(model), _comparable(read)
+    places = [place for place in dict.fromkeys([*ours, *theirs]) if ours.get(place) != theirs.get(place)]
+    return list(dict.fromkeys(_named(place, ours.get(place)) for place in places))
+
+
+def _named(place: str, value: Any) -> str:
+    """A field for a person: of layers' parts its name alone, which is the same in all."""
+    match = re.fullmatch(r"(encoder\.)?layers\.\d+\.parts\.\d+\.(\w+).*", place)
+    return f"{place} {shown(value)}" if match is None else f"{'encoder ' if match[1] else ''}{match[2]}"
+
+
+def _comparable(model: ModelConfig) -> dict[str, Any]:
+    """Every number of a model's config by its place, without special tokens, a head's bias and roundings."""
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, place: str) -> None:
+        if isinstance(value, Mapping):
+            for name, item in value.items():
+                walk(item, f"{place}.{name}" if place else str(name))
+        elif isinstance(value, list):
+            found[f"number of {place}"] = len(value)
+            for number, item in enumerate(value):
+                walk(item, f"{place}.{number}")
+        else:
+            found[place] = round(value, 6) if isinstance(value, float) else value
+
+    beside = ("bos_token", "eos_tokens", "start_tokens", "banned_tokens", "generation", "head_bias")
+    walk({name: value for name, value in model.to_dict().items() if name not in beside}, "")
+    for place, value in [entry for entry in found.items() if entry[0].endswith(".head_size")]:
+        scale = place.removesuffix("head_size") + "scale"  # None is this number
+        found[scale] = round(value**-0.5, 6) if found[scale] is None else found[scale]
+    return found
+
+
+def _another(family: str, differing: Sequence[str]) -> UserError:
+    expected = f"softmax layers, and otherwise what {family} has"
+    return UserError(expected, "; ".join(differing)[:300], "save the teacher, or as another family")
 
 
 def _generation(model: ModelConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from t2r_export.cli.output import note, note_each, read_bytes, show, size, table
+from t2r_export.config.plain import to_plain
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
@@ -25,7 +26,7 @@ def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that belong to `--auto`, given to the command as the names that `convert_automatically` takes."""
     options = [
         click.option(
-            "--auto", is_flag=True, help="Choose each layer's mixer by measurement, under --budget; needs --text."
+            "--auto", is_flag=True, help="Choose each layer's mixer by measurement, under --budget; needs --data."
         ),
         click.option(
             "--budget",
@@ -33,10 +34,10 @@ def auto_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="With --auto: largest state per sequence, in bytes; 64k and 1.5M are understood.",
         ),
         click.option(
-            "--text", type=click.Path(path_type=Path), help="With --auto: text to train on and to measure on."
+            "--data", type=click.Path(path_type=Path), help="With --auto: text to train on and to measure on."
         ),
         click.option(
-            "--length",
+            "--state-length",
             type=click.IntRange(1),
             help="With --auto: tokens at which the size of growing states is counted.  [default: 2048]",
         ),
@@ -83,8 +84,8 @@ def convert_automatically(
     source: Path,
     out: Path,
     budget: str | None,
-    text: Path | None,
-    length: int | None,
+    data: Path | None,
+    state_length: int | None,
     tried: tuple[str, ...],
     trial_steps: int | None,
     jointly: bool,
@@ -93,14 +94,14 @@ def convert_automatically(
     as_json: bool,
 ) -> None:
     """Choose, write the model and print what was measured."""
-    if budget is None or text is None:
-        raise click.UsageError("--auto needs --budget and --text.")
-    room, length = read_bytes(budget), length or 2048
+    if budget is None or data is None:
+        raise click.UsageError("--auto needs --budget and --data.")
+    room, length = read_bytes(budget), state_length or 2048
     asked = [read_mixer(item) for item in tried or TRIED]
     for kind, values in asked:
         student_mixer(kind, values)  # before the model is read
-    existing_file(text, "a text or a .npy to measure on")
-    check_outputs([("checkpoint", out)], [existing_model(source), text], force)
+    existing_file(data, "a text or a .npy to measure on")
+    check_outputs([("checkpoint", out)], [existing_model(source), data], force)
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance
@@ -112,10 +113,10 @@ def convert_automatically(
     made = [student_mixer(kind, values, loaded.config) for kind, values in asked]
     mixers = [mixer for mixer, _ in made]
     note_each([*loaded.notes, *dict.fromkeys(reason(chosen) for _, chosen in made if chosen)])
-    corpus = read_corpus([text], loaded.tokenizer, loaded.config)
+    corpus = read_corpus([data], loaded.tokenizer, loaded.config)
     candidates = (convert(loaded.model, mixer, seed=seed) for mixer in mixers)
     found = choose(loaded.model, candidates, corpus, room, length, trial, note)
-    layers = [{"layer": o.layer, "mixer": o.mixer.to_dict(), **_measured(o), "bytes": o.bytes} for o in found.options]
+    layers = [{"layer": o.layer, "mixer": to_plain(o.mixer), **_measured(o), "bytes": o.bytes} for o in found.options]
     report = {
         "budget": room,
         "length": length,
@@ -131,16 +132,17 @@ def convert_automatically(
     checkpoint.save(out, found.model, loaded.tokenizer, done, loaded.source_tokenizer)
     # the layers that suffer most first
     worst = {layer: max(o.cost for o in found.options if o.layer == layer) for layer in range(len(found.chosen))}
-    names = {found.options[0].mixer: found.options[0].mixer.kind, **dict(zip(mixers, tried or TRIED, strict=True))}
+    names = [found.options[0].mixer.kind, *(tried or TRIED)]
+    of_layers = [[option for option in found.options if option.layer == layer] for layer in range(len(found.chosen))]
     rows = [
-        [layer, *(_cell(o) for o in found.options if o.layer == layer), names[found.chosen[layer].mixer]]
+        [layer, *map(_cell, of_layers[layer]), names[of_layers[layer].index(found.chosen[layer])]]
         for layer in sorted(worst, key=lambda layer: -worst[layer])
     ]
     expected = "" if jointly else f" ({sum(option.cost for option in found.chosen):+.4f} were expected)"
     show(
         as_json,
         {"out": out, "config": found.model.config.to_dict(), **report},
-        f"{table(rows, ['layer', *names.values(), 'chosen'])}\n"
+        f"{table(rows, ['layer', *names, 'chosen'])}\n"
         f"{out}: {size(found.bytes)} of {size(room)} per sequence at {length} tokens; {found.nats:.4f} nats/token "
         f"before finetuning, {found.nats - found.teacher_nats:+.4f} above the teacher{expected}",
     )

@@ -11,11 +11,13 @@ import click
 
 from t2r_export.cli.automatic import auto_options, convert_automatically
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import force_option, json_option, note_each, show, size
-from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, MergedConfig
+from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
+from t2r_export.config.layer_numbers import read_layers
+from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.mixers.linear import usual_guard
+from t2r_export.config.plain import to_plain
 from t2r_export.config.students import reason, student_mixer
+from t2r_export.config.uniform import MIXERS, MergeConfig
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.errors import UserError
 
@@ -115,8 +117,8 @@ def command(
     encoder: bool,
     auto: bool,
     budget: str | None,
-    text: Path | None,
-    length: int | None,
+    data: Path | None,
+    state_length: int | None,
     tried: tuple[str, ...],
     trial_steps: int | None,
     jointly: bool,
@@ -138,14 +140,18 @@ def command(
     if auto:
         if given or layers != "all" or cross_feature_size is not None or merged or encoder:
             raise click.UsageError("--auto chooses mixers and layers by itself; name mixers to try with --try.")
-        convert_automatically(source, out, budget, text, length, tried, trial_steps, jointly, seed, force, as_json)
+        convert_automatically(
+            source, out, budget, data, state_length, tried, trial_steps, jointly, seed, force, as_json
+        )
         return
     if layers == "none" and not given:
         mixer = LinearConfig.kind  # no layer becomes one, whatever it needs
-    into = None if merged is None else MergedConfig(shared=merged == "shared", feed_forward=merge_feed_forward)
+    into = None if merged is None else MergeConfig(shared=merged == "shared", feed_forward=merge_feed_forward)
     student_mixer(mixer, given)  # before the model is read
     read_layers(layers)
     check_outputs([("checkpoint", out)], [existing_model(source)], force)
+    if out.exists() and not force:
+        note(f"{out} is replaced: an untrained conversion, which can be made again")
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance, source_mixers
@@ -162,10 +168,10 @@ def command(
     model = convert(loaded.model, config, layers, seed, cross, of_encoder)
     note_each([*loaded.notes, *([reason(chosen)] if chosen and layers != "none" else [])])
     others = {"cross": cross, "encoder": of_encoder}
-    said = {name: made.to_dict() for name, made in others.items() if made is not None}
-    done = provenance(loaded, source=source.name, mixer=config.to_dict(), layers=layers, seed=seed, **said)
+    said = {name: to_plain(made) for name, made in others.items() if made is not None}
+    done = provenance(loaded, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **said)
     checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
-    kinds = [layer.kind for layer in model.config.layers]
+    kinds = [layer.mixers[0].label for layer in model.config.layers]
     written = out.stat().st_size
     new = dict(model.named_parameters()).keys() - dict(loaded.model.named_parameters()).keys()
     show(

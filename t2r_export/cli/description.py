@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t2r_export.cli.output import table
-from t2r_export.config.layers import ranges
+from t2r_export.config.layer_numbers import ranges
 from t2r_export.describe import Description
 from t2r_runtime.errors import printable
 from t2r_runtime.signature import StateSpec

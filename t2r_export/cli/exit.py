@@ -151,9 +151,16 @@ def _end(program: str, message: str, code: int) -> int:
     return code
 
 
+# older spellings of options, by verb
+RENAMED = {("convert", "--text"): "--data", ("convert", "--length"): "--state-length"}
+
+
 def _usage(error: click.ClickException, program: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else program
+    renamed = RENAMED.get((path.split()[-1], getattr(error, "option_name", "")))
+    if renamed is not None:
+        return f"{error.option_name} is called {renamed} now; see `{path} --help`"  # type: ignore[attr-defined]
     return f"{error.format_message().rstrip('.')}{_nearest(error)}; see `{path} --help`"
 
 

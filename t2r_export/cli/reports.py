@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from t2r_export.cli.output import size, table
-from t2r_export.config.layers import ranges
+from t2r_export.config.layer import kinds_of
+from t2r_export.config.layer_numbers import ranges
 from t2r_runtime.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL
 
 ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
 )
 
-PARTS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # of a model
+GROUPS = {"layers": "layers", "crosses": "at the source, layers", "encoder": "encoder, layers"}  # of a model
 
 if TYPE_CHECKING:
     from t2r_export.export import ExportReport
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def export_text(report: ExportReport, files: dict[str, int]) -> str:
     """What was exported; `files` are names and bytes."""
     states = report.signature.states
-    kinds = [str(layer["mixer"]["kind"]) for layer in report.signature.layers]
+    kinds = [" and ".join(kinds_of(layer)) for layer in report.signature.layers]
     grows = any(state.grows for state in states)
     lines = [
         *(f"{name}: {size(count)}" for name, count in files.items()),
@@ -42,8 +43,8 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         lines.append("generation graph: generates a whole text in one run")
     groups: dict[tuple[str, str], list[int]] = {}
     for fold in report.folds:
-        groups.setdefault((fold.part, fold.status), []).append(fold.layer)
-    lines += [f"{PARTS[part]} {ranges(layers)}: {status}" for (part, status), layers in groups.items()]
+        groups.setdefault((fold.group, fold.status), []).append(fold.layer)
+    lines += [f"{GROUPS[group]} {ranges(layers)}: {status}" for (group, status), layers in groups.items()]
     return "\n".join(lines)
 
 

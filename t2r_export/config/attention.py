@@ -1,16 +1,14 @@
-"""What an attention layer is, as plain data: heads, biases, norms of q and k, rotation, scale.
+"""Heads and rotations of attention, as plain data, whatever mixes between the projections.
 
 Imports without torch.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from t2r_export.config.validation import MAX_TURNED, choice, fields, flag, need, number, size
+from t2r_export.config.validation import MAX_TURNED, choice, flag, need, number, size
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ def check_rotated(name: str, value: int, kind: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
-    """Heads and projections of an attention layer, whatever mixes between them."""
+class HeadsConfig:
+    """Heads and projections of attention, to the text or to a source."""
 
     heads: int  # H, query heads
     kv_heads: int  # G, key/value heads; divides H
@@ -66,6 +64,7 @@ class AttentionConfig:
     rotary: RotaryConfig | None = None  # None: q and k are not rotated
     scale: float | None = None  # of scores; None: head_size^-0.5
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
+    norm_eps: float = 1e-5  # of the norms of q, k and of each head's output
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "head_size"):
@@ -78,6 +77,7 @@ class AttentionConfig:
         )
         for name in ("qkv_bias", "output_bias", "qk_norm"):
             flag(name, getattr(self, name))
+        number("norm_eps", self.norm_eps)
         for name in ("scale", "softcap"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name))
@@ -92,15 +92,3 @@ class AttentionConfig:
         if self.rotary is None:
             return 0
         return self.head_size if self.rotary.size is None else self.rotary.size
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; `from_dict` gives an equal config back."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AttentionConfig:
-        """Inverse of `to_dict`. Raises UserError for a missing, unknown or impossible value."""
-        values = fields(cls, data, "the attention's config")
-        if values.get("rotary") is not None:
-            values["rotary"] = RotaryConfig(**fields(RotaryConfig, values["rotary"], "the rotary config"))
-        return cls(**values)

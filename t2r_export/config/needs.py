@@ -72,7 +72,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
     "convert": {
         "merge_feed_forward": _other("merged"),
-        **_each("budget text length tried trial_steps jointly", _other("auto")),
+        **_each("budget data state_length tried trial_steps jointly", _other("auto")),
     },
     "export": {
         "check": _SCHEME,

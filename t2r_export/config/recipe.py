@@ -16,11 +16,12 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StagePlan, parse_plan
-from t2r_export.config.layers import read_layers
-from t2r_export.config.mixers import CROSSES, LinearConfig, MixerConfig, mixer_from_dict
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.layer_numbers import read_layers
+from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.needs import FINETUNE, check_needs
+from t2r_export.config.plain import from_plain, of_table
 from t2r_export.config.students import student_mixer
+from t2r_export.config.uniform import CROSSES, MergeConfig, UniformConfig
 from t2r_export.config.validation import size
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError, printable
@@ -103,7 +104,7 @@ class StudentPlan:
     options: Mapping[str, Any]  # its options, for t2r_export.config.students
     layers: str
     seed: int
-    cross: MixerConfig | None  # of a translator; None: as its teacher's
+    cross: MixerConfig | MergeConfig | None  # of a translator; None: as its teacher's
     convert: Mapping[str, Any]  # as it was written, for the provenance
     training: Training
     sequence_beam: int = 0  # trained on what its teacher says with so wide a beam, not on the pairs; 0: on the pairs
@@ -139,7 +140,7 @@ class Recipe:
     shares: Shares
     source: str | None
     vocab_size: int | None
-    model: ModelConfig | None
+    model: UniformConfig | None
     teacher: Training | None
     students: tuple[StudentPlan, ...]
     pairs: PairsPlan | None = None
@@ -189,7 +190,7 @@ def read_recipe(path: Path) -> Recipe:
         _value(str(path), lambda: Shares(*(data.get(f"{n}_share", getattr(Shares, n)) for n in ("valid", "test")))),
         _inside(data["source"], f"source in {path}") if "source" in data else None,
         _vocabulary(data["tokenizer"], f"[tokenizer] of {path}") if made else None,
-        _value(f"[model] of {path}", ModelConfig.from_dict, data["model"]) if made else None,
+        _value(f"[model] of {path}", from_plain, UniformConfig, data["model"], "model") if made else None,
         _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}", read) if made else None,
         students,
         _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
@@ -235,7 +236,7 @@ def _student(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> St
     kind = swap.pop("kind", LinearConfig.kind)
     _value(inside, student_mixer, kind, swap)
     crosses = [{"kind": "linear", **rest["cross"]}] if "cross" in rest else []
-    cross = next((_value(inside, mixer_from_dict, one, CROSSES) for one in crosses), None)
+    cross = next((_value(inside, of_table, CROSSES, one, "cross") for one in crosses), None)
     training = _training(data["finetune"], f"finetune in {where}", read)
     beam = data.get("sequence_beam", 0)
     _value(where, lambda: size("sequence_beam", beam, MAX_BEAM, least=0))

@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from t2r_export.config.mixers import MIXERS, LinearConfig, MixerConfig, mixer_from_dict
+from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PartConfig
+from t2r_export.config.uniform import MIXERS, mixer_from_dict
 from t2r_export.config.validation import did_you_mean, entry
 from t2r_runtime.errors import UserError
 
@@ -22,7 +24,7 @@ MEASURED = {"feature_map": "relu", "normalizer": "z"}  # with features that rota
 
 def student_mixer(
     kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
-) -> tuple[MixerConfig, dict[str, Any]]:
+) -> tuple[MixerConfig | PartConfig, dict[str, Any]]:
     """The config of a mixer, and what of it the defaults for this model chose (see `suited`).
 
     Args:
@@ -33,7 +35,8 @@ def student_mixer(
         UserError: an unknown kind, an option that the kind does not have, or one that is missing or impossible.
     """
     cls = entry("a mixer", kind, MIXERS).config
-    options = {field.name: field for field in dataclasses.fields(cls)}
+    of_layer = {field.name for field in dataclasses.fields(PartConfig)}  # norms and residual stay the layer's
+    options = {field.name: field for field in dataclasses.fields(cls) if field.name not in of_layer}
     stray = [name for name in given if name not in options]
     if stray:
         known = ", ".join(options) or "none"

@@ -1,14 +1,10 @@
-"""Configs of which there are several kinds, each with options of its own: to plain data and back."""
+"""Configs of which there are several kinds, each with options of its own, and the tables that name them."""
 
 from __future__ import annotations
 
-import dataclasses
 import pkgutil
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
-
-from t2r_export.config.validation import choice, fields, need
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 
 @dataclass(frozen=True)
@@ -16,17 +12,13 @@ class Kind:
     """Base of such configs; their fields are the options."""
 
     kind: ClassVar[str]
+    TABLE: ClassVar[str] = ""  # of a base class of several kinds: "module:NAME" of the table that lists them
 
     def summary(self) -> str:
         """The options for a person, after the kind."""
         return ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data with the kind, from which `of_kind` reads an equal config."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
 
-
-K = TypeVar("K", bound=Kind)
 K_co = TypeVar("K_co", bound=Kind, covariant=True)
 
 
@@ -38,24 +30,15 @@ class Entry(Generic[K_co]):
     model: str | None
 
 
+class HasConfig(Protocol):
+    """A line of any table of kinds."""
+
+    @property
+    def config(self) -> type[Any]:
+        """The config's class."""
+
+
 def resolve(path: str | None) -> Any:
-    """The class at "module:Class". It is imported here, so that a table of plain data can name what needs torch."""
+    """The object at "module:NAME". It is imported here, so that a table of plain data can name what needs torch."""
     assert path is not None
     return pkgutil.resolve_name(path)
-
-
-def of_kind(table: Mapping[str, Entry[K]], data: Mapping[str, Any], what: str) -> tuple[type[K], dict[str, Any]]:
-    """The config that `data` is of, by its `kind`, and the values for its fields.
-
-    Args:
-        what: of what the config is, for a person: "mixer", say.
-
-    Raises:
-        UserError: a missing or unknown kind or field.
-    """
-    need(isinstance(data, Mapping), f"a {what}'s config to be a JSON object", type(data).__name__, "correct the config")
-    values = dict(data)
-    kind = values.pop("kind", None)
-    choice(f"{what} kind", kind, tuple(table))
-    cls = table[str(kind)].config
-    return cls, fields(cls, values, f"a {kind} {what}'s config")

@@ -27,7 +27,7 @@ def need(condition: bool, expected: str, received: Any, do: str) -> None:
 
 def did_you_mean(name: Any, known: Iterable[str], otherwise: str) -> str:
     """The known name that is nearest to a misspelt one, as a question; `otherwise` where none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1) if isinstance(name, str) else []
+    near = difflib.get_close_matches(name, list(map(str, known)), n=1) if isinstance(name, str) else []
     return f"did you mean {near[0]}?" if near else otherwise
 
 

@@ -14,10 +14,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.feed_forward import NoneConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_export.golden.bad_tokenizers import PAST, PIECES
@@ -25,17 +24,17 @@ from t2r_export.golden.models import seeded
 from t2r_export.golden.texts import Case
 from t2r_runtime import Decoder
 
-BASE = ModelConfig(
+BASE = UniformConfig(
     vocab_size=5,
     width=2,
     ffn_size=1,
     layers=(LinearConfig(feature_size=2, normalizer="none"),),
-    feed_forwards=(NoneConfig(),),
+    feed_forwards=(NoFeedForward(),),
     norm="none",
     position="none",
     bos_token=1,
     eos_tokens=(2,),
-    attention=AttentionConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
+    attention=HeadsConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
 )
 STATE = "S.0"
 DEEP = "[" * 10_000

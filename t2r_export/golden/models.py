@@ -8,19 +8,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
-from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized
@@ -28,7 +30,7 @@ from t2r_export.quantize import export_quantized
 GRID = 256
 CLAMP = Guard("clamp", 1e-2)
 
-_TINY = ModelConfig(
+_TINY = UniformConfig(
     vocab_size=17,
     width=8,
     ffn_size=11,
@@ -40,7 +42,7 @@ _TINY = ModelConfig(
     position="sinusoidal",
     bos_token=1,
     eos_tokens=(2,),
-    attention=AttentionConfig(heads=6, kv_heads=3, head_size=4),
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=4),
 )
 _LLAMA = dataclasses.replace(
     _TINY.with_attention(qkv_bias=False, output_bias=False, rotary=RotaryConfig()),
@@ -60,7 +62,7 @@ _WINDOW = WindowConfig(window=3, sinks=2)
 class GoldenModel:
     """A model, how it is exported, and what a greedy text of it begins with, if any; chosen for its many tokens."""
 
-    config: ModelConfig
+    config: UniformConfig
     prompt: tuple[int, ...] | None
     options: ExportConfig = ExportConfig()
     quantized: QuantizeConfig | None = None
@@ -143,17 +145,37 @@ def checkpoint(name: str) -> Checkpoint:
     return seeded(SEEDS.get(name, name), MODELS[name].config)
 
 
-def seeded(name: str, config: ModelConfig, tokenizer: str | None = None) -> Checkpoint:
+def seeded(name: str, config: UniformConfig, tokenizer: str | None = None) -> Checkpoint:
     """A model of random weights, the same for the same name."""
-    model = Transformer(config).eval()
+    made = config.build()
+    model = Transformer(made).eval()
     random = np.random.default_rng(list(name.encode()))
-    digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode())
-    for key, weight in model.named_parameters():
+    digest = hashlib.sha256(json.dumps(made.to_dict(), sort_keys=True).encode())
+    for key, weight in _in_order(model):
         scale = "norm" in key and key.endswith("weight")
         values = scale + random.integers(-GRID // 2, GRID // 2 + 1, tuple(weight.shape)) / GRID
         weight.data = torch.from_numpy(values.astype(np.float32))
         digest.update(weight.data.numpy().tobytes())
-    return Checkpoint(config, model, tokenizer, {}, digest.hexdigest())
+    return Checkpoint(made, model, tokenizer, {}, digest.hexdigest())
+
+
+def _in_order(model: Transformer) -> list[tuple[str, nn.Parameter]]:
+    """A model's weights by name, those of a block in an order that its lists of parts and norms do not change."""
+    lists = ("norms", "norms_sum", "parts", "norms_after")
+    stacks = {"": model, "encoder.": model.encoder}
+    found = list(model.named_parameters())
+    first: dict[str, int] = {}  # where a block's weights begin
+
+    def place(number: int, name: str) -> tuple[int, bool, int, int, int]:
+        match = re.fullmatch(r"(encoder\.|)blocks\.(\d+)\.(\w+)\.(\d+)\..+", name)
+        if match is None:
+            return number, False, 0, 0, 0
+        stack, block, which, part = stacks[match[1]], int(match[2]), lists.index(match[3]), int(match[4])
+        assert stack is not None
+        feeds = not stack.config.layers[block].parts[part].mixes  # what mixes comes first
+        return first.setdefault(f"{match[1]}{block}", number), feeds, which, part, number
+
+    return [found[number] for number in sorted(range(len(found)), key=lambda n: place(n, found[n][0]))]
 
 
 def write_graph(name: str, folder: Path) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.export import export
 from t2r_export.golden import vocabularies
 from t2r_export.golden.models import seeded
@@ -74,7 +74,7 @@ def cases(folder: Path) -> Iterator[Case]:
     for name, (make, bos) in TOKENIZERS.items():
         tokenizer = make()
         size = max(Tokenizer(tokenizer)._library.tokenizer.get_vocab().values()) + 1
-        config = ModelConfig(
+        config = UniformConfig(
             vocab_size=size,
             width=4,
             ffn_size=3,
@@ -82,7 +82,7 @@ def cases(folder: Path) -> Iterator[Case]:
             position="none",
             bos_token=bos,
             eos_tokens=(1,),
-            attention=AttentionConfig(heads=2, kv_heads=1, head_size=2),
+            attention=HeadsConfig(heads=2, kv_heads=1, head_size=2),
         )
         export(seeded(name, dataclasses.replace(config), tokenizer), folder / f"{name}.onnx")
         opened = Tokenizer.of(Decoder(folder / f"{name}.onnx", threads=1).signature)

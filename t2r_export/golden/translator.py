@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.encoder import EncoderConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig, UniformEncoder
 from t2r_export.export import export
 from t2r_export.golden.computed import Eager
 from t2r_export.golden.models import CLAMP, PLAIN, seeded
@@ -37,9 +36,9 @@ CONFIG = dataclasses.replace(
     PLAIN,
     layers=(LinearConfig(feature_size=5, guard=CLAMP),) * 2,
     crosses=(LinearConfig(feature_size=3, guard=CLAMP), SoftmaxConfig()),
-    encoder=EncoderConfig(
+    encoder=UniformEncoder(
         layers=(SoftmaxConfig(),),
-        attention=AttentionConfig(heads=2, kv_heads=2, head_size=5, qkv_bias=False),
+        attention=HeadsConfig(heads=2, kv_heads=2, head_size=5, qkv_bias=False),
         ffn_size=9,
         vocab_size=SOURCE_VOCABULARY,
     ),
@@ -81,7 +80,7 @@ def cases(folder: Path) -> Iterator[Case]:
         yield _case(folder, name, config, given)
 
 
-def _case(folder: Path, name: str, config: ModelConfig, beams: Sequence[dict[str, Any]]) -> Case:
+def _case(folder: Path, name: str, config: UniformConfig, beams: Sequence[dict[str, Any]]) -> Case:
     golden = seeded(name, config)
     signature = export(golden, folder / f"{name}.onnx", ExportConfig(beam=True)).signature
     made, random = Eager(golden), np.random.default_rng(list(name.encode()))

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from t2r_export.config.layer import kinds_of
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import made_of, needed, renamed
 from t2r_runtime.errors import UserError
@@ -89,7 +90,7 @@ def check_layers(signature: Signature) -> None:
             layers.setdefault(layer, []).append(spec)
     first: dict[str, StateSpec] = {}
     for layer, specs in layers.items():
-        mixer = signature.layers[int(layer)]["mixer"]["kind"]
+        mixer = kinds_of(signature.layers[int(layer)])[0]
         kinds = tuple(spec.name.partition(".")[0] for spec in specs)
         if kinds not in (SUMS, SUMS[:1], CACHE) or (kinds == CACHE and not specs[0].grows):
             raise _refused(f"layer {layer}, {mixer}, with {', '.join(kinds)}")

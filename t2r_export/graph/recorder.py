@@ -151,7 +151,7 @@ class Recorder:
         return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
 
     def unique_name(self, weight: Value, op: str) -> str:
-        """A node named for its weight, so that later stages find 'head' or 'blocks.0.ffn.down' by name."""
+        """A node named for its weight, so that later stages find 'head' or 'blocks.0.parts.1.down' by name."""
         name = weight.name.removesuffix(".weight")
         taken = {node.name for node in self.nodes if node.name.startswith(name)}
         others = itertools.chain([name, f"{name}_{op}"], (f"{name}_{op}_{i}" for i in itertools.count(2)))

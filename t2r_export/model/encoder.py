@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from t2r_export.config.model import ModelConfig
-from t2r_export.model.attention import EncoderAttention, build_mixer
+from t2r_export.config.model import EncoderConfig
 from t2r_export.model.ops import Ops, T
 from t2r_export.model.stack import Stack
 from t2r_export.model.step import Step
@@ -15,14 +14,11 @@ class Encoder(Stack):
     """Reads sources, each from the front of its row.
 
     Args:
-        model: the translator's config.
+        config: the encoder's. width: the decoder's.
     """
 
-    def __init__(self, model: ModelConfig) -> None:
-        assert model.encoder is not None
-        config = model.of_encoder()
-        own = model.encoder.vocab_size is not None
-        super().__init__(config, lambda layer: [build_mixer(config, layer, EncoderAttention)], own)
+    def __init__(self, config: EncoderConfig, width: int) -> None:
+        super().__init__(config, width, config.vocab_size)
 
     def run(self, ids: T, lengths: T, table: nn.Embedding, ops: Ops[T]) -> tuple[T, Step[T]]:
         """Source ids (B, M), lengths (B,) of at most M, int32, and the decoder's table of tokens -> rows (B·M, D), and

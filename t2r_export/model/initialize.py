@@ -20,6 +20,7 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
         torch.manual_seed(seed)
         model = Transformer(config)
         others = [m for m in model.modules() if not isinstance(m, nn.Linear | nn.Embedding)]
+        normless = not any(part.norm or part.norm_sum for layer in config.layers for part in layer.parts)
         own = {id(parameter) for module in others for parameter in module.parameters(recurse=False)}
         for name, parameter in model.named_parameters():
             if id(parameter) in own:
@@ -32,6 +33,6 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
             is_table = name.endswith("embedding.weight")
             if is_table and config.position == "sinusoidal":
                 nn.init.normal_(parameter, std=math.sqrt(0.5) / config.embedding_scale)
-            elif is_table and config.norm == "none":
+            elif is_table and normless:
                 nn.init.normal_(parameter)
     return model

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.attention import RotaryConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.model import StackConfig
 from t2r_export.model.ops import Ops, T
 from t2r_runtime.errors import UserError
 from t2r_runtime.signature import wrap_length
@@ -44,6 +44,9 @@ class Positions(nn.Module):
 
     past_end = "refuse"  # clamp: every position past a table's end is its last one; wrap:N: all are modulo N
 
+    def __init__(self, config: StackConfig, width: int) -> None:
+        super().__init__()
+
     @property
     def wrap(self) -> int | None:
         """N of wrap:N."""
@@ -57,10 +60,10 @@ class Positions(nn.Module):
 class LearnedPositions(Positions):
     """A trained vector per position, up to `max_positions`."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+    def __init__(self, config: StackConfig, width: int) -> None:
+        super().__init__(config, width)
         assert config.max_positions is not None
-        self.table = nn.Embedding(config.max_positions, config.width)
+        self.table = nn.Embedding(config.max_positions, width)
 
     def embed(self, x: T, position: T, ops: Ops[T]) -> T:
         rows = self.table.num_embeddings
@@ -80,10 +83,10 @@ class SinusoidalPositions(Positions):
 
     table: Tensor  # (DIGITS · BASE, 2F)
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        steps = torch.arange(0, config.width, 2, dtype=torch.float64, device="cpu")
-        self.register_buffer("table", rotation_table(10000.0 ** (-steps / config.width)), persistent=False)
+    def __init__(self, config: StackConfig, width: int) -> None:
+        super().__init__(config, width)
+        steps = torch.arange(0, width, 2, dtype=torch.float64, device="cpu")
+        self.register_buffer("table", rotation_table(10000.0 ** (-steps / width)), persistent=False)
 
     def embed(self, x: T, position: T, ops: Ops[T]) -> T:
         cos, sin = rotation_at(position, self.table, ops)
@@ -97,10 +100,9 @@ POSITIONS: dict[str, type[Positions]] = {
 }
 
 
-def build_positions(config: ModelConfig) -> Positions:
+def build_positions(config: StackConfig, width: int) -> Positions:
     """What the config adds to the embeddings."""
-    kind = POSITIONS[config.position]
-    return kind() if kind is Positions else kind(config)
+    return POSITIONS[config.position](config, width)
 
 
 class Rope(nn.Module):

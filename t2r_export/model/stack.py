@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
-from t2r_export.config.model import ModelConfig
-from t2r_export.model.attention import rotations
+from t2r_export.config.attention import RotaryConfig
+from t2r_export.config.model import StackConfig
 from t2r_export.model.block import Block, Norm
-from t2r_export.model.mixers.base import Mixer
 from t2r_export.model.ops import Ops, T
+from t2r_export.model.parts.base import Site
 from t2r_export.model.positions import Rope, build_positions
 from t2r_export.model.step import Step
 
@@ -19,23 +19,26 @@ class Stack(nn.Module):
     """Tables, positions, rotations, blocks and the last norm.
 
     Args:
-        config: the stack's. mixers: the token mixers of each layer. table: whether it has a table of tokens of its own.
+        config: the stack's. width: of its rows. vocab_size: rows of its table of tokens; None: it has none of its own.
     """
 
     blocks: Sequence[Block]  # an nn.ModuleList, as is
     ropes: Sequence[Rope]
 
-    def __init__(self, config: ModelConfig, mixers: Callable[[int], list[Mixer]], table: bool = True) -> None:
+    def __init__(self, config: StackConfig, width: int, vocab_size: int | None) -> None:
         super().__init__()
         self.config = config
-        if table:
-            self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.positions = build_positions(config)
-        self.embedding_norm = Norm(config) if config.embedding_norm else None
-        self.ropes = nn.ModuleList(Rope(rotary, size) for rotary, size in rotations(config))  # type: ignore[assignment]
-        layers = range(len(config.layers))
-        self.blocks = nn.ModuleList(Block(config, n, mixers(n)) for n in layers)  # type: ignore[assignment]
-        self.norm = Norm(config) if config.last_norm else None
+        if vocab_size is not None:
+            self.embedding = nn.Embedding(vocab_size, width)
+        self.positions = build_positions(config, width)
+        self.embedding_norm = None if config.embedding_norm is None else Norm(config.embedding_norm, width)
+        found = rotations(config)
+        self.ropes = nn.ModuleList(Rope(rotary, size) for rotary, size in found)  # type: ignore[assignment]
+        above = [*config.layers[1:], None]
+        lends = [layer is not None and any(part.borrows for part in layer.parts) for layer in above]
+        blocks = (Block(layer, Site(width, found, lent)) for layer, lent in zip(config.layers, lends, strict=True))
+        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.norm = None if config.last_norm is None else Norm(config.last_norm, width)
 
     def embed(self, ids: T, step: Step[T], table: nn.Embedding | None = None) -> T:
         """What the first block sees: rows (N, D); `table` is another stack's, where this one has none."""
@@ -50,3 +53,9 @@ class Stack(nn.Module):
     def normed(self, x: T, ops: Ops[T]) -> T:
         """Rows behind the last block (N, D) as what follows sees them."""
         return x if self.norm is None else self.norm(x, ops)
+
+
+def rotations(config: StackConfig) -> list[tuple[RotaryConfig, int]]:
+    """The different rotations of a stack's parts, each with the number of dimensions of a head that rotate."""
+    asked = (rotation for layer in config.layers for part in layer.parts for rotation in part.rotations())
+    return list(dict.fromkeys(asked))

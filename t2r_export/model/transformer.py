@@ -1,6 +1,6 @@
 """The Transformer: `sequence` over T tokens, `step` for one, the same weights and the same numbers.
 
-Blocks of token mixers and a feed-forward. The model never asks which of them a layer has: it hands each mixer its own
+Blocks of parts. The model never asks which of them a layer has: it hands each part its own
 states, named `<state>.<layer>` outside ("S.3"), and counts the position where anything asks for it.
 """
 
@@ -13,16 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from t2r_export.config.mixers import MergedConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.model.attention import build_mixer
-from t2r_export.model.block import Block, BlockTrace
-from t2r_export.model.cross import CrossAttention
+from t2r_export.model.block import BlockTrace
 from t2r_export.model.encoder import Encoder
-from t2r_export.model.merged import MergedAttention, MergedFeedForward
-from t2r_export.model.mixers.base import Mixer, own_states
+from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import Ops, State, T
-from t2r_export.model.shared import SharedCross
 from t2r_export.model.stack import Stack
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
@@ -42,15 +37,17 @@ from t2r_runtime.signature import (
 class Transformer(Stack):
     """A decoder whose layers each keep their own kind of state; with an encoder, a translator."""
 
+    config: ModelConfig
+
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, lambda layer: _mixers(config, layer))
+        super().__init__(config, config.width, config.vocab_size)
         self.head = nn.Linear(config.width, config.vocab_size, bias=config.head_bias)
         if config.tied_head:
             self.head.weight = self.embedding.weight
-        asked = any(mixer.needs_position for block in self.blocks for mixer in block.mixers)
-        self.counts = config.position != "none" or config.rotates or asked
-        self.encoder = None if config.encoder is None else Encoder(config)
-        self.asks_lengths = any(_cross(block).needs_lengths for block in self.blocks if config.crosses)
+        parts = [part for block in self.blocks for part in block.parts]
+        self.counts = config.position != "none" or config.rotates or any(part.needs_position for part in parts)
+        self.encoder = None if config.encoder is None else Encoder(config.encoder, config.width)
+        self.asks_lengths = any(part.needs_lengths for part in parts)
 
     def end_positions(self, past_end: str) -> None:
         """Choose what is beyond the model's last position: one of t2r_runtime.signature.PAST_ENDS.
@@ -131,19 +128,15 @@ class Transformer(Stack):
         x, step = self.encoder.run(source_ids, lengths, self.embedding, ops)
         states: State[T] = {SOURCE_LENGTH_STATE: lengths} if self.asks_lengths else {}
         for layer, block in enumerate(self.blocks):
-            states |= _named(_cross(block).read(x, step), layer)
+            for part in block.readers:
+                states |= _named(part.read(x, step), layer)
         return states
 
     @property
     def start_states(self) -> list[str]:
         """Names of the states that a source starts, which a step then changes: those of merged layers that are sums."""
-        merged = [(n, _cross(block)) for n, block in enumerate(self.blocks) if self.config.crosses]
-        return [
-            f"{spec.name}.{n}"
-            for n, mixer in merged
-            if isinstance(mixer, MergedAttention) and mixer.starts
-            for spec in mixer.state_spec()
-        ]
+        found = ((n, part) for n, block in enumerate(self.blocks) for part in block.readers if part.starts)
+        return [f"{spec.name}.{n}" for n, part in found for spec in part.state_spec()]
 
     def _logits(self, x: T, ops: Ops[T]) -> T:
         logits = ops.linear(self.normed(x, ops), self.head.weight, self.head.bias)
@@ -178,16 +171,16 @@ class Transformer(Stack):
     # -- states
 
     def layer_state(self, states: State[Any], layer: int) -> State[Any]:
-        """One layer's states under the names that its mixers use."""
-        return {s.name: states[f"{s.name}.{layer}"] for s in self.blocks[layer].state_spec()}
+        """One layer's states under the names that its parts use."""
+        return {name: states[f"{name}.{layer}"] for part in self.blocks[layer].parts for name in part.state_names}
 
     def fold_states(self, states: State[Tensor]) -> State[Tensor]:
         """Every state as the model with its layers folded keeps it (`t2r_export.fold`)."""
         after = {name: value for name, value in states.items() if name in (POSITION, SOURCE_LENGTH_STATE)}
         for layer, block in enumerate(self.blocks):
             state = self.layer_state(states, layer)
-            for mixer in block.mixers:
-                after |= _named(mixer.fold_state(own_states(mixer, state)), layer)
+            for part in block.parts:
+                after |= _named(part.fold_state(own_states(part, state)), layer)
         return after
 
     def state_spec(self, max_state_bytes: int = MAX_STATE_BYTES) -> list[StateSpec]:
@@ -227,29 +220,6 @@ class Transformer(Stack):
             for s in self.state_spec()
             if not s.constant
         }
-
-
-def _mixers(config: ModelConfig, layer: int) -> list[Mixer]:
-    """The mixers of a decoder's layer: its own, and that which looks at the source where there is one."""
-    if not config.crosses:
-        return [build_mixer(config, layer)]
-    attention, cross = config.cross_attention(layer), config.crosses[layer]
-    assert attention is not None, "the config has checked it"
-    if isinstance(cross, MergedConfig):
-        if cross.feed_forward:
-            return [MergedFeedForward(config, config.layers[layer], attention, cross)]
-        return [MergedAttention(config.width, config.layers[layer], attention, config.norm_eps, cross)]
-    own = build_mixer(config, layer)
-    if cross.borrows:
-        return [own, SharedCross(config.width, cross, attention)]
-    return [own, CrossAttention(config.width, cross, attention, config.norm_eps)]
-
-
-def _cross(block: Block) -> CrossAttention | MergedAttention | SharedCross:
-    """The mixer of a block that looks at the source."""
-    mixer = block.mixers[-1]
-    assert isinstance(mixer, CrossAttention | MergedAttention | SharedCross)
-    return mixer
 
 
 def _named(state: State[Any], layer: int) -> State[Any]:

@@ -133,7 +133,7 @@ class SideBySide:
         lengths = torch.randint(1, longest + 1, (batch,), generator=self.generator)
         lengths[0] = longest
         shape = (batch, longest if known is None else known.source_length or longest)
-        return torch.randint(0, encoder.config.vocab_size, shape, generator=self.generator), lengths
+        return torch.randint(0, self.model.config.source_vocab_size, shape, generator=self.generator), lengths
 
     def random_state(self, batch: int) -> State[Tensor]:
         """States after a few random tokens, every number of them then scaled by its own factor from 0.5 to 1.5.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from t2r_export.config.encoder import EncoderConfig
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.model import EncoderConfig
 from t2r_export.config.quantize import SCHEMES
 from t2r_export.config.targets import find
 

@@ -15,7 +15,7 @@ from t2r_export.training.stages import Stage
 
 @torch.no_grad()
 def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dict[str, float]]:
-    """Statistics of each layer's features (see `Mixer.statistics`) over batches.
+    """Statistics of each layer's features (see `Part.statistics`) over batches.
 
     Over the batches, a statistic called `smallest…` is a minimum, `largest…` a maximum, and any other a mean.
     """
@@ -24,8 +24,9 @@ def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dic
         states = initial_states(model, batch)
         step = model.context(states, model.ops(batch.ids.shape[1]))
         for number, trace in enumerate(model.trace(model.embed(batch.ids, step), states, step)):
-            mixer = model.blocks[number].mixers[0]
-            found = mixer.statistics(trace.parts[0].normed, model.layer_state(states, number), step)
+            block = model.blocks[number]
+            place = block.mixing[0]
+            found = block.parts[place].statistics(trace.parts[place].normed, model.layer_state(states, number), step)
             for name, value in found.items():
                 values[number].setdefault(name, []).append(float(value))
     return [{name: _combined(name, of_batches) for name, of_batches in layer.items()} for layer in values]
@@ -44,7 +45,7 @@ def first_not_finite(stage: Stage, batch: Batch) -> str | None:
     first layer. Leaves no gradients behind.
 
     Returns:
-        A description, `the output of student.blocks.2.mixers.0.inner.maps.q`; None if everything is finite.
+        A description, `the output of student.blocks.2.parts.0.inner.maps.q`; None if everything is finite.
     """
     for name, weight in stage.named_parameters():
         if not bool(weight.isfinite().all()):

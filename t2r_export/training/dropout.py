@@ -41,7 +41,7 @@ def dropped(student: Transformer, chance: float, seed: int, step: int, process: 
         return (y, *output[1:]) if isinstance(output, tuple) else y
 
     blocks = [module for module in student.modules() if isinstance(module, Block)]
-    parts = [part for block in blocks for part in (*block.mixers, block.ffn) if part is not None]
+    parts = [part for block in blocks for part in block.parts]
     hooks = [part.register_forward_hook(leave_out) for part in parts]
     try:
         yield

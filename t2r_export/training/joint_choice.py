@@ -32,9 +32,12 @@ class Mixture(nn.Module):
         super().__init__()
         self.branches = branches  # not registered: a list is no module
         self.mixers = [model.blocks[layer].mixers[-1] for model in branches]
+        self.config = branches[0].blocks[layer].mixers[-1].config
         self.names = [{s.name: f"{s.name}.{layer}" for s in mixer.state_spec()} for mixer in self.mixers]
         self.contexts: list[tuple[State[Tensor], Step[Tensor]]] = []  # of each branch's model, for a batch
         self.shares: Tensor | None = None
+
+    state_names = ()
 
     def state_spec(self) -> list[object]:
         return []
@@ -60,7 +63,7 @@ def mixed(teacher: Transformer, mixtures: Sequence[Mixture]) -> Iterator[None]:
 
 def _put(model: Transformer, mixers: Sequence[nn.Module]) -> None:
     for block, mixer in zip(model.blocks, mixers, strict=True):
-        block.mixers[-1] = mixer  # type: ignore[index]
+        block.parts[block.mixing[-1]] = mixer  # type: ignore[index]
 
 
 def train_gates(

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.finetune import STAGES
+from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig
+from t2r_export.config.parts import PartConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
@@ -36,13 +38,18 @@ WARMUP, CLIP = 0.05, 1.0  # of the transfer, as in finetuning
 
 @dataclass(frozen=True)
 class Option:
-    """One mixer in one layer."""
+    """One mixer in one layer, with all that the layer is then."""
 
     layer: int
-    mixer: MixerConfig
+    config: LayerConfig
     cost: float  # nats per token above the teacher with only this block replaced; of gates, -log of what is wanted
     bytes: int  # of its state, per sequence
     gate: float | None = None  # its share of the layer's output, where gates were trained
+
+    @property
+    def mixer(self) -> MixerConfig | PartConfig:
+        """What the layer mixes by, as a person chooses it."""
+        return mixer_of(self.config.mixers[0])
 
 
 @dataclass(frozen=True)
@@ -101,25 +108,25 @@ def choose(
     windows = Windows(corpus.train, window, trial.batch, trial.seed)
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]
     options = [[option] for option in kept]
-    students: dict[MixerConfig, Transformer] = {}
+    students: dict[LayerConfig, Transformer] = {}
     for student in candidates:
-        mixer = student.config.layers[0]
-        students[mixer] = student
+        mixer = student.config.layers[0].mixers[0]
+        students |= dict.fromkeys(student.config.layers, student)
         loss = transfer(student, teacher, windows, trial.steps)
         for layer, block in enumerate(student.blocks):
             cost = 0.0 if trial.jointly else _with_block(teacher, layer, block, batches) - base
-            options[layer].append(Option(layer, mixer, cost, state_bytes(block, length)))
-        on_progress(f"{mixer.kind} {mixer.summary()}: transfer loss {loss:.4f}")
+            options[layer].append(Option(layer, student.config.layers[layer], cost, state_bytes(block, length)))
+        on_progress(f"{mixer.label} {mixer.summary()}: transfer loss {loss:.4f}")
     if not students:
         raise UserError("at least one mixer to try", "none", "name one")
     fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
     room = budget - fixed
     if trial.jointly:
         cheapest(options, room, budget)  # raises where nothing fits
-        options = _with_gates(options, teacher, list(students.values()), room, windows, trial.steps)
+        options = _with_gates(options, teacher, list(dict.fromkeys(students.values())), room, windows, trial.steps)
     chosen = cheapest(options, room, budget)
     model = _assemble(teacher, chosen, students)
-    trained = sum(Transfer.trains(student, teacher) for student in students.values()) + trial.jointly
+    trained = sum(Transfer.trains(student, teacher) for student in dict.fromkeys(students.values())) + trial.jointly
     return Choice(
         model,
         [option for layer in options for option in layer],
@@ -186,7 +193,9 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
         losses.append(loss.detach())
     last = float(torch.stack(losses[-10:]).mean()) if losses else math.nan
     if steps and not math.isfinite(last):
-        raise CheckFailed(f"the loss of transfer is {last} for a {student.config.layers[0].kind} mixer; leave it out")
+        raise CheckFailed(
+            f"the loss of transfer is {last} for a {student.config.layers[0].mixers[0].label} mixer; leave it out"
+        )
     return last
 
 
@@ -221,14 +230,14 @@ def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Ba
         blocks[layer] = own
 
 
-def _assemble(teacher: Transformer, chosen: Sequence[Option], students: dict[MixerConfig, Transformer]) -> Transformer:
+def _assemble(teacher: Transformer, chosen: Sequence[Option], students: dict[LayerConfig, Transformer]) -> Transformer:
     """The teacher with the chosen blocks, with a copy of every weight."""
     weights = {n: w for n, w in teacher.state_dict().items() if not n.startswith("blocks.")}
     for option in chosen:
         place = f"blocks.{option.layer}."
-        source = students.get(option.mixer, teacher)
+        source = students.get(option.config, teacher)
         weights.update({n: w for n, w in source.state_dict().items() if n.startswith(place)})
-    config = dataclasses.replace(teacher.config, layers=tuple(option.mixer for option in chosen))
+    config = dataclasses.replace(teacher.config, layers=tuple(option.config for option in chosen))
     model = Transformer(config).to(teacher.embedding.weight)
     model.load_state_dict(weights)
     return model.eval()

@@ -17,7 +17,7 @@ from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError
 
-Place = tuple[int, int]  # a layer, and the number of a mixer in its block
+Place = tuple[int, int]  # a layer, and the number of a mixing part in its block
 
 
 class LayerwiseStage(Stage):
@@ -41,8 +41,8 @@ class LayerwiseStage(Stage):
         if not self.new:
             raise UserError(*self.nothing_new)
         for n, m in self.new:
-            mixers = student.config.mixers(n)
-            if any(mixer.borrows for mixer in (mixers if self.whole_blocks else mixers[m : m + 1])):
+            parts = student.config.layers[n].parts
+            if any(part.borrows for part in (parts if self.whole_blocks else parts[m : m + 1])):
                 raise UserError(
                     f"layers that can be run alone, for the {self.name} stage",
                     f"layer {n}, which shares the attention weights of the layer below",
@@ -58,9 +58,9 @@ class LayerwiseStage(Stage):
 
     @classmethod
     def trained(cls, student: Transformer, teacher: Transformer) -> dict[Place, set[str]]:
-        """What is trained of each layer and mixer, names behind `blocks.N.mixers.`; only what is new is there."""
-        places = [(n, m) for n, block in enumerate(student.blocks) for m in range(len(block.mixers))]
-        same = [(n, m) for n, m in places if n < len(teacher.blocks) and m < len(teacher.blocks[n].mixers)]
+        """What is trained of each layer and mixing part, names behind `blocks.N.parts.`; only what is new is there."""
+        places = [(n, m) for n, block in enumerate(student.blocks) for m in block.mixing]
+        same = [(n, m) for n, m in places if n < len(teacher.blocks) and m in teacher.blocks[n].mixing]
         found = {place: cls.trained_names(student, teacher, *place) for place in same}
         return {place: names for place, names in found.items() if names}
 
@@ -83,7 +83,7 @@ class LayerwiseStage(Stage):
         return loss  # nats come later: what fits its teacher's layers best need not be best as a whole yet
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        names = {f"blocks.{layer}.mixers.{name}" for (layer, _), names in self.new.items() for name in names}
+        names = {f"blocks.{layer}.parts.{name}" for (layer, _), names in self.new.items() for name in names}
         return {name: p for name, p in self.student.named_parameters() if name in names}
 
     @torch.no_grad()
@@ -122,20 +122,23 @@ class Transfer(LayerwiseStage):
 
     @classmethod
     def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
-        ours, theirs = (_mixer_parameters(model.blocks[layer], mixer) for model in (student, teacher))
-        if student.blocks[layer].ffn is None and teacher.blocks[layer].ffn is not None:
-            return set()  # what is inside the mixer then, the teacher's mixers do not give
+        ours, theirs = (_part_parameters(model.blocks[layer], mixer) for model in (student, teacher))
+        rest = [any(not part.mixes for part in model.config.layers[layer].parts) for model in (student, teacher)]
+        if rest == [False, True]:
+            return set()  # the feed-forward is inside the mixer then, which the teacher's mixers do not give
         return ours - theirs
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         """A merged layer gives the sum of what the teacher's own mixer gives and the one that looks at the source."""
-        parts = teacher.parts[mixer:] if mixer == len(block.mixers) - 1 else teacher.parts[mixer : mixer + 1]
-        return torch.stack([part.mixed for part in parts]).sum(0)
+        theirs = [m for m, part in enumerate(teacher.parts) if part.mixes]
+        last = mixer == block.mixing[-1]
+        places = theirs[theirs.index(mixer) :] if last else [mixer]
+        return torch.stack([teacher.parts[m].mixed for m in places]).sum(0)
 
     def output_and_target(
         self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        own = block.mixers[mixer]
+        own = block.parts[mixer]
         made, _ = own(teacher.parts[mixer].normed, own_states(own, state), step)
         return made, self.target_delta(block, teacher, mixer)
 
@@ -157,13 +160,13 @@ class Align(LayerwiseStage):
 
     @classmethod
     def trained_names(cls, student: Transformer, teacher: Transformer, layer: int, mixer: int) -> set[str]:
-        if mixer:  # a block's output is compared once
+        mixing = student.blocks[layer].mixing
+        if mixer != mixing[0]:  # a block's output is compared once
             return set()
-        count = len(student.blocks[layer].mixers)
-        ends = [m + 1 for m in range(count - 1)] + [None]  # the last of a merged layer looks at the source too
-        ours, theirs = (model.config.mixers(layer) for model in (student, teacher))
-        new = [m for m, end in enumerate(ends) if ours[m:end] != theirs[m:end]]
-        return {name for m in new for name in _mixer_parameters(student.blocks[layer], m)}
+        ours, theirs = (model.config.layers[layer].mixers for model in (student, teacher))
+        ends = [*range(1, len(mixing)), None]  # the last of a merged layer looks at the source too
+        new = [m for n, (m, end) in enumerate(zip(mixing, ends, strict=True)) if ours[n:end] != theirs[n:end]]
+        return {name for m in new for name in _part_parameters(student.blocks[layer], m)}
 
     def target_delta(self, block: Block, teacher: BlockTrace[Tensor], mixer: int) -> Tensor:
         return teacher.output - teacher.input
@@ -174,6 +177,6 @@ class Align(LayerwiseStage):
         return block(teacher.input, state, step)[0], teacher.output
 
 
-def _mixer_parameters(block: Block, mixer: int) -> set[str]:
-    """Their names, behind `blocks.N.mixers.`."""
-    return {f"{mixer}.{name}" for name, _ in block.mixers[mixer].named_parameters()}
+def _part_parameters(block: Block, number: int) -> set[str]:
+    """Their names, behind `blocks.N.parts.`."""
+    return {f"{number}.{name}" for name, _ in block.parts[number].named_parameters()}

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import InsideConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -51,7 +53,7 @@ def _check_carried(student: Transformer, row: int | None) -> None:
     instead = "leave carried states out"
     if row is not None:
         raise UserError("a stream of text, for carried states", f"rows of {row} tokens to predict", instead)
-    if any(isinstance(layer, LinearConfig) and layer.redraw for layer in student.config.layers):
+    if any(layer.redraw for layer, _ in _linear(student.config)):
         raise UserError("features that stay, for carried states", "random directions drawn in every step", instead)
 
 
@@ -84,9 +86,11 @@ def _counting(student: Transformer) -> bool:
 
 def _rotated_before_features(model: ModelConfig) -> list[LinearConfig]:
     """The layers whose φ sees absolute positions."""
-    layers = ((layer, model.attention_of(n)) for n, layer in enumerate(model.layers))
-    return [
-        layer
-        for layer, attention in layers
-        if isinstance(layer, LinearConfig) and layer.positions == "keep" and attention is not None and attention.rotary
-    ]
+    return [inside for inside, heads in _linear(model) if inside.positions == "keep" and heads.rotary]
+
+
+def _linear(model: ModelConfig) -> list[tuple[LinearConfig, HeadsConfig]]:
+    """What is inside linear attention to the text, and its heads."""
+    parts = [part for layer in model.layers for part in layer.parts if part.group == "layers"]
+    found = [(part.inside, part) for part in parts if isinstance(part, InsideConfig)]
+    return [(inside, heads) for inside, heads in found if isinstance(inside, LinearConfig)]

@@ -41,7 +41,7 @@ def hybrids(student: Transformer) -> list[HybridMixer]:
 def check_window_dropout(share: float, student: Transformer) -> None:
     """Raise UserError where windows are to be left out of a student that has none beside something else."""
     if share and not hybrids(student):
-        kinds = ", ".join(dict.fromkeys(layer.kind for layer in student.config.layers))
+        kinds = ", ".join(dict.fromkeys(part.label for layer in student.config.layers for part in layer.mixers))
         raise UserError("a student with hybrid layers, for window dropout", kinds, "leave window dropout out")
 
 

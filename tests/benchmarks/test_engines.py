@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+import small
 from comparison import engines
 from comparison.engines import Candidate, parse
 from t2r_export.checkpoints import checkpoint
@@ -65,7 +66,7 @@ def test_files_of_a_graph(tiny: ModelConfig, tmp_path: Path) -> None:
     files = engines.make(parse("t2r:w4:K=5:target=fused"), "tiny", tmp_path)
     signature = Decoder(files.path).signature
     assert (signature.quantization, signature.target, signature.batch) == ("w4", "fused", 1)
-    assert {layer["mixer"]["feature_size"] for layer in signature.layers} == {5}
+    assert {small.described(layer)["feature_size"] for layer in signature.layers} == {5}
     assert files.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
     assert files.token_bytes is not None
     assert files.token_bytes.states == 2 * sum(spec.bytes() for spec in signature.states)
@@ -97,7 +98,7 @@ def test_no_files_of_a_graph_that_is_not_the_model(
     tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other(loaded: checkpoint.Checkpoint, path: Path, how: object) -> object:
-        weight = loaded.model.blocks[0].ffn.down.weight
+        weight = loaded.model.blocks[0].parts[1].down.weight
         weight.data += 0.5
         report = export(loaded, path, how)
         weight.data -= 0.5
@@ -116,7 +117,7 @@ def test_a_number_that_is_none(tiny: ModelConfig, tmp_path: Path) -> None:
 
 def test_files_of_torch(tiny: ModelConfig, tmp_path: Path) -> None:
     files = engines.make(parse("torch:t2r:K=3"), "tiny", tmp_path)
-    assert {layer.feature_size for layer in checkpoint.load(files.path).config.layers} == {3}
+    assert {mixer.feature_size for mixer in small.mixers(checkpoint.load(files.path).config)} == {3}
 
 
 def test_the_builders_command() -> None:

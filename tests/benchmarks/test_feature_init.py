@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import feature_init
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -17,15 +17,15 @@ from t2r_export.model.transformer import Transformer
 
 def maps_from(start: str, feature_size: int, seed: int = 5) -> FeatureMaps:
     """The maps of one layer, two query heads of 3 to a key head, that start so."""
-    config = ModelConfig(
+    config = UniformConfig(
         vocab_size=11,
         width=12,
         ffn_size=7,
         layers=(LinearConfig(feature_size),),
         position="none",
-        attention=AttentionConfig(heads=4, kv_heads=2, head_size=3),
+        attention=HeadsConfig(heads=4, kv_heads=2, head_size=3),
     )
-    model = Transformer(config)
+    model = Transformer(config.build())
     feature_init.initialise(model, start, seed)
     return next(module for module in model.modules() if isinstance(module, FeatureMaps))
 

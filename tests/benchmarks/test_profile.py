@@ -30,9 +30,9 @@ def test_every_node_counts_once_and_the_shares_are_the_step(found: dict[str, Any
 def test_a_product_reads_its_weights(found: dict[str, Any], tiny: ModelConfig) -> None:
     plain, blocks = ({s["name"]: s for s in profile["products"]} for profile in found["profiles"])
     down = tiny.width * tiny.ffn_size
-    assert plain["ffn.down"]["nodes"] == blocks["ffn.down_Q4"]["nodes"] == 3
-    assert plain["ffn.down"]["bytes"] == 3 * 4 * down
-    assert blocks["ffn.down_Q4"]["bytes"] == 3 * (down // 2 + 4 * down // 32)
+    assert plain["parts.1.down"]["nodes"] == blocks["parts.1.down_Q4"]["nodes"] == 3
+    assert plain["parts.1.down"]["bytes"] == 3 * 4 * down
+    assert blocks["parts.1.down_Q4"]["bytes"] == 3 * (down // 2 + 4 * down // 32)
 
 
 def test_the_tables_have_a_column_a_graph(found: dict[str, Any]) -> None:

@@ -34,14 +34,14 @@ def test_an_unknown_size_lists_the_known_ones() -> None:
 
 def test_a_mixer_goes_into_every_layer(tiny: ModelConfig) -> None:
     model = sizes.softmax_model("tiny")
-    assert [layer.kind for layer in model.config.layers] == ["softmax"] * len(tiny.layers)
+    assert [mixer.kind for mixer in small.mixers(model.config)] == ["softmax"] * len(tiny.layers)
     assert not model.training
 
 
 @pytest.mark.parametrize("size", sizes.SIZES)
 def test_a_student_is_what_convert_makes_by_default(size: str, tmp_path: Path) -> None:
     """Of a teacher with the size's kind of positions and few weights, through the command line."""
-    known = sizes.config_of(size)
+    known = sizes.SIZES[size]
     small_teacher = dataclasses.replace(
         known.with_attention(heads=3, kv_heads=3, head_size=4),
         vocab_size=7,
@@ -49,18 +49,18 @@ def test_a_student_is_what_convert_makes_by_default(size: str, tmp_path: Path) -
         ffn_size=5,
         layers=known.layers[:2],
     )
-    checkpoint.save(tmp_path / "teacher.pt", initialize(small_teacher, 0), None, {"origin": "a test"})
+    checkpoint.save(tmp_path / "teacher.pt", initialize(small_teacher.build(), 0), None, {"origin": "a test"})
     assert main(["convert", str(tmp_path / "teacher.pt"), str(tmp_path / "student.pt")]) == 0
-    assert set(checkpoint.load(tmp_path / "student.pt").config.layers) == {sizes.student(size)}
+    assert set(small.mixers(checkpoint.load(tmp_path / "student.pt").config)) == {sizes.student(size)}
 
 
 @pytest.mark.parametrize("form", ["default", "matched", "fast"])
 def test_the_plan_measures_what_convert_makes_by_default(form: str, tiny: ModelConfig) -> None:
     forms, _ = read_plan(PLAN)
     made = student_model(parse(forms[form]), "tiny")
-    assert made.config.layers == (LinearConfig(32, update_rule="gated", gate="data", positions="after"),) * 3
-    plain = student_model(parse(forms["plain"]), "tiny").config.layers
-    assert plain == (LinearConfig(32, positions="drop"),) * 3
+    assert small.mixers(made.config) == [LinearConfig(32, update_rule="gated", gate="data", positions="after")] * 3
+    plain = student_model(parse(forms["plain"]), "tiny").config
+    assert small.mixers(plain) == [LinearConfig(32, positions="drop")] * 3
 
 
 def test_models_of_other_names_are_other_checkpoints(tiny: ModelConfig) -> None:

@@ -14,16 +14,18 @@ import pytest
 import torch
 
 import folders
+import small
 from disk import full_disk
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.files import sha256, sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-CONFIG = ModelConfig(
+CONFIG = UniformConfig(
     vocab_size=23,
     width=12,
     ffn_size=10,
@@ -31,14 +33,14 @@ CONFIG = ModelConfig(
     position="none",
     bos_token=1,
     eos_tokens=(2, 3),
-    attention=AttentionConfig(heads=6, kv_heads=3, head_size=4, rotary=RotaryConfig(theta=77.0)),
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=4, rotary=RotaryConfig(theta=77.0)),
 )
 PROVENANCE = {"origin": {"format": "test"}, "stages": [{"name": "transfer", "steps": 3}, {"name": "task", "steps": 3}]}
 
 
-def random_model(config: ModelConfig = CONFIG) -> Transformer:
+def random_model(config: UniformConfig = CONFIG) -> Transformer:
     torch.manual_seed(3)
-    return Transformer(config)
+    return Transformer(small.built(config))
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_what_was_saved_is_loaded(changes: dict[str, Any], tmp_path: Path) -> No
     model, path = random_model(config), tmp_path / "model.pt"
     checkpoint.save(path, model, "text", PROVENANCE)
     found = checkpoint.load(path)
-    assert found.config == config
+    assert found.config == config.build()
     assert found.tokenizer == "text"
     assert found.provenance == PROVENANCE
     assert found.sha256 == sha256(path)
@@ -153,7 +155,7 @@ def test_saving_needs_finite_weights_and_leaves_the_old_file(saved: Path) -> Non
     before, model = saved.read_bytes(), random_model()
     with torch.no_grad():
         model.blocks[1].mixers[0].q.weight[2, 3] = torch.nan
-    with pytest.raises(UserError, match="finite numbers in 'blocks.1.mixers.0.q.weight'; received NaN"):
+    with pytest.raises(UserError, match="finite numbers in 'blocks.1.parts.0.q.weight'; received NaN"):
         checkpoint.save(saved, model, None, {})
     assert saved.read_bytes() == before
 
@@ -272,13 +274,13 @@ def drop(*keys: str) -> Change:
     return change
 
 
-Q = ("weights", "blocks.1.mixers.0.q.weight")
+Q = ("weights", "blocks.1.parts.0.q.weight")
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        (put("version", value=99), "version 1 of .*; received 99; use the version of t2r that wrote it"),
+        (put("version", value=99), "version 1 to 2 of .*; received 99; use the version of t2r that wrote it"),
         (
             drop("tokenizer"),
             "the keys format, version, config, weights, tokenizer, provenance in .*; received config, ",
@@ -299,16 +301,16 @@ Q = ("weights", "blocks.1.mixers.0.q.weight")
         (put(*Q, value=torch.ones(24, 12).to_sparse()), "received a reference to torch._utils._rebuild_sparse_tensor"),
         (
             put(*Q, value=torch.full((24, 12), torch.inf)),
-            "finite numbers in 'blocks.1.mixers.0.q.weight'; received an inf",
+            "finite numbers in 'blocks.1.parts.0.q.weight'; received an inf",
         ),
         (put(*Q, value=torch.ones(24, 12).int()), "dense floating-point numbers in .*; received strided of int32"),
         (
             put(*Q, value=torch.ones(12, 24)),
-            "the shapes .*; received blocks.1.mixers.0.q.weight 12×24 instead of 24×12",
+            "the shapes .*; received blocks.1.parts.0.q.weight 12×24 instead of 24×12",
         ),
         (
             drop(*Q),
-            "the 59 tensors that its config describes; received missing blocks.1.mixers.0.q.weight, unexpected none",
+            "the 59 tensors that its config describes; received missing blocks.1.parts.0.q.weight, unexpected none",
         ),
         (
             put("weights", "x", value=torch.ones(1)),
@@ -316,14 +318,14 @@ Q = ("weights", "blocks.1.mixers.0.q.weight")
         ),
         (
             drop("config", "width"),
-            r"the model's config to have the keys .*; received missing \['width'\], unexpected none",
+            r"model to have the keys .*; received missing \['width'\], unexpected none",
         ),
         (put("config", "more", value=1), r"received missing none, unexpected \['more'\]"),
-        (put("config", value=3), "the model's config to be a JSON object; received int"),
-        (put("config", "layers", value=[3]), "a mixer's config to be a JSON object; received int"),
-        (put("config", "eos_tokens", value=3), "eos_tokens to be a list; received int"),
+        (put("config", value=3), "model to be a JSON object; received int"),
+        (put("config", "layers", value=[3]), "model.layers to be a JSON object; received int"),
+        (put("config", "eos_tokens", value=3), "model.eos_tokens to be a list of at most 1048576; received int"),
         (put("config", "width", value=11), "the shapes that its config describes"),
-        (put("config", "norm_eps", value=10**400), "norm_eps to be a finite positive number"),
+        (put("config", "logit_scale", value=10**400), "logit_scale to be a finite positive number"),
     ],
 )
 def test_a_checkpoint_with_a_wrong_part_is_refused(saved: Path, change: Change, message: str) -> None:
@@ -337,7 +339,7 @@ def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     weight = torch.ones(24 * 12)
     for layer in range(1000):
-        data["weights"][f"blocks.{layer}.mixers.0.q.weight"] = weight.view(24, 12)
+        data["weights"][f"blocks.{layer}.parts.0.q.weight"] = weight.view(24, 12)
     torch.save(data, saved)
     refused(saved, r"weights of at most the \d+ bytes of .*; received \d+ bytes")
 
@@ -346,8 +348,9 @@ def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     huge = 1 << 20
     data["config"] |= {"width": huge, "position": "none"}
-    data["config"]["attention"] |= {"heads": huge, "kv_heads": huge, "head_size": huge, "rotary": None}
-    data["config"]["layers"][0] |= {"feature_size": huge, "folded": True}
+    for layer in data["config"]["layers"]:
+        layer["parts"][0] |= {"heads": huge, "kv_heads": huge, "head_size": huge, "rotary": None}
+    data["config"]["layers"][0]["parts"][0]["inside"] |= {"feature_size": huge, "folded": True}
     torch.save(data, saved)
     refused(saved, "sizes that some memory could hold; received Storage size calculation overflowed")
 
@@ -355,11 +358,17 @@ def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
 @pytest.mark.parametrize("wrong", [None, "x", -1, 0, 1.5, True, [], {}, float("nan"), 10**30])
 def test_any_config_value_of_a_wrong_type_is_an_error_of_the_user(saved: Path, wrong: Any) -> None:
     original = torch.load(saved, weights_only=True)["config"]
-    places = [(original, key) for key in original]
-    places += [(original["layers"][0], key) for key in original["layers"][0]]
-    places += [(original["layers"][0]["guard"], key) for key in original["layers"][0]["guard"]]
-    attention = original["attention"]
-    places += [(part, key) for part in (attention, attention["rotary"]) for key in part]
+    part = original["layers"][0]["parts"][0]
+    owners = [
+        original,
+        original["layers"][0],
+        part,
+        part["norm"],
+        part["rotary"],
+        part["inside"],
+        part["inside"]["guard"],
+    ]
+    places = [(owner, key) for owner in owners for key in owner]
     for owner, key in places:
         before, owner[key] = owner[key], wrong
         with contextlib.suppress(UserError):  # some values fit some places

@@ -28,7 +28,7 @@ def write(folder: Path, template: str | None) -> Path:
     """A graph of a random model that writes letters, and whose turns end with a full stop."""
     torch.manual_seed(1)
     origin = {} if template is None else {"chat_template": {"template": template, "tokens": {"eos_token": "."}}}
-    checkpoint.save(folder / "m.pt", Transformer(CONFIG).eval(), letter_tokenizer(), {"origin": origin})
+    checkpoint.save(folder / "m.pt", Transformer(CONFIG.build()).eval(), letter_tokenizer(), {"origin": origin})
     export(checkpoint.load(folder / "m.pt"), folder / "g.onnx")
     return folder / "g.onnx"
 
@@ -134,7 +134,7 @@ def test_a_conversation_stays_within_the_context(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, position="learned", max_positions=12)
     torch.manual_seed(1)
     origin = {"chat_template": {"template": WHOLE, "tokens": {}}}
-    checkpoint.save(tmp_path / "m.pt", Transformer(config).eval(), letter_tokenizer(), {"origin": origin})
+    checkpoint.save(tmp_path / "m.pt", Transformer(config.build()).eval(), letter_tokenizer(), {"origin": origin})
     export(checkpoint.load(tmp_path / "m.pt"), tmp_path / "g.onnx")
     decoder = Counting(Decoder(tmp_path / "g.onnx"))
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 1)  # type: ignore[arg-type]

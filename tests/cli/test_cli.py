@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import folders
+import small
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import VERBS, export_main, main
@@ -30,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A softmax model of random weights, its conversion, and the graph of that."""
     folder = tmp_path_factory.mktemp("cli")
     torch.manual_seed(1)
-    checkpoint.save(folder / "model.pt", Transformer(CONFIG), letter_tokenizer(), {"origin": "random weights"})
+    checkpoint.save(folder / "model.pt", Transformer(CONFIG.build()), letter_tokenizer(), {"origin": "random weights"})
     assert main(["convert", str(folder / "model.pt"), str(folder / "t2r.pt"), "--feature-size", "5"]) == 0
     assert export_main([str(folder / "t2r.pt"), str(folder / "t2r.onnx")]) == 0
     return folder
@@ -60,9 +61,7 @@ def test_nothing_is_converted_without_options(folder: Path, tmp_path: Path, caps
         out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "n.pt", "--layers", "none", "--mixer", mixer)
         assert "0 of 2 layers" in out
     run(capsys, "convert", folder / "model.pt", tmp_path / "n.pt")
-    assert [layer["feature_size"] for layer in checkpoint.load(tmp_path / "n.pt").config.to_dict()["layers"]] == [
-        32
-    ] * 2
+    assert [mixer.feature_size for mixer in small.mixers(checkpoint.load(tmp_path / "n.pt").config)] == [32] * 2
 
 
 def test_version(capsys: Output) -> None:
@@ -109,7 +108,7 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
     out, _ = run(capsys, *arguments, "--guard", "add", "--guard-eps", "1e-3", "--json")
     result = json.loads(out)
     assert result["layers"] == ["softmax", "linear"]
-    assert result["config"]["layers"][1]["guard"] == {"kind": "add", "eps": 1e-3}
+    assert result["config"]["layers"][1]["parts"][0]["inside"]["guard"] == {"kind": "add", "eps": 1e-3}
     made = checkpoint.load(tmp_path / "half.pt")
     assert made.config.to_dict() == result["config"]
     assert made.provenance["origin"] == "random weights"
@@ -378,7 +377,7 @@ def test_inspect(folder: Path, capsys: Output) -> None:
         assert f"{name}: a " in out
         assert err == ""
         result = json.loads(run(capsys, "inspect", folder / name, "--json")[0])
-        assert [layer["mixer"]["kind"] for layer in result["layers"]] == [
+        assert [layer["parts"][0]["inside"]["kind"] for layer in result["layers"]] == [
             "softmax" if name == "model.pt" else "linear"
         ] * 2
 

@@ -22,7 +22,8 @@ from t2r_export.model.transformer import Transformer
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(1)
-    checkpoint.save(tmp_path / "model.pt", convert(Transformer(CONFIG), LinearConfig(16)), letter_tokenizer(), {})
+    student = convert(Transformer(CONFIG.build()), LinearConfig(16))
+    checkpoint.save(tmp_path / "model.pt", student, letter_tokenizer(), {})
     return tmp_path / "model.pt"
 
 
@@ -42,7 +43,7 @@ def test_exports_verifies_and_writes(model: Path, capsys: Output) -> None:
 def test_a_translator_translates(tmp_path: Path, capsys: Output) -> None:
     torch.manual_seed(1)
     base = dataclasses.replace(CONFIG, layers=(small.LINEAR, small.LINEAR), eos_tokens=(1,))
-    made = Transformer(small.translator(small.LINEAR_CROSS, base=base, source_vocabulary=None))
+    made = Transformer(small.translator(small.LINEAR_CROSS, base=base, source_vocabulary=None).build())
     checkpoint.save(tmp_path / "model.pt", made, letter_tokenizer(), {})
     out, _ = run(capsys, "demo", tmp_path / "model.pt", "--prompt", "ab")
     assert "encoder graph against eager, states" in out and "\n\nab\n    " in out
@@ -53,7 +54,7 @@ def test_a_translator_translates(tmp_path: Path, capsys: Output) -> None:
 
 
 def test_a_graph_that_is_not_the_model(model: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, other = module.verify, convert(Transformer(CONFIG), LinearConfig(16), seed=7)
+    right, other = module.verify, convert(Transformer(CONFIG.build()), LinearConfig(16), seed=7)
     other = dataclasses.replace(checkpoint.load(model), model=other)
     monkeypatch.setattr(module, "verify", lambda loaded, *rest, **options: right(other, *rest, **options))
     out, err = run(capsys, "demo", model, "--json", code=1)

@@ -27,7 +27,7 @@ def write(folder: Path, options: dict[str, Any] | None) -> Path:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(1)
     generation = None if options is None else GenerationOptions(**options)
-    model = Transformer(dataclasses.replace(CONFIG, generation=generation)).eval()
+    model = Transformer(dataclasses.replace(CONFIG, generation=generation).build()).eval()
     checkpoint.save(folder / "m.pt", model, letter_tokenizer(), {"origin": {"chat_template": TEMPLATE}})
     export(checkpoint.load(folder / "m.pt"), folder / "g.onnx")
     return folder / "g.onnx"

@@ -9,24 +9,26 @@ from pathlib import Path
 
 import pytest
 
+import small
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.feed_forward import DENSE, NoneConfig, ProductKeyConfig
-from t2r_export.config.mixers import AverageConfig, GRUConfig, LinearConfig, LSTMConfig
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, ProductKeyConfig
+from t2r_export.config.uniform import Dense, NoFeedForward
 from t2r_export.model.initialize import initialize
 
 PLAIN = dataclasses.replace(
     CONFIG.with_attention(heads=1, kv_heads=1, head_size=1), ffn_size=1, norm="none", residual=False, position="none"
 )
 MODELS: dict[str, ModelConfig] = {
-    "lstm": dataclasses.replace(PLAIN, layers=(LSTMConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),
-    "gru": dataclasses.replace(PLAIN, layers=(GRUConfig(),) * 2, feed_forwards=(NoneConfig(),) * 2),
+    "lstm": dataclasses.replace(PLAIN, layers=(LSTMConfig(),) * 2, feed_forwards=(NoFeedForward(),) * 2),
+    "gru": dataclasses.replace(PLAIN, layers=(GRUConfig(),) * 2, feed_forwards=(NoFeedForward(),) * 2),
     "average": dataclasses.replace(CONFIG, layers=(AverageConfig(), AverageConfig(24)), attention=None),
     "feed-forwards": dataclasses.replace(
         CONFIG,
         layers=(LinearConfig(5), LinearConfig(5), LinearConfig(5, memory=4)),
-        feed_forwards=(DENSE, ProductKeyConfig(keys=6, query_size=8, heads=2, top=3), NoneConfig()),
+        feed_forwards=(Dense(), ProductKeyConfig(keys=6, query_size=8, heads=2, top=3), NoFeedForward()),
     ),
 }
 
@@ -35,7 +37,7 @@ MODELS: dict[str, ModelConfig] = {
 def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
     start, tuned, graph = (tmp_path / file for file in ("start.pt", "tuned.pt", "g.onnx"))
     (tmp_path / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n" * 20)
-    checkpoint.save(start, initialize(MODELS[name], 0), letter_tokenizer(), {})
+    checkpoint.save(start, initialize(MODELS[name].build(), 0), letter_tokenizer(), {})
     options = ["--stages", "task", "--steps", 3, "--length", 16, "--batch", 2, "--device", "cpu", "--json"]
     trained = json.loads(run(capsys, "finetune", start, tuned, "--data", tmp_path / "text.txt", *options)[0])
     assert trained["student"]["nats"] > 0
@@ -52,7 +54,7 @@ def test_every_command(name: str, tmp_path: Path, capsys: Output) -> None:
 
 @pytest.mark.parametrize("mixer, options", [("lstm", []), ("average", ["--ffn-size", 9])])
 def test_softmax_becomes_another(mixer: str, options: list[object], tmp_path: Path, capsys: Output) -> None:
-    checkpoint.save(tmp_path / "m.pt", initialize(CONFIG, 0), letter_tokenizer(), {})
+    checkpoint.save(tmp_path / "m.pt", initialize(CONFIG.build(), 0), letter_tokenizer(), {})
     said = run(capsys, "convert", tmp_path / "m.pt", tmp_path / "c.pt", "--mixer", mixer, *options, "--layers", 1)[0]
     assert said.endswith("their new parameters are untrained: t2r finetune trains them\n")  # with no more of them
-    assert [layer.kind for layer in checkpoint.load(tmp_path / "c.pt").config.layers] == ["softmax", mixer]
+    assert [mixer.kind for mixer in small.mixers(checkpoint.load(tmp_path / "c.pt").config)] == ["softmax", mixer]

@@ -25,7 +25,7 @@ TEXT = "once upon a time, there was a hen."
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("score")
     torch.manual_seed(1)
-    checkpoint.save(here / "m.pt", convert(Transformer(CONFIG), LinearConfig(5)), letter_tokenizer(), {})
+    checkpoint.save(here / "m.pt", convert(Transformer(CONFIG.build()), LinearConfig(5)), letter_tokenizer(), {})
     export(checkpoint.load(here / "m.pt"), here / "g.onnx")
     (here / "text.txt").write_text(TEXT)
     return here

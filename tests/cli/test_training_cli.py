@@ -20,7 +20,7 @@ SMALL = ["--steps", "2,3", "--length", 16, "--batch", 2]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("training")
     torch.manual_seed(1)
-    checkpoint.save(folder / "model.pt", Transformer(CONFIG), letter_tokenizer(), {})
+    checkpoint.save(folder / "model.pt", Transformer(CONFIG.build()), letter_tokenizer(), {})
     (folder / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n<|endoftext|>\n" * 20)
     return folder
 
@@ -99,8 +99,17 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
 
 
 def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output) -> None:
-    auto = ["convert", folder / "model.pt", tmp_path / "auto.pt", "--auto", "--text", folder / "text.txt"]
-    options = ["--try", "linear:feature_size=3", "--try", "window:window=5,sinks=1", "--trial-steps", 2, "--length", 90]
+    auto = ["convert", folder / "model.pt", tmp_path / "auto.pt", "--auto", "--data", folder / "text.txt"]
+    options = [
+        "--try",
+        "linear:feature_size=3",
+        "--try",
+        "window:window=5,sinks=1",
+        "--trial-steps",
+        2,
+        "--state-length",
+        90,
+    ]
     text = folder / "long.txt"
     text.write_text("the cat sat on the mat. the dog sat on the cat. " * 200)
     auto[-1] = text
@@ -109,7 +118,8 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
     made = checkpoint.load(tmp_path / "auto.pt")
     assert made.config.to_dict() == result["config"]
     assert result["state_bytes"] == sum(s.bytes(1, 90) for s in made.model.state_spec()) <= 1000
-    assert [result["options"][i]["mixer"] for i in result["chosen"]] == result["config"]["layers"]
+    chosen = [result["options"][i]["mixer"] for i in result["chosen"]]
+    assert chosen == [layer["parts"][0]["inside"] for layer in result["config"]["layers"]]
     assert made.provenance["convert"]["auto"]["budget"] == 1000
     assert len(result["options"]) == 2 * 3
     out, err = run(capsys, *auto, "--budget", "1k", *options)
@@ -134,20 +144,20 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--auto"], "t2r: --auto needs --budget and --text; see `t2r convert --help`"),
+        (["--auto"], "t2r: --auto needs --budget and --data; see `t2r convert --help`"),
         (["--auto", "--feature-size", "3"], "t2r: --auto chooses mixers and layers by itself; name mixers to try"),
         (
             ["--feature-size", "3", "--budget", "9"],
             "t2r: expected --auto beside --budget; received none; add it, or leave --budget out",
         ),
-        (["--auto", "--budget", "1kk", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
-        (["--auto", "--budget", "nan", "--text", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
-        (["--auto", "--budget", "9", "--text", "x", "--try", "linear:8"], "t2r: expected a mixer as KIND:NAME=VALUE"),
+        (["--auto", "--budget", "1kk", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
+        (["--auto", "--budget", "nan", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
+        (["--auto", "--budget", "9", "--data", "x", "--try", "linear:8"], "t2r: expected a mixer as KIND:NAME=VALUE"),
         (
-            ["--auto", "--budget", "9", "--text", "x", "--try", "dream"],
+            ["--auto", "--budget", "9", "--data", "x", "--try", "dream"],
             "t2r: expected a mixer of softmax, linear, window",
         ),
-        (["--auto", "--budget", "9", "--text", "TEXT"], "t2r: expected a budget of at least "),
+        (["--auto", "--budget", "9", "--data", "TEXT"], "t2r: expected a budget of at least "),
     ],
 )
 def test_convert_does_not_choose(
@@ -187,7 +197,7 @@ def test_finetune_needs_text(converted: Path, tmp_path: Path, capsys: Output) ->
 
 def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path, capsys: Output) -> None:
     short = dataclasses.replace(CONFIG, position="learned", max_positions=32)
-    checkpoint.save(tmp_path / "short.pt", Transformer(short), letter_tokenizer(), {})
+    checkpoint.save(tmp_path / "short.pt", Transformer(short.build()), letter_tokenizer(), {})
     text, ids = folder / "text.txt", tmp_path / "ids.npy"
     line = "32 tokens at a time, the model's context\n"
     assert run(capsys, "sample", tmp_path / "short.pt", ids, "--tokens", 700)[1] == line
@@ -205,7 +215,7 @@ def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path
 
 def test_positions_that_wrap_have_no_end(folder: Path, tmp_path: Path, capsys: Output) -> None:
     short = dataclasses.replace(CONFIG, position="learned", max_positions=16)
-    checkpoint.save(tmp_path / "short.pt", Transformer(short), letter_tokenizer(), {})
+    checkpoint.save(tmp_path / "short.pt", Transformer(short.build()), letter_tokenizer(), {})
     text, ids, model = folder / "text.txt", tmp_path / "ids.npy", tmp_path / "short.pt"
     long = ["sample", model, ids, "--tokens", 90, "--length", 40]
     assert "expected a length from 1 to 16; received 40" in run(capsys, *long, code=2)[1]

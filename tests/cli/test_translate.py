@@ -15,7 +15,8 @@ from cli_models import LETTERS, Output, letter_tokenizer, run
 from runtime import graphs, translators
 from runtime.test_tokenizer import pieces
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.mixers import MergedConfig
+from t2r_export.config.plain import to_plain
+from t2r_export.config.uniform import MergeConfig
 from t2r_runtime import Beam, Tokenizer, Translator
 
 LINES = ["bad", "", "a", "  ", "", "lid fed", "cab", ""]
@@ -222,8 +223,8 @@ def test_layers_that_look_at_the_source_are_merged(tmp_path: Path, capsys: Outpu
     said, _ = run(capsys, "convert", model, out, "--feature-size", 3, "--merged", "shared")
     assert said.startswith(f"{out}: 2 of 2 layers are linear now")
     made = checkpoint.load(out)
-    assert made.config.crosses == (MergedConfig(shared=True),) * 2
-    assert made.provenance["convert"]["cross"] == MergedConfig(shared=True).to_dict()
+    assert [[part.kind for part in layer.mixers] for layer in made.config.layers] == [["merged"]] * 2
+    assert made.provenance["convert"]["cross"] == to_plain(MergeConfig(shared=True))
     _, error = run(capsys, "convert", model, out, "--feature-size", 3, "--merge-feed-forward", code=2)
     assert "expected --merged beside --merge-feed-forward" in error
     _, error = run(capsys, "convert", model, out, "--merged", "own", "--merge-feed-forward", "--force", code=2)

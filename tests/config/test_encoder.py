@@ -11,45 +11,51 @@ import pytest
 import small
 from small import GPT2, SOFTMAX, TRANSLATORS, linear
 from t2r_export.config.attention import RotaryConfig
-from t2r_export.config.encoder import EncoderConfig
-from t2r_export.config.mixers import LSTMConfig, MergedConfig, SoftmaxConfig
+from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.norm import NormConfig
+from t2r_export.config.parts import LSTMConfig
+from t2r_export.config.plain import from_plain, to_plain
+from t2r_export.config.uniform import MergeConfig, UniformConfig, UniformEncoder
 from t2r_runtime.errors import UserError
 
 ATTENTION = GPT2.attention
 assert ATTENTION is not None
-MERGED, ROTATED = MergedConfig(), dataclasses.replace(ATTENTION, rotary=RotaryConfig())
+MERGED, ROTATED = MergeConfig(), dataclasses.replace(ATTENTION, rotary=RotaryConfig())
 GATED = linear(update_rule="gated", gate="data")
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_to_plain_data_and_back(name: str) -> None:
-    config = TRANSLATORS[name]
+    config = TRANSLATORS[name].build()
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_an_encoder_has_the_rest_from_its_decoder() -> None:
-    config = TRANSLATORS["marian"]
-    made = config.of_encoder()
-    assert (made.norm_position, made.embedding_scale, made.last_norm) == ("post", 3.1, False)
-    assert (made.vocab_size, made.ffn_size, len(made.layers)) == (config.vocab_size, 12, 2)
-    assert made.encoder is None and made.crosses == ()
+    config = TRANSLATORS["marian"].build()
+    made = config.encoder
+    assert made is not None
+    assert (made.embedding_scale, made.last_norm, made.embedding_norm) == (3.1, None, NormConfig("layer", 1e-5))
+    attention, dense = made.layers[0].parts
+    assert (attention.norm, attention.norm_sum) == (None, NormConfig("layer", 1e-5))
+    assert (config.source_vocab_size, dense.size, len(made.layers)) == (config.vocab_size, 12, 2)
 
 
 def test_an_encoders_table_of_positions_is_its_own() -> None:
-    config = TRANSLATORS["cross_normed"]
-    assert (config.max_positions, config.of_encoder().max_positions) == (small.POSITIONS, small.M + 5)
+    config = TRANSLATORS["cross_normed"].build()
+    assert config.encoder is not None
+    assert (config.max_positions, config.encoder.max_positions) == (small.POSITIONS, small.M + 5)
 
 
-def encoder(**changes: Any) -> EncoderConfig:
-    return EncoderConfig(**{"layers": (SOFTMAX,), "attention": ATTENTION, **changes})
+def encoder(**changes: Any) -> UniformEncoder:
+    return UniformEncoder(**{"layers": (SOFTMAX,), "attention": ATTENTION, **changes})
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"layers": ()}, "1 to 1024 layers; received 0; correct the encoder"),
-        ({"layers": (LSTMConfig(),)}, "encoder layers of the kinds softmax, linear; received lstm"),
+        ({"layers": ()}, "1 to 1024 layers; received 0; correct the number of layers"),
+        ({"layers": (LSTMConfig(),)}, "a mixer inside encoder_attention; received"),
         ({"layers": (GATED,)}, "no update_rule in encoder layers; received update_rule gated; leave update_rule out"),
         ({"layers": (linear(conv=3),)}, "no conv in encoder layers; received conv 3"),
         ({"layers": (SoftmaxConfig(memory=2),)}, "no memory in encoder layers; received memory 2"),
@@ -60,7 +66,7 @@ def encoder(**changes: Any) -> EncoderConfig:
 )
 def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        encoder(**changes)
+        dataclasses.replace(TRANSLATORS["cross_linear"], encoder=encoder(**changes))
     assert str(caught.value).startswith(f"expected {message}")
 
 
@@ -72,9 +78,12 @@ def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
             "2 layers that look at a source, one per layer where there is an encoder; received 1",
         ),
         ({"encoder": None}, "0 layers that look at a source, one per layer where there is an encoder; received 2"),
-        ({"crosses": (LSTMConfig(),) * 2}, "cross layers of the kinds softmax, linear, shared, merged; received lstm"),
+        ({"crosses": (LSTMConfig(),) * 2}, "a mixer inside cross; received"),
         ({"crosses": (SOFTMAX, GATED)}, "no update_rule in cross layers"),
-        ({"attention": None, "layers": (LSTMConfig(),) * 2}, "an attention config for the cross layers; received none"),
+        (
+            {"attention": None, "layers": (LSTMConfig(),) * 2},
+            "an attention config for layer 0, a linear layer; received none",
+        ),
         (
             {"crosses": (MERGED,) * 2, "layers": (small.WINDOW,) * 2},
             "softmax layers, or linear ones of the update rules",
@@ -109,4 +118,4 @@ def test_a_decoder_alone_has_no_start_tokens() -> None:
 )
 def test_plain_data_of_the_wrong_form(key: str, value: object) -> None:
     with pytest.raises(UserError):
-        ModelConfig.from_dict({**TRANSLATORS["softmax"].to_dict(), key: value})
+        from_plain(UniformConfig, {**to_plain(TRANSLATORS["softmax"]), key: value}, "model")

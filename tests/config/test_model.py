@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 
 from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
 from t2r_export.config.attention import RotaryConfig
-from t2r_export.config.mixers import MIXERS, Guard, LinearConfig, SoftmaxConfig
+from t2r_export.config.mixers import INSIDES, Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PARTS
+from t2r_export.config.parts.attention import ACTIVATIONS
+from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.tagged import resolve
-from t2r_export.model.mixers.base import Stateful
+from t2r_export.config.uniform import MIXERS, UniformConfig
+from t2r_export.model.mixers.base import AttentionMixer
+from t2r_export.model.mixers.cross import CrossMixer
+from t2r_export.model.parts.base import Part
 from t2r_runtime.errors import UserError
 
 guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
@@ -58,21 +64,29 @@ models = st.builds(
     dataclasses.replace,
     rotaries.map(lambda rotary: LLAMA.with_attention(rotary=rotary)),
     layers=st.lists(linears | softmaxes, min_size=1, max_size=4).map(tuple),
-    norm=st.sampled_from(ModelConfig.NORMS),
-    activation=st.sampled_from(ModelConfig.ACTIVATIONS),
+    norm=st.sampled_from(UniformConfig.NORMS),
+    activation=st.sampled_from(ACTIVATIONS),
     bos_token=st.none() | st.integers(0, 16),
     eos_tokens=st.lists(st.integers(0, 16), max_size=3).map(tuple),
 )
 
 
+def read(data: Any) -> ModelConfig:
+    """A model that is written in few words, as in a recipe."""
+    return from_plain(UniformConfig, data, "model").build()
+
+
 @given(models)
-def test_json_and_back_is_nothing(config: ModelConfig) -> None:
+def test_json_round_trip(uniform: UniformConfig) -> None:
+    config = uniform.build()
+    assert read(json.loads(json.dumps(to_plain(uniform)))) == config
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_json_and_back_of_every_kind(name: str) -> None:
-    config = CONFIGS[name]
+    config = CONFIGS[name].build()
+    assert read(json.loads(json.dumps(to_plain(CONFIGS[name])))) == config
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -84,14 +98,18 @@ def test_frozen() -> None:
 def test_defaults_may_be_left_out() -> None:
     attention = {"heads": 2, "kv_heads": 1, "head_size": 3}
     data = {"vocab_size": 5, "width": 4, "attention": attention, "ffn_size": 6, "max_positions": 9}
-    config = ModelConfig.from_dict(data | {"layers": [{"kind": "linear", "feature_size": 2}, {"kind": "softmax"}]})
-    assert config.layers == (LinearConfig(2), SoftmaxConfig())
+    config = read(data | {"layers": [{"kind": "linear", "feature_size": 2}, {"kind": "softmax"}]})
+    assert [layer.mixers[0].inside for layer in config.layers] == [LinearConfig(2), SoftmaxConfig()]
 
 
-def test_the_table_of_mixers_names_a_class_of_every_kind() -> None:
-    for kind, entry in MIXERS.items():
-        assert entry.config.kind == kind
-        assert issubclass(resolve(entry.model), Stateful)
+def test_tables_name_a_class_of_every_kind() -> None:
+    for kind, part in PARTS.items():
+        assert part.config.kind == kind
+        assert issubclass(resolve(part.model), Part)
+    for kind, inside in INSIDES.items():
+        assert inside.config.kind == kind
+        for form, name in inside.forms.items():
+            assert issubclass(resolve(name), CrossMixer if form == "cross" else AttentionMixer)
 
 
 HUGE = 1 << 20
@@ -107,10 +125,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"kv_heads": 4}, "kv_heads to divide heads=6; received 4; correct kv_heads"),
     ({"norm": "batch"}, "norm to be one of layer, rms, none; received 'batch'; choose one of those for norm"),
     (
-        (
-            {"activation": "tanh"},
-            "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
-        ),
+        {"activation": "tanh"},
         "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
     ),
     ({"position": "alibi"}, "position to be one of learned, sinusoidal, none; received 'alibi'"),
@@ -228,43 +243,59 @@ def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
 ATTENTION = {"heads": 2, "kv_heads": 1, "head_size": 4}
 BAD_DATA: list[tuple[dict[str, Any], str]] = [
     ({"widht": 3}, "missing none, unexpected ['widht']; did you mean width?"),
-    ({"layers": "linear"}, "expected layers to be a list of at most 1024; received str; correct the config"),
-    ({"layers": [3]}, "expected a mixer's config to be a JSON object; received int; correct the config"),
-    ({"layers": [{}]}, f"expected mixer kind to be one of {', '.join(MIXERS)}; received None; choose one"),
+    (
+        {"layers": "linear"},
+        "expected model.layers to be a list of at most 1024; received str; correct the config",
+    ),
+    ({"layers": [3]}, "expected model.layers to be a JSON object; received int; correct the config"),
+    (
+        {"layers": [{}]},
+        f"expected model.layers.kind to be one of {', '.join(MIXERS)}; received None; choose one",
+    ),
     ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(MIXERS)}; received ['linear']; choose one"),
-    ({"layers": [{"kind": "linear"}]}, "missing ['feature_size'], unexpected none; correct a linear mixer's config"),
-    ({"layers": [{"kind": "softmax", "feature_size": 3}]}, "missing none, unexpected ['feature_size']; correct a soft"),
+    (
+        {"layers": [{"kind": "linear"}]},
+        "missing ['feature_size'], unexpected none; correct model.layers (linear)",
+    ),
+    (
+        {"layers": [{"kind": "softmax", "feature_size": 3}]},
+        "missing none, unexpected ['feature_size']; correct model.layers",
+    ),
     (
         {"layers": [{"kind": "linear", "feature_size": 3, "guard": {"epsilon": 1}}]},
-        "expected the guard to have the keys eps, kind; received missing none, unexpected ['epsilon']",
+        "expected model.layers (linear).guard to have the keys eps, kind; received missing none, unexpected ['epsilo",
     ),
     (
         {"attention": {**ATTENTION, "rotary": {"base": 1}}},
-        "expected the rotary config to have the keys factor, high_freq_factor, low_freq_factor,",
+        "expected model.attention.rotary to have the keys factor, high_freq_factor, low_freq_factor,",
     ),
-    ({"attention": {**ATTENTION, "rotary": 10000}}, "expected the rotary config to be a JSON object; received int"),
+    (
+        {"attention": {**ATTENTION, "rotary": 10000}},
+        "expected model.attention.rotary to be a JSON object; received int",
+    ),
     (
         {"attention": {"heads": 2}},
-        "expected the attention's config to have the keys head_size, heads, kv_heads, output_",
+        "expected model.attention to have the keys head_size, heads, kv_heads, norm_eps",
     ),
-    ({"attention": 8}, "expected the attention's config to be a JSON object; received int"),
-    ({"eos_tokens": 2}, "expected eos_tokens to be a list; received int; correct eos_tokens"),
+    ({"attention": 8}, "expected model.attention to be a JSON object; received int"),
+    (
+        {"eos_tokens": 2},
+        "expected model.eos_tokens to be a list of at most 1048576; received int; correct the config",
+    ),
 ]
 
 
 @pytest.mark.parametrize("changes, message", BAD_DATA)
 def test_from_dict_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        ModelConfig.from_dict(LLAMA.to_dict() | changes)
+        read(to_plain(LLAMA) | changes)
     assert message in str(caught.value)
 
 
 def test_from_dict_names_what_is_missing() -> None:
-    data = GPT2.to_dict()
+    data = to_plain(GPT2)
     del data["width"], data["layers"]
-    with pytest.raises(
-        UserError, match=r"received missing \['layers', 'width'\], unexpected none; correct the model's"
-    ):
-        ModelConfig.from_dict(data)
-    with pytest.raises(UserError, match="expected the model's config to be a JSON object; received list"):
+    with pytest.raises(UserError, match=r"received missing \['layers', 'width'\], unexpected none; correct model"):
+        read(data)
+    with pytest.raises(UserError, match="expected model to be a JSON object; received list"):
         ModelConfig.from_dict([])  # type: ignore[arg-type]

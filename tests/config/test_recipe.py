@@ -129,7 +129,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, "convert = { kind", "swap = { kind", "2 of .* the keys .*; received the key swap"),
     (SOURCE, "feature_size = 5", "feature_siz = 5", "in convert in .*1 of .*; received feature_siz; "),
     (SOURCE, "feature_size = 5", "feature_size = [5]", "feature_size to be an integer"),
-    (SOURCE, '{ kind = "add", eps = 1e-3 }', "[1]", "a guard with kind and eps"),
+    (SOURCE, '{ kind = "add", eps = 1e-3 }', "[1]", "guard to be a JSON object"),
     (SOURCE, 'layers = "0,2"', "layers = [0, 2]", "layers to be a text"),
     (SOURCE, 'layers = "0,2"', 'layers = "some"', "layers as all, none, every:N or 0,2,5"),
     (SOURCE, "seed = 3", "seed = -3", "seed to be an integer from 0"),

@@ -16,7 +16,8 @@ from t2r_export.config.students import reason, student_mixer, suited
 from t2r_runtime.errors import UserError
 
 GATE = {"update_rule": "gated", "gate": "data"}
-LEARNED, ROTARY = small.MODELS["softmax"], dataclasses.replace(small.LLAMA, layers=(small.SOFTMAX,) * 2)
+LLAMA = dataclasses.replace(small.LLAMA, layers=(small.SOFTMAX,) * 2)
+LEARNED, ROTARY = small.MODELS["softmax"].build(), LLAMA.build()
 SINES = dataclasses.replace(LEARNED, position="sinusoidal", max_positions=None)
 NONE = dataclasses.replace(LEARNED, position="none", max_positions=None)
 
@@ -58,7 +59,7 @@ def test_what_somebody_chose_stays(given: dict[str, Any], chosen: dict[str, Any]
 
 
 def test_exceptions() -> None:
-    translator = small.TRANSLATORS["softmax"]
+    translator = small.TRANSLATORS["softmax"].build()
     assert student_mixer("linear", {}, translator) == (LinearConfig(32), {})
     assert student_mixer("hybrid", {"window": 3}, ROTARY) == (HybridConfig(3, 32), {})
     assert student_mixer("window", {"window": 3}, LEARNED) == (WindowConfig(3), {})
@@ -66,7 +67,7 @@ def test_exceptions() -> None:
 
 def test_a_guard_may_be_given_in_part() -> None:
     for given, guard in (({"kind": "clamp"}, Guard("clamp", 1.0)), ({"eps": 0.1}, Guard("add", 0.1))):
-        assert student_mixer("linear", {"guard": given}, ROTARY)[0].to_dict()["guard"] == dataclasses.asdict(guard)
+        assert student_mixer("linear", {"guard": given}, ROTARY)[0].guard == guard
     assert student_mixer("linear", {"guard": {"kind": "clamp"}}, LEARNED)[0] == LinearConfig(
         32, guard=Guard("clamp", 1e-6), update_rule="gated", gate="data"
     )
@@ -99,7 +100,7 @@ def test_errors(kind: str, given: dict[str, Any], message: str) -> None:
 
 
 def test_rotations_of_other_kinds_keep_their_options() -> None:
-    scaled = ROTARY.with_attention(rotary=RotaryConfig(5e5, "linear", 2.0))
+    scaled = LLAMA.with_attention(rotary=RotaryConfig(5e5, "linear", 2.0)).build()
     assert student_mixer("linear", {"frequency_scale": 0.5}, scaled)[0] == LinearConfig(
         32, **GATE, positions="after", frequency_scale=0.5
     )

@@ -65,7 +65,7 @@ def make(folder: Path) -> Path:
     for family in ("llama", "gpt2"):
         (folder / family / "tokenizer.json").write_text(letter_tokenizer())
     (folder / "tokenizer.json").write_text(letter_tokenizer())
-    teacher = checkpoint.made(Transformer(CONFIG).eval(), letter_tokenizer(), {"origin": "random weights"})
+    teacher = checkpoint.made(Transformer(CONFIG.build()).eval(), letter_tokenizer(), {"origin": "random weights"})
     checkpoint.save(folder / "source.pt", teacher.model, teacher.tokenizer, teacher.provenance)
     student = convert(teacher.model, LinearConfig(3))
     checkpoint.save(folder / "model.pt", student, teacher.tokenizer, provenance(teacher, layers="all"))

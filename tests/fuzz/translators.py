@@ -50,7 +50,7 @@ def make(folder: Path) -> None:
 
 
 def _saved(path: Path, config: ModelConfig) -> None:
-    checkpoint.save(path, Transformer(config).eval(), letter_tokenizer(), {})
+    checkpoint.save(path, Transformer(config.build()).eval(), letter_tokenizer(), {})
 
 
 def translates(graph: Path) -> str:

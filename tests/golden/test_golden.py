@@ -110,9 +110,9 @@ def test_a_trace_is_not_trivial(name: str) -> None:
 def test_every_kind_of_graph_is_there() -> None:
     made = {name: signature(name) for name in MODELS}
     assert any(s.grows for s in made["tiny-hybrid"].states)
-    assert {layer["fold"].split(":")[0] for layer in made["tiny-hybrid"].layers} == {"folded", "not folded"}
-    assert {layer["mixer"]["kind"] for layer in made["window"].layers} == {"window", "linear"}
-    assert all(layer["mixer"]["update_rule"] == "gated" for layer in made["gated"].layers)
+    assert {layer["parts"][0]["fold"].split(":")[0] for layer in made["tiny-hybrid"].layers} == {"folded", "not folded"}
+    assert {layer["parts"][0]["inside"]["kind"] for layer in made["window"].layers} == {"window", "linear"}
+    assert all(layer["parts"][0]["inside"]["update_rule"] == "gated" for layer in made["gated"].layers)
     assert made["packed"].state_layout == "packed"
     assert made["top3"].top_k == 3
     assert set(made["prefill"].graphs) == {"prefill"}

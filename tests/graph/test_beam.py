@@ -142,7 +142,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
             beam_graph(step, encoder, translators.signature(**changes))
     translator = made(tmp_path / "t")
     for beam, message in (
-        (Beam(2, no_repeat_ngram=2), "expected a beam without penalties for a beam graph; received Beam(width=2"),
+        (Beam(2, no_repeat_ngram=2), "expected a beam without penalties for a beam graph; received BeamOptions("),
         (Beam(30), "expected a beam of at most the vocabulary, 29; received 30; choose a smaller one"),
     ):
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):

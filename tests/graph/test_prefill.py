@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import small
 from small import CONFIGS, VOCABULARY, B, V
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import MIXERS, LinearConfig
+from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.config.uniform import MIXERS
 from t2r_export.export import export
 from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
@@ -116,7 +117,7 @@ def test_every_feature_map(feature_map: str, normalizer: str, target: str, tmp_p
     """With a state z and without, folded and not; and every kind of feed-forward beside it."""
     layer = LinearConfig(SIZES_OF_MAPS[feature_map], feature_map=feature_map, normalizer=normalizer)
     dropped = dataclasses.replace(layer, positions="drop")
-    config = dataclasses.replace(small.LLAMA, layers=(layer, dropped), feed_forwards=(small.MEMORY, small.DENSE))
+    config = dataclasses.replace(small.LLAMA, layers=(layer, dropped), feed_forwards=(small.MEMORY, small.Dense()))
     checkpoint, _ = small.graph(tmp_path / "g.onnx", config, target=target, prefill=True)
     start = small.arrays(small.states(checkpoint.model))
     ids = small.ids(length=CHUNK + 6).numpy()

@@ -173,7 +173,7 @@ def test_unknown_target() -> None:
         with pytest.raises(UserError) as caught:
             make("gpu")
         assert str(caught.value) == (
-            "expected a target of portable, fused, standard, npu; received 'gpu'; choose one of those"
+            "expected a target of portable, fused, standard, npu; received 'gpu'; did you mean npu?"
         )
 
 

@@ -12,18 +12,19 @@ import torch
 from torch import Tensor
 
 import small
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.fold import fold
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-SOFTMAX = ModelConfig(
+SOFTMAX = UniformConfig(
     vocab_size=17,
     width=12,
     layers=(SoftmaxConfig(), SoftmaxConfig()),
-    attention=AttentionConfig(heads=6, kv_heads=3, head_size=8, rotary=RotaryConfig(theta=50.0)),
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=8, rotary=RotaryConfig(theta=50.0)),
     ffn_size=11,
     norm="rms",
     position="none",
@@ -52,17 +53,18 @@ def by_definition(model: Transformer, ids: Tensor) -> Tensor:
     c = model.config
     x = model.embedding.weight[ids] * c.embedding_scale
     for n, block in enumerate(model.blocks):
+        first, second = c.layers[n].parts
         mix = lambda y, n=n: attention(model, n, y)  # noqa: E731
-        ffn = lambda y, block=block: feed_forward(block.ffn, y)  # noqa: E731
-        norm1, norm2 = (lambda y, m=m: normed(m, y) for m in (block.norms[0], block.ffn_norm))
-        if c.parallel:
+        ffn = lambda y, block=block: feed_forward(block.parts[1], y)  # noqa: E731
+        norm1, norm2 = (lambda y, m=m: normed(m, y) for m in block.norms)
+        if c.layers[n].parallel:
             x = x + mix(norm1(x)) + ffn(norm2(x))
-        elif c.norm_position == "post":
-            x = norm1(x + mix(x))
-            x = norm2(x + ffn(x))
-        elif c.norm_position == "both":
+        elif first.norm_sum is not None:
+            x = normed(block.norms_sum[0], x + mix(x))
+            x = normed(block.norms_sum[1], x + ffn(x))
+        elif second.norm_after is not None:
             x = x + normed(block.norms_after[0], mix(norm1(x)))
-            x = x + normed(block.ffn_norm_after, ffn(norm2(x)))
+            x = x + normed(block.norms_after[1], ffn(norm2(x)))
         else:
             x = x + mix(norm1(x))
             x = x + ffn(norm2(x))
@@ -83,8 +85,8 @@ def feed_forward(ffn: Any, x: Tensor) -> Tensor:
 
 def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
     """One head, one query, one key at a time."""
-    a, made = model.config.attention_of(layer), model.blocks[layer].mixers[0]
-    assert a is not None
+    made = model.blocks[layer].parts[0]
+    a = made.config
     q, k, v = (part(x).unflatten(-1, (-1, a.head_size)) for part in (made.q, made.k, made.v))
     if a.qk_norm:
         q, k = normed(made.q_norm, q), normed(made.k_norm, k)
@@ -102,7 +104,7 @@ def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
     return y
 
 
-def rotated(a: AttentionConfig, x: Tensor) -> Tensor:
+def rotated(a: HeadsConfig, x: Tensor) -> Tensor:
     """x (T, heads, d): pair i of the first numbers as a complex number, turned by position · theta^(-2i/size)."""
     assert a.rotary is not None
     size = a.rotary_size
@@ -120,7 +122,7 @@ def options() -> list[Any]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("config", options())
-def test_the_model_is_the_formula(config: ModelConfig) -> None:
+def test_the_model_is_the_formula(config: UniformConfig) -> None:
     model, ids = small.model(config).double(), small.ids(length=9)
     expected = torch.stack([by_definition(model, row) for row in ids])
     # float32 tables of rotations
@@ -129,7 +131,7 @@ def test_the_model_is_the_formula(config: ModelConfig) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("config", options())
-def test_every_option_matters(config: ModelConfig) -> None:
+def test_every_option_matters(config: UniformConfig) -> None:
     plain, ids = small.model(SOFTMAX), small.ids(length=9)
     changed = small.model(config)
     changed.load_state_dict(plain.state_dict(), strict=False)
@@ -138,7 +140,7 @@ def test_every_option_matters(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("config", options())
-def test_the_graph_is_the_model(config: ModelConfig, tmp_path: Path) -> None:
+def test_the_graph_is_the_model(config: UniformConfig, tmp_path: Path) -> None:
     checkpoint, _ = small.graph(tmp_path / "g.onnx", config, prefill=True)
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=20).passed
 
@@ -147,7 +149,7 @@ def test_the_graph_is_the_model(config: ModelConfig, tmp_path: Path) -> None:
 def test_windows_have_them_too(changes: dict[str, Any], tmp_path: Path) -> None:
     """A window that holds the whole text is softmax attention, whatever else the layer has."""
     full = small.model(SOFTMAX.with_attention(**changes))
-    window = Transformer(dataclasses.replace(full.config, layers=(WindowConfig(9, 3),) * 2)).eval()
+    window = Transformer(full.config.with_mixers(WindowConfig(9, 3), WindowConfig(9, 3))).eval()
     window.load_state_dict(full.state_dict())
     ids = small.ids(length=11)
     with torch.no_grad():
@@ -171,7 +173,7 @@ def test_layers_may_have_attentions_of_their_own(tmp_path: Path) -> None:
     model = small.model(config)
     assert len(model.ropes) == 2
     assert [s.shape[1] for s in model.state_spec() if s.name.startswith("k.")] == [3, 2]
-    assert ModelConfig.from_dict(config.to_dict()) == config
+    assert ModelConfig.from_dict(config.build().to_dict()) == config.build()
     checkpoint, _ = small.graph(tmp_path / "g.onnx", config)
     assert small.proof(checkpoint, tmp_path / "g.onnx", steps=20).passed
 
@@ -214,8 +216,8 @@ def test_one_rotation_for_all_layers_alike() -> None:
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, parallel=True, norm_position="post"),
-            "expected a residual and norm_position 'pre' where mixer and feed-forward are parallel; received "
-            "residual=True, norm_position='post'; correct the config",
+            "expected a residual and no norm behind the sum where a layer's parts are parallel; received a norm behind "
+            "it; correct the config",
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, norm_position="middle"),

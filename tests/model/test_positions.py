@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import small
 from small import CONFIGS, LLAMA, POSITIONS, WIDTH, V, model
 from t2r_export.config.attention import RotaryConfig
 from t2r_export.model.positions import (
@@ -156,4 +157,4 @@ def test_tables_are_no_weights() -> None:
     assert rotary is not None
     with torch.device("meta"):
         assert Rope(rotary, V).table.device.type == "cpu"
-        assert build_positions(CONFIGS["sinusoidal"]).table.device.type == "cpu"
+        assert build_positions(CONFIGS["sinusoidal"].build(), small.WIDTH).table.device.type == "cpu"

@@ -13,8 +13,8 @@ from transformers.activations import ACT2FN
 
 import small
 from small import CONFIGS, GPT2, POSITIONS, VOCABULARY, B, T
-from t2r_export.config.model import ModelConfig
-from t2r_export.model.feed_forward import activate
+from t2r_export.config.parts.attention import ACTIVATIONS
+from t2r_export.model.parts.dense import activate
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof.rounding import own_rounding
@@ -145,7 +145,7 @@ def test_learned_positions_end() -> None:
 
 
 def test_a_tied_head_is_the_embedding() -> None:
-    tied, untied = Transformer(GPT2), Transformer(dataclasses.replace(GPT2, tied_head=False))
+    tied, untied = Transformer(GPT2.build()), Transformer(dataclasses.replace(GPT2, tied_head=False).build())
     assert tied.head.weight is tied.embedding.weight
     assert untied.head.weight is not untied.embedding.weight
 
@@ -157,7 +157,7 @@ def test_activations_at_minus_one(name: str, expected: float) -> None:
     assert float(activate(torch.tensor(-1.0), name, TorchOps())) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ModelConfig.ACTIVATIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     theirs = ACT2FN[{"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name)]
     x = torch.linspace(-12, 12, 97)

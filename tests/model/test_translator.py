@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from torch import Tensor
 import small
 from small import CLAMP, SOFTMAX, TRANSLATORS, B, M, linear
 from t2r_export.config.mixers import Guard, LinearConfig, MixerConfig
-from t2r_export.model.cross import CrossAttention
-from t2r_export.model.merged import MergedAttention
+from t2r_export.config.parts import CrossConfig, MergedConfig
 from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.mixers.bidirectional import LinearEncoder, SoftmaxEncoder
+from t2r_export.model.parts.base import Site
+from t2r_export.model.parts.cross import Cross
+from t2r_export.model.parts.merged import Merged
 from t2r_export.model.reference import guarded
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
@@ -28,6 +31,12 @@ GATED = linear(5, guard=CLAMP, update_rule="gated", gate="data")
 H, G, D = 6, 3, 4
 SIZES = HeadSizes(10, H, G, D, 1e-5, None, 0.7)
 names = pytest.mark.parametrize("name", TRANSLATORS)
+
+
+def heads() -> dict[str, Any]:
+    """GPT2's, with another scale."""
+    assert small.GPT2.attention is not None
+    return {**dataclasses.asdict(small.GPT2.attention), "scale": SIZES.scale}
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -56,7 +65,7 @@ def test_encoders_are_their_definition(config: MixerConfig) -> None:
     made = (SoftmaxEncoder if config is SOFTMAX else LinearEncoder)(SIZES, config).double()
     lengths = torch.tensor([M, 4])
     q, k, v = random(B, H, M, D), random(B, G, M, D, seed=1), random(B, G, M, D, seed=2)
-    o, after = made.sequence(Heads(q, k, v, q, q), {}, source_step(lengths))
+    o, after = made(Heads(q, k, v, q, q), {}, source_step(lengths))
     assert o.shape == (B, H, M, D) and after == {}
     phi_q, phi_k = (q, k) if config is SOFTMAX else made.over.maps.features(q, k, TorchOps(M))
     for b, h, m in np.ndindex(B, H, M):
@@ -72,9 +81,7 @@ def test_encoders_are_their_definition(config: MixerConfig) -> None:
 @pytest.mark.parametrize("config", [SOFTMAX, linear(5, guard=CLAMP), linear(6, "hedgehog", query_scale=0.5)])
 def test_cross_layers_are_their_definition(config: MixerConfig, tokens: int | None) -> None:
     width, T = 10, tokens or 1
-    attention = small.GPT2.attention
-    assert attention is not None
-    made = CrossAttention(width, config, dataclasses.replace(attention, scale=SIZES.scale), 1e-5).double()
+    made = Cross(Site(width), CrossConfig(inside=config, **heads())).double()
     lengths = torch.tensor([M, 4])
     source, x = random(B * M, width), random(B * T, width, seed=1)
     state = made.read(source, source_step(lengths))
@@ -105,9 +112,7 @@ def test_cross_layers_are_their_definition(config: MixerConfig, tokens: int | No
 def test_merged_layers_are_their_definition(config: MixerConfig, tokens: int | None) -> None:
     """Of each query one sum over the source and the prefix, which a gate makes less of and not of the source."""
     width, T, lengths = 10, tokens or 1, torch.tensor([M, 4])
-    attention = small.GPT2.attention
-    assert attention is not None
-    made = MergedAttention(width, config, dataclasses.replace(attention, scale=SIZES.scale), 1e-5).double()
+    made = Merged(Site(width), MergedConfig(inside=config, **heads())).double()
     source, x = random(B * M, width), random(B * T, width, seed=1)
     read = made.read(source, source_step(lengths))
     fresh = {s.name: torch.zeros(s.dims(B), dtype=torch.float64) for s in made.state_spec() if not s.constant}
@@ -202,6 +207,6 @@ def test_states_of_a_source_are_those_of_the_spec(name: str) -> None:
 
 
 def test_tables_are_shared_or_not() -> None:
-    own, shared = (Transformer(small.translator(source_vocabulary=size)) for size in (13, None))
+    own, shared = (Transformer(small.translator(source_vocabulary=size).build()) for size in (13, None))
     names = set(dict(own.named_parameters())) - set(dict(shared.named_parameters()))
     assert names == {"encoder.embedding.weight"}

@@ -50,7 +50,7 @@ CELLS += [(name, graph) for name in ("learned", "rotary_keep") for graph in SETU
 
 
 def saved(name: str, path: Path, seed: int = 0) -> checkpoint.Checkpoint:
-    model, generator = Transformer(config(name)).eval(), torch.Generator().manual_seed(seed)
+    model, generator = Transformer(small.built(config(name))).eval(), torch.Generator().manual_seed(seed)
     for weight in model.parameters():  # small ones, since float16 is among the providers; of biases too
         torch.nn.init.normal_(weight, std=0.3, generator=generator)
     checkpoint.save(path, model, None, {})

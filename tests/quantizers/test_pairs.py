@@ -130,7 +130,10 @@ Write = Callable[[Path], object]
 )
 def test_pairs_that_do_not_serve(write: Write, message: str, made: Checkpoint, tmp_path: Path) -> None:
     assert made.config.encoder is not None
-    ends = {"encoder": dataclasses.replace(made.config.encoder, max_positions=30), "max_positions": 40}
+    ends = {
+        "encoder": dataclasses.replace(made.config.encoder, position="learned", max_positions=30),
+        "max_positions": 40,
+    }
     config = dataclasses.replace(made.config, position="learned", **ends)
     model = small.model(config)
     export(Checkpoint(config, model, texts.tokenizer(), {}, "0" * 64), tmp_path / "g.onnx", ExportConfig())

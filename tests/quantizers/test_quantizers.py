@@ -108,11 +108,11 @@ def test_unused_weights_go() -> None:
 def test_a_layout_without_numbers_needs_no_compiler() -> None:
     program = (
         "import sys; from t2r_export.config.mixers import LinearConfig;"
-        "from t2r_export.config.model import ModelConfig;"
-        "from t2r_export.config.attention import AttentionConfig;"
-        "attention = AttentionConfig(heads=2, kv_heads=1, head_size=6);"
+        "from t2r_export.config.uniform import UniformConfig;"
+        "from t2r_export.config.attention import HeadsConfig;"
+        "attention = HeadsConfig(heads=2, kv_heads=1, head_size=6);"
         "sizes = dict(vocab_size=7, width=12, attention=attention, ffn_size=5);"
-        "config = ModelConfig(**sizes, layers=(LinearConfig(3),), position='none');"
+        "config = UniformConfig(**sizes, layers=(LinearConfig(3),), position='none').build();"
         "from t2r_export.checkpoints.weights import weight_shapes;"
         "assert weight_shapes(config); assert 'torch._dynamo' not in sys.modules"
     )

@@ -40,7 +40,7 @@ def divergence(model: Transformer, name: str, other: Tensor, logits: Callable[[]
     return float(torch.cat(of_rows).mean())
 
 
-@pytest.mark.parametrize("name", ["blocks.1.mixers.0.o.weight", "encoder.blocks.0.ffn.up.weight"])
+@pytest.mark.parametrize("name", ["blocks.1.parts.0.o.weight", "encoder.blocks.0.parts.1.up.weight"])
 def test_of_pairs(name: str) -> None:
     model, chance = small.model(small.translator()), random.Random(0)
     bundle = built(model)
@@ -72,7 +72,7 @@ def test_of_a_text(batch: int | None) -> None:
     model, tokens = small.model("hybrid"), np.random.default_rng(0).integers(0, 11, 100)
     bundle = built(model, batch)
     passages = text_passages(tokens, bundle.signature)
-    found, name = Sensitivity(bundle, passages), "blocks.0.mixers.0.o.weight"
+    found, name = Sensitivity(bundle, passages), "blocks.0.parts.0.o.weight"
     ids = torch.from_numpy(passages[0].ids)
     assert tuple(ids.shape) == ((16, 6) if batch is None else (3, 33))
     other = found.matrices[name][::-1].copy()

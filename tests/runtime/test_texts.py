@@ -55,6 +55,7 @@ def test_a_text_is_bounded_before_it_is_read(tmp_path: Path) -> None:
 
 # what reads other files than a user's text: ours, the system's, and the JSON of a checkpoint's folder
 OTHERS = {
+    "t2r_export/describe.py",
     "runtimes/python/t2r_runtime/chat_worker.py",  # its request
     "runtimes/python/t2r_runtime/conformance.py",
     "runtimes/python/t2r_runtime/providers.py",

@@ -9,8 +9,8 @@ import small
 import texts
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
-from t2r_export.model.attention import Attention
 from t2r_export.model.mixers.linear import LinearMixer
+from t2r_export.model.parts.attention import Attention
 from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import Batch, window_batch
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
@@ -96,8 +96,8 @@ def test_what_is_finite_is_so_everywhere_and_leaves_no_gradients() -> None:
 def test_a_weight_is_named() -> None:
     stage = distill()
     with torch.no_grad():
-        stage.student.blocks[1].ffn.up.weight[2, 3] = torch.nan
-    assert first_not_finite(stage, batch()) == "the weight student.blocks.1.ffn.up.weight"
+        stage.student.blocks[1].parts[1].up.weight[2, 3] = torch.nan
+    assert first_not_finite(stage, batch()) == "the weight student.blocks.1.parts.1.up.weight"
 
 
 @pytest.mark.parametrize("stage", [Transfer, Distill])
@@ -107,13 +107,13 @@ def test_the_first_output_is_named(stage: type[Stage]) -> None:
     with torch.no_grad():
         linear(made.student, 1).maps.of_keys.weight.fill_(3e38)
         linear(made.student, 2).maps.of_keys.weight.fill_(3e38)
-    assert first_not_finite(made, batch()) == "the output of student.blocks.1.mixers.0.inner.maps.k"
+    assert first_not_finite(made, batch()) == "the output of student.blocks.1.parts.0.inner.maps.k"
     with torch.no_grad():
         teacher.blocks[0].mixers[0].v.weight.fill_(3e38)
-    assert str(first_not_finite(made, batch())).startswith("the output of teacher.blocks.0.mixers.0")
+    assert str(first_not_finite(made, batch())).startswith("the output of teacher.blocks.0.parts.0")
 
 
 def test_a_gradient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = distill()
     stage.student.blocks[1].mixers[0].o.weight.register_hook(lambda gradient: gradient * torch.nan)
-    assert first_not_finite(stage, batch()) == "the gradient of student.blocks.1.mixers.0.o.weight"
+    assert first_not_finite(stage, batch()) == "the gradient of student.blocks.1.parts.0.o.weight"

@@ -46,7 +46,7 @@ def test_every_part_of_every_stack_leaves_numbers_out_and_makes_up_for_them() ->
     model = small.model("translator_softmax")
     assert model.encoder is not None
     blocks = [*model.encoder.blocks, *model.blocks]
-    parts = [part for block in blocks for part in (*block.mixers, block.ffn)]
+    parts = [part for block in blocks for part in block.parts]
     assert len(parts) == 2 * 2 + 2 * 3
     plain, seen = dict[int, torch.Tensor](), dict[int, torch.Tensor]()
 

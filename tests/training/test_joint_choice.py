@@ -99,7 +99,7 @@ def test_the_choice_follows_the_gates_and_is_the_same_again() -> None:
     budget = row * LENGTH + 2 * row * 8 + 4  # one layer may stay; 4: the position
     found = chosen(budget, 1)
     assert [type(option.mixer) for option in found.chosen] == [WindowConfig, SoftmaxConfig, WindowConfig]
-    assert found.model.config.layers == tuple(option.mixer for option in found.chosen)
+    assert found.model.config.layers == tuple(option.config for option in found.chosen)
     assert found.bytes == budget
     for layer in range(3):
         gates = [option.gate for option in found.options if option.layer == layer]

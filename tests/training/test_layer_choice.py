@@ -64,7 +64,7 @@ def test_the_model_is_what_was_chosen_and_within_the_budget() -> None:
     budget = 2 * ROW * LENGTH + 900
     teacher, found = chosen(budget)
     assert found.bytes == sum(spec.bytes(1, LENGTH) for spec in found.model.state_spec()) <= budget
-    assert found.model.config.layers == tuple(option.mixer for option in found.chosen)
+    assert found.model.config.layers == tuple(option.config for option in found.chosen)
     assert not all(option.mixer == SoftmaxConfig() for option in found.chosen)
     assert [option.layer for option in found.chosen] == [0, 1, 2]
     mine = {p.data_ptr() for p in found.model.parameters()}

@@ -47,7 +47,7 @@ def test_merged_is_the_same_function_and_an_ordinary_model(kind: str) -> None:
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
     assert {
         name for name, weight in model.state_dict().items() if not torch.equal(weight, plain.state_dict()[name])
-    } == {f"blocks.{i}.mixers.0.{name}.weight" for i in range(len(model.blocks)) for name in "qkvo"}
+    } == {f"blocks.{i}.parts.0.{name}.weight" for i in range(len(model.blocks)) for name in "qkvo"}
 
 
 def test_the_formula() -> None:
@@ -68,13 +68,13 @@ def test_a_stage_trains_adapters_and_feature_maps_alone() -> None:
     stage(window_batch(small.ids(length=small.T + 1))).backward()
     touched = {name for name, p in model.named_parameters() if p.grad is not None and bool(p.grad.any())}
     expected = {
-        f"blocks.{i}.mixers.0.{name}.parametrizations.weight.0.{part}"
+        f"blocks.{i}.parts.0.{name}.parametrizations.weight.0.{part}"
         for i in range(3)
         for name in "qkvo"
         for part in "AB"
     }
     expected |= {
-        f"blocks.{i}.mixers.0.inner.maps.{x}.{part}" for i in (0, 2) for x in "qk" for part in ("weight", "bias")
+        f"blocks.{i}.parts.0.inner.maps.{x}.{part}" for i in (0, 2) for x in "qk" for part in ("weight", "bias")
     }
     assert touched == set(stage.trainable()) == expected
 
@@ -89,7 +89,7 @@ def test_a_model_without_projections() -> None:
     model = small.model(dataclasses.replace(small.GPT2, layers=(folded,)))
     lora.attach(model, 2, 2.0, 0)  # a folded layer still has its output
     assert [name for name in lora.trainable(model) if name.endswith(".A")] == [
-        "blocks.0.mixers.0.o.parametrizations.weight.0.A"
+        "blocks.0.parts.0.o.parametrizations.weight.0.A"
     ]
     lora.merge(model)
     del model.blocks[0].mixers[0].o

@@ -33,12 +33,12 @@ def test_muon_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     assert isinstance(optimizer, CombinedOptimizer)
     names = {id(p): name for name, p in stage.student.named_parameters()}
     adamw, muon = ({names[id(p)] for group in part.param_groups for p in group["params"]} for part in optimizer.parts)
-    assert "blocks.1.mixers.0.q.weight" in muon
-    assert "blocks.0.ffn.up.weight" in muon
+    assert "blocks.1.parts.0.q.weight" in muon
+    assert "blocks.0.parts.1.up.weight" in muon
     assert {
         "embedding.weight",
         "head.weight",
-        "blocks.0.mixers.0.inner.maps.q.weight",
+        "blocks.0.parts.0.inner.maps.q.weight",
         "blocks.0.norms.0.weight",
     } <= adamw
     assert adamw | muon == set(names.values())
@@ -52,7 +52,7 @@ def test_muon_has_an_encoders_matrices_too() -> None:
     assert isinstance(optimizer, CombinedOptimizer)
     names = {id(p): name for name, p in stage.student.named_parameters()}
     muon = {names[id(p)] for group in optimizer.parts[1].param_groups for p in group["params"]}
-    assert {"encoder.blocks.0.mixers.0.q.weight", "blocks.0.ffn.down.weight"} <= muon
+    assert {"encoder.blocks.0.parts.0.q.weight", "blocks.0.parts.2.down.weight"} <= muon
     assert not any("embedding" in name for name in muon)
 
 
@@ -69,7 +69,7 @@ def test_a_step_without_numbers_is_left_out() -> None:
 
 
 def test_a_stage_without_matrices_in_blocks_is_adamws_alone() -> None:
-    maps = {"blocks.0.mixers.0.inner.maps.q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
+    maps = {"blocks.0.parts.0.inner.maps.q.weight": torch.nn.Parameter(torch.ones(2, 3, 4))}
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]

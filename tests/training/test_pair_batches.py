@@ -16,10 +16,12 @@ from torch import Tensor
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
-from t2r_export.config.mixers import AverageConfig, LinearConfig, MergedConfig, MixerConfig
+from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import AverageConfig
+from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.finetune import finetune
 from t2r_export.model.mixers.base import own_states
@@ -165,7 +167,7 @@ def test_transfer_teaches_the_layers_that_look_at_the_source_too() -> None:
         states = started(student, batch)
         step = student.context(states, student.ops(batch.ids.shape[1]))
         for (n, m), variance in zip(stage.new, stage.variance, strict=True):
-            part, mixer = blocks[n].parts[m], student.blocks[n].mixers[m]
+            part, mixer = blocks[n].parts[m], student.blocks[n].parts[m]
             found = mixer(part.normed, own_states(mixer, student.layer_state(states, n)), step)[0]
             expected += float(F.mse_loss(batch.predicted(found), batch.predicted(part.mixed)) / variance)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
@@ -176,7 +178,7 @@ def test_align_compares_a_block_once() -> None:
     batch = token_pairs().batch(torch.arange(4))
     stage = Align(student, teacher)
     assert [*stage.new] == [(0, 0), (1, 0)]
-    assert {name.rpartition(".mixers.")[2][0] for name in stage.trainable()} == {"0", "1"}
+    assert {name.rpartition(".parts.")[2][0] for name in stage.trainable()} == {"0", "1"}
     stage.measure(batch)
     assert stage(batch).isfinite()
     only = convert(teacher, LinearConfig(5), layers="1")
@@ -297,12 +299,12 @@ def test_a_converted_translator_learns_from_what_it_was(config: FinetuneConfig) 
 
 
 @pytest.mark.parametrize("stages", ["transfer,distill", "align"])
-@pytest.mark.parametrize("merged", [MergedConfig(), MergedConfig(shared=True), MergedConfig(feed_forward=True)])
+@pytest.mark.parametrize("merged", [MergeConfig(), MergeConfig(shared=True), MergeConfig(feed_forward=True)])
 def test_merged_layers_learn_from_what_they_were(
-    merged: MergedConfig, stages: str, config: FinetuneConfig, tmp_path: Path
+    merged: MergeConfig, stages: str, config: FinetuneConfig, tmp_path: Path
 ) -> None:
     """They give what the teacher's two layers give together; with the feed-forward inside, a whole block's."""
-    attention = AttentionConfig(heads=3, kv_heads=3, head_size=4)
+    attention = HeadsConfig(heads=3, kv_heads=3, head_size=4)
     model = small.model(dataclasses.replace(TRANSLATOR, attention=attention, ffn_size=12))
     teacher = tmp_path / "teacher.pt"
     checkpoint.save(teacher, model, texts.tokenizer(), {"origin": "random"})

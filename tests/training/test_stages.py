@@ -67,7 +67,7 @@ def test_transfer_trains_the_feature_maps_alone(layers: str, expected: tuple[int
     stage(read(windows())).backward()
     touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
     maps = [f"inner.maps.{x}.{part}" for x in "qk" for part in ("weight", "bias")]
-    assert touched == set(stage.trainable()) == {f"blocks.{i}.mixers.0.{name}" for i in expected for name in maps}
+    assert touched == set(stage.trainable()) == {f"blocks.{i}.parts.0.{name}" for i in expected for name in maps}
     assert all(p.grad is None for p in teacher.parameters())
 
 
@@ -119,7 +119,7 @@ def test_align_trains_all_of_the_new_mixers_and_nothing_else() -> None:
     stage = Align(student, teacher)
     stage(read(windows())).backward()
     touched = {name for name, p in student.named_parameters() if p.grad is not None and bool(p.grad.any())}
-    expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.mixers.0.", "blocks.2.mixers.0."))}
+    expected = {n for n, _ in student.named_parameters() if n.startswith(("blocks.0.parts.0.", "blocks.2.parts.0."))}
     assert touched == set(stage.trainable()) == expected
     assert all(p.grad is None for p in teacher.parameters())
 

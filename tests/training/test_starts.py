@@ -14,7 +14,6 @@ import texts
 from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.convert import convert
-from t2r_export.model.transformer import Transformer
 from t2r_export.training.batch import window_batch
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
@@ -143,5 +142,5 @@ def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
 
 
 def test_layers_of_another_kind_decide_nothing() -> None:
-    assert usual_starts(Transformer(small.with_layers(small.LLAMA, small.SOFTMAX, small.GATED[0]))) == START_POSITIONS
-    assert usual_starts(Transformer(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))) == 0
+    assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.GATED[0]))) == START_POSITIONS
+    assert usual_starts(small.model(small.with_layers(small.LLAMA, small.SOFTMAX, small.SOFTMAX))) == 0

@@ -212,8 +212,9 @@ void translate() {
         if (below(4) == 0) *whole = number();
     for (double *to : {&beam.length_penalty, &beam.repetition_penalty})
         if (below(4) == 0) *to = real();
-    beam.max_tokens = seldom() ? -number() : 1 + static_cast<std::int64_t>(below(12));
+    beam.max_tokens = seldom() ? number() : 1 + static_cast<std::int64_t>(below(12));
     if (below(4) == 0) beam.early_stopping = static_cast<std::int32_t>(below(4));
+    if (beam.max_tokens > 12) beam.max_tokens = 11;
     if (beam.width > 64) beam.width = 17;
     const Ids source = tokens(below(8));
     std::size_t found = 0, count;

@@ -1,8 +1,7 @@
 """A line of text cut into sentences, each of which a translator reads alone.
 
 The rule is small and leaves a line whole where it is not sure: a full stop behind a number, an initial or a usual
-abbreviation ends nothing, nor does one before a small letter. (pysbd knows more, but has had no release since 2021, and
-its patterns warn under the Python versions of today.)
+abbreviation ends nothing, nor does one before a small letter.
 """
 
 from __future__ import annotations

@@ -31,9 +31,10 @@ def read_text(path: str | Path, what: str = "a text", most: int | None = None) -
             with existing_file(path, what).open("rb") as file:
                 raw = file.read(size)
     except OSError as error:
-        raise UserError(f"to be able to read {path}", error.strerror or str(error), "name an existing file") from error
+        received = error.strerror or str(error)
+        raise UserError(f"to be able to read {path}", received, "name an existing file", "file") from error
     if most is not None and len(raw) > most:
-        raise UserError(f"{what} of at most {most:,} bytes in {path}", "more", "cut it")
+        raise UserError(f"{what} of at most {most:,} bytes in {path}", "more", "cut it", "file")
     return decoded(raw, _named(path))
 
 
@@ -65,7 +66,7 @@ def decoded(raw: bytes, name: str, at: int = 0) -> str:
     except UnicodeDecodeError as error:
         place = error.start + mark
         received = f"the byte 0x{raw[place]:02x} at offset {at + place}"
-        raise UserError(f"text in UTF-8 in {name}", received, "convert it to UTF-8") from error
+        raise UserError(f"text in UTF-8 in {name}", received, "convert it to UTF-8", "file") from error
 
 
 def _named(path: str | Path) -> str:

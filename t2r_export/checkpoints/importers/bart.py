@@ -12,10 +12,10 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.encoder import EncoderConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig, UniformEncoder
 
 READ: dict[str, Any] = {
     "vocab_size": 50265,
@@ -70,7 +70,7 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
 
     Args:
         own_source: sources have a vocabulary of their own, vocab_size, and targets decoder_vocab_size.
-        shape: of the family: fields of ModelConfig.
+        shape: of the family: fields of UniformConfig.
     """
     width, vocabulary, tied = fields.size("d_model"), fields.size("vocab_size"), fields.flag("tie_word_embeddings")
     if not tied and not own_source:
@@ -80,14 +80,14 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
     learned = fields.size("max_position_embeddings") if shape["position"] == "learned" else None
     if learned is None:
         fields.get("max_position_embeddings")  # how far its training went
-    return ModelConfig(
+    return UniformConfig(
         vocab_size=fields.size("decoder_vocab_size", vocabulary) if own_source else vocabulary,
         width=width,
         ffn_size=fields.size("decoder_ffn_dim"),
         layers=(SoftmaxConfig(),) * layers,
         crosses=(SoftmaxConfig(),) * layers,
         attention=decoder,
-        encoder=EncoderConfig(
+        encoder=UniformEncoder(
             layers=(SoftmaxConfig(),) * fields.layers("encoder_layers"),
             attention=encoder,
             ffn_size=fields.size("encoder_ffn_dim"),
@@ -101,19 +101,20 @@ def translator(fields: Fields, *, own_source: bool = False, **shape: Any) -> Mod
         head_bias=True,
         start_tokens=(0,),  # what generation goes by says which
         **shape,
-    )
+    ).build()
 
 
-def _attention(fields: Fields, key: str, width: int) -> AttentionConfig:
+def _attention(fields: Fields, key: str, width: int) -> HeadsConfig:
     heads = fields.size(key)
     if width % heads:
         raise fields.wrong(key, f"a divisor of d_model={width}", heads)
-    return AttentionConfig(heads=heads, kv_heads=heads, head_size=width // heads)
+    return HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads)
 
 
 def sources(config: ModelConfig) -> dict[str, Source]:
     assert config.encoder is not None
     own = config.encoder.vocab_size is not None
+    norms = "norms" if config.layers[0].parts[0].norm_sum is None else "norms_sum"
     found = {
         ("model.decoder.embed_tokens.weight" if own else SHARED): Source(("embedding.weight",)),
         BIAS: Source(("head.bias",), row=True, optional=True),
@@ -137,7 +138,7 @@ def sources(config: ModelConfig) -> dict[str, Source]:
             if config.last_norm:
                 found[f"{theirs}.layer_norm.{kind}"] = Source((f"{ours}norm.{kind}",))
             for layer in range(count):
-                names = _layer(side == "decoder")
+                names = _layer(side == "decoder", norms)
                 found |= {
                     f"{theirs}.layers.{layer}.{name}.{kind}": Source((f"{ours}blocks.{layer}.{part}.{kind}",))
                     for name, part in names.items()
@@ -145,14 +146,15 @@ def sources(config: ModelConfig) -> dict[str, Source]:
     return found
 
 
-def _layer(crosses: bool) -> dict[str, str]:
+def _layer(crosses: bool, norms: str) -> dict[str, str]:
     """Their parts of a layer, and ours."""
     attentions = ["self_attn", "encoder_attn"][: 1 + crosses]
-    found = {"fc1": "ffn.up", "fc2": "ffn.down", "final_layer_norm": "ffn_norm"}
+    last = len(attentions)
+    found = {"fc1": f"parts.{last}.up", "fc2": f"parts.{last}.down", "final_layer_norm": f"{norms}.{last}"}
     for number, name in enumerate(attentions):
-        found[f"{name}_layer_norm"] = f"norms.{number}"
+        found[f"{name}_layer_norm"] = f"{norms}.{number}"
         for part, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
-            found[f"{name}.{theirs}_proj"] = f"mixers.{number}.{part}"
+            found[f"{name}.{theirs}_proj"] = f"parts.{number}.{part}"
     return found
 
 

@@ -9,9 +9,10 @@ import re
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
 from t2r_export.checkpoints.importers.keys import keys
-from t2r_export.config.attention import AttentionConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.uniform import UniformConfig
 
 KEYS = keys(
     read={
@@ -49,7 +50,7 @@ def _config(fields: Fields) -> ModelConfig:
     width, heads = fields.size("n_embd"), fields.size("n_head")
     if width % heads:
         raise fields.wrong("n_head", f"a divisor of n_embd={width}", heads)
-    return ModelConfig(
+    return UniformConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
         ffn_size=fields.size("n_inner", 4 * width),
@@ -60,8 +61,8 @@ def _config(fields: Fields) -> ModelConfig:
         position="learned",
         max_positions=fields.size("n_positions"),
         tied_head=fields.flag("tie_word_embeddings"),
-        attention=AttentionConfig(heads=heads, kv_heads=heads, head_size=width // heads),
-    )
+        attention=HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads),
+    ).build()
 
 
 def _sources(config: ModelConfig) -> dict[str, Source]:
@@ -75,13 +76,13 @@ def _sources(config: ModelConfig) -> dict[str, Source]:
         theirs, ours = f"transformer.h.{layer}", f"blocks.{layer}"
         for kind in ("weight", "bias"):
             turned = kind == "weight"
-            qkv = tuple(f"{ours}.mixers.0.{part}.{kind}" for part in "qkv")
+            qkv = tuple(f"{ours}.parts.0.{part}.{kind}" for part in "qkv")
             sources[f"{theirs}.ln_1.{kind}"] = Source((f"{ours}.norms.0.{kind}",))
             sources[f"{theirs}.attn.c_attn.{kind}"] = Source(qkv, turned)
-            sources[f"{theirs}.attn.c_proj.{kind}"] = Source((f"{ours}.mixers.0.o.{kind}",), turned)
-            sources[f"{theirs}.ln_2.{kind}"] = Source((f"{ours}.ffn_norm.{kind}",))
-            sources[f"{theirs}.mlp.c_fc.{kind}"] = Source((f"{ours}.ffn.up.{kind}",), turned)
-            sources[f"{theirs}.mlp.c_proj.{kind}"] = Source((f"{ours}.ffn.down.{kind}",), turned)
+            sources[f"{theirs}.attn.c_proj.{kind}"] = Source((f"{ours}.parts.0.o.{kind}",), turned)
+            sources[f"{theirs}.ln_2.{kind}"] = Source((f"{ours}.norms.1.{kind}",))
+            sources[f"{theirs}.mlp.c_fc.{kind}"] = Source((f"{ours}.parts.1.up.{kind}",), turned)
+            sources[f"{theirs}.mlp.c_proj.{kind}"] = Source((f"{ours}.parts.1.down.{kind}",), turned)
     if not config.tied_head:
         sources[HEAD] = Source(("head.weight",))
     return sources

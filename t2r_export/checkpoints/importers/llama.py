@@ -13,9 +13,11 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import AttentionConfig, DenseConfig
+from t2r_export.config.uniform import UniformConfig
 
 # a rope type and the keys that it reads, besides the theta that all have
 ROPE_TYPES = {
@@ -76,7 +78,7 @@ def decoder(
         raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads)
     if fields.get("head_dim") is None and width % heads:
         raise fields.wrong("num_attention_heads", f"a divisor of hidden_size={width}", heads)
-    return ModelConfig(
+    return UniformConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
         ffn_size=fields.size("intermediate_size"),
@@ -88,7 +90,7 @@ def decoder(
         position="none",
         tied_head=fields.flag("tie_word_embeddings"),
         ffn_bias=ffn_bias,
-        attention=AttentionConfig(
+        attention=HeadsConfig(
             heads=heads,
             kv_heads=kv_heads,
             head_size=fields.size("head_dim", max(1, width // heads)),
@@ -97,7 +99,7 @@ def decoder(
             qk_norm=qk_norm,
             rotary=_rotary(fields),
         ),
-    )
+    ).build()
 
 
 def _rotary(fields: Fields) -> RotaryConfig:
@@ -149,30 +151,26 @@ def sliding_layers(fields: Fields, window: int | None, first: int = 0, stated: b
 
 
 def sources(config: ModelConfig) -> dict[str, Source]:
-    attention = config.attention
-    assert attention is not None
     found = {
         "model.embed_tokens.weight": Source(("embedding.weight",)),
         "model.norm.weight": Source(("norm.weight",)),
     }
-    for layer in range(len(config.layers)):
-        theirs, ours = f"model.layers.{layer}", f"blocks.{layer}"
+    for number, layer in enumerate(config.layers):
+        attention, dense = layer.parts
+        assert isinstance(attention, AttentionConfig) and isinstance(dense, DenseConfig)
+        theirs, ours = f"model.layers.{number}", f"blocks.{number}"
         found[f"{theirs}.input_layernorm.weight"] = Source((f"{ours}.norms.0.weight",))
-        found[f"{theirs}.post_attention_layernorm.weight"] = Source((f"{ours}.ffn_norm.weight",))
-        for part, biased in (
-            ("q", attention.qkv_bias),
-            ("k", attention.qkv_bias),
-            ("v", attention.qkv_bias),
-            ("o", attention.output_bias),
-        ):
-            for kind in ("weight", "bias") if biased else ("weight",):
-                found[f"{theirs}.self_attn.{part}_proj.{kind}"] = Source((f"{ours}.mixers.0.{part}.{kind}",))
+        found[f"{theirs}.post_attention_layernorm.weight"] = Source((f"{ours}.norms.1.weight",))
+        biased = dict.fromkeys("qkv", attention.qkv_bias) | {"o": attention.output_bias}
+        for part, bias in biased.items():
+            for kind in ("weight", "bias") if bias else ("weight",):
+                found[f"{theirs}.self_attn.{part}_proj.{kind}"] = Source((f"{ours}.parts.0.{part}.{kind}",))
         if attention.qk_norm:
             for part in "qk":
-                found[f"{theirs}.self_attn.{part}_norm.weight"] = Source((f"{ours}.mixers.0.{part}_norm.weight",))
+                found[f"{theirs}.self_attn.{part}_norm.weight"] = Source((f"{ours}.parts.0.{part}_norm.weight",))
         for part in ("gate", "up", "down"):
-            for kind in ("weight", "bias") if config.ffn_bias else ("weight",):
-                found[f"{theirs}.mlp.{part}_proj.{kind}"] = Source((f"{ours}.ffn.{part}.{kind}",))
+            for kind in ("weight", "bias") if dense.bias else ("weight",):
+                found[f"{theirs}.mlp.{part}_proj.{kind}"] = Source((f"{ours}.parts.1.{part}.{kind}",))
     if not config.tied_head:
         found[HEAD] = Source(("head.weight",))
     return found

@@ -21,7 +21,7 @@ SIDES = {"model.encoder.embed_positions.weight": "encoder.", "model.decoder.embe
 def sines(config: ModelConfig, rows: int) -> Tensor:
     """The first positions (rows, D) of a model with sines."""
     zeros, positions = torch.zeros(rows, config.width), torch.arange(rows, dtype=torch.int32)
-    return SinusoidalPositions(config).embed(zeros, positions, TorchOps())
+    return SinusoidalPositions(config, config.width).embed(zeros, positions, TorchOps())
 
 
 def are_sines(config: ModelConfig, stored: Tensor, dtype: str) -> bool:
@@ -34,7 +34,7 @@ def are_sines(config: ModelConfig, stored: Tensor, dtype: str) -> bool:
 def with_tables(config: ModelConfig, rows: int) -> ModelConfig:
     """The model with learned tables of so many positions in both stacks."""
     assert config.encoder is not None
-    encoder = dataclasses.replace(config.encoder, max_positions=rows)
+    encoder = dataclasses.replace(config.encoder, position="learned", max_positions=rows)
     return dataclasses.replace(config, position="learned", max_positions=rows, encoder=encoder)
 
 

@@ -1,77 +1,69 @@
-"""What each kind of token mixer can be asked for, as plain data: one config per kind, in one table.
+"""What can mix inside attention, as plain data: one config per kind, in one table.
 
-Imports without torch. A new mixer is a config here, a class in t2r_export.model.mixers, and a line in `MIXERS`. What a
-kind cannot be in a given model is the business of its `check`.
+Imports without torch. A new kind is a config here, a class in t2r_export.model.mixers, and a line in `INSIDES`. What a
+kind cannot be between given heads is the business of its `check`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-from t2r_export.config.mixers.average import AverageConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.hybrid import HybridConfig
 from t2r_export.config.mixers.linear import LinearConfig
-from t2r_export.config.mixers.merged import MergedConfig
-from t2r_export.config.mixers.recurrent import GRUConfig, LSTMConfig
 from t2r_export.config.mixers.shared import SharedConfig
 from t2r_export.config.mixers.softmax import SoftmaxConfig, SpanConfig, WindowConfig
-from t2r_export.config.tagged import Entry, of_kind
-from t2r_export.config.validation import fields
 
 MODEL = "t2r_export.model.mixers"
-MIXERS: dict[str, Entry[MixerConfig]] = {
-    entry.config.kind: entry
-    for entry in (
-        Entry(SoftmaxConfig, f"{MODEL}.softmax:SoftmaxMixer"),
-        Entry(LinearConfig, f"{MODEL}.linear:LinearMixer"),
-        Entry(WindowConfig, f"{MODEL}.window:WindowMixer"),
-        Entry(SpanConfig, f"{MODEL}.span:SpanMixer"),
-        Entry(HybridConfig, f"{MODEL}.hybrid:HybridMixer"),
-        Entry(LSTMConfig, f"{MODEL}.recurrent:LSTMMixer"),
-        Entry(GRUConfig, f"{MODEL}.recurrent:GRUMixer"),
-        Entry(AverageConfig, f"{MODEL}.average:AverageMixer"),
-        Entry(SharedConfig, "t2r_export.model.shared:SharedAttention"),
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A line of INSIDES: the config, and the class of each form that the kind has (`resolve`).
+
+    Forms: `causal`, to the tokens before; `encoder`, of a source to itself; `cross`, of a decoder to a source.
+    """
+
+    config: type[MixerConfig]
+    forms: Mapping[str, str]
+
+
+INSIDES: dict[str, Inside] = {
+    inside.config.kind: inside
+    for inside in (
+        Inside(
+            SoftmaxConfig,
+            {
+                "causal": f"{MODEL}.softmax:SoftmaxMixer",
+                "encoder": f"{MODEL}.bidirectional:SoftmaxEncoder",
+                "cross": f"{MODEL}.cross:SoftmaxCross",
+            },
+        ),
+        Inside(
+            LinearConfig,
+            {
+                "causal": f"{MODEL}.linear:LinearMixer",
+                "encoder": f"{MODEL}.bidirectional:LinearEncoder",
+                "cross": f"{MODEL}.cross:LinearCross",
+            },
+        ),
+        Inside(WindowConfig, {"causal": f"{MODEL}.window:WindowMixer"}),
+        Inside(SpanConfig, {"causal": f"{MODEL}.span:SpanMixer"}),
+        Inside(HybridConfig, {"causal": f"{MODEL}.hybrid:HybridMixer"}),
+        Inside(SharedConfig, {"causal": f"{MODEL}.shared:SharedMixer", "cross": f"{MODEL}.shared:SharedCross"}),
     )
 }
 
-# of layers that see a whole source: an encoder's own, and a decoder's that look at what it gave
-ENCODERS: dict[str, Entry[MixerConfig]] = {
-    "softmax": Entry(SoftmaxConfig, f"{MODEL}.bidirectional:SoftmaxEncoder"),
-    "linear": Entry(LinearConfig, f"{MODEL}.bidirectional:LinearEncoder"),
-}
-CROSSES: dict[str, Entry[MixerConfig]] = {
-    "softmax": Entry(SoftmaxConfig, f"{MODEL}.cross:SoftmaxCross"),
-    "linear": Entry(LinearConfig, f"{MODEL}.cross:LinearCross"),
-    "shared": Entry(SharedConfig, "t2r_export.model.shared:SharedCross"),
-    "merged": Entry(MergedConfig, None),  # a layer of its own kind, t2r_export.model.merged
-}
-
-
-def mixer_from_dict(data: Mapping[str, Any], table: Mapping[str, Entry[MixerConfig]] = MIXERS) -> MixerConfig:
-    """A layer's config from plain data with its `kind`. Raises UserError for a missing, unknown or impossible value."""
-    cls, values = of_kind(table, data, "mixer")
-    if isinstance(values.get("guard"), Mapping):
-        values["guard"] = Guard(**fields(Guard, values["guard"], "the guard"))
-    return cls(**values)
-
-
 __all__ = [
-    "CROSSES",
-    "ENCODERS",
-    "MIXERS",
-    "AverageConfig",
-    "GRUConfig",
+    "INSIDES",
     "Guard",
     "HybridConfig",
-    "LSTMConfig",
+    "Inside",
     "LinearConfig",
-    "MergedConfig",
     "MixerConfig",
     "SharedConfig",
     "SoftmaxConfig",
     "SpanConfig",
     "WindowConfig",
-    "mixer_from_dict",
 ]

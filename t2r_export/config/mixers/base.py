@@ -1,4 +1,4 @@
-"""The base of the mixers' configs, and what they are made of. Imports without torch."""
+"""The base of what mixes inside attention, and what it is made of. Imports without torch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.tagged import Kind
-from t2r_export.config.validation import choice, number
+from t2r_export.config.validation import choice, need, number
+from t2r_runtime.errors import UserError
+
+MEMORY = "Persistent memory: number of trained keys and values per kv head that every token sees."
 
 
 def option(
-    help: str, default: Any = dataclasses.MISSING, choices: tuple[str, ...] = (), usual: Any = dataclasses.MISSING
+    help: str,
+    default: Any = dataclasses.MISSING,
+    choices: tuple[str, ...] = (),
+    usual: Any = dataclasses.MISSING,
+    causal: bool = False,
 ) -> Any:
     """A field that a person sets: `t2r convert` makes an option of it, with this help.
 
-    Without a default, a file has to say it; and so has a person, unless there is a `usual` value.
+    Without a default, a file has to say it; and so has a person, unless there is a `usual` value. `causal`: it says how
+    a text is read token after token, so that attention to a whole source does not have it.
     """
     usual = default if usual is dataclasses.MISSING else usual
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "usual": usual})
+    metadata = {"help": help, "choices": choices, "usual": usual, "causal": causal}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -41,10 +50,10 @@ class Guard:
 
 @dataclass(frozen=True)
 class MixerConfig(Kind):
-    """Base of the mixers' configs."""
+    """What attention does between its projections to q, k and v and its output."""
 
-    grows: ClassVar[bool] = False  # with every token, what a layer keeps
-    attends: ClassVar[bool] = True  # between projections to q, k and v: an attention layer
+    TABLE: ClassVar[str] = "t2r_export.config.mixers:INSIDES"
+    grows: ClassVar[bool] = False  # with every token, what is kept
     borrows: ClassVar[bool] = False  # the attention weights of the layer below
 
     @property
@@ -62,13 +71,37 @@ class MixerConfig(Kind):
         """Whether the layer above can have this one's attention weights."""
         return False
 
-    def check(self, attention: AttentionConfig | None) -> None:
-        """Refuse with a UserError what a layer of this `attention` cannot be."""
+    def check(self, heads: HeadsConfig) -> None:
+        """Refuse with a UserError what cannot be between these heads."""
 
-    def feature_rotation(self, attention: AttentionConfig) -> tuple[RotaryConfig, int] | None:
-        """By what a layer rotates its features after the feature map, and how many of a head's; None: by nothing."""
+    def check_at_once(self, what: str) -> None:
+        """Refuse with a UserError options of a causal mixer, in attention that sees a whole source at once."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            fine = not field.metadata.get("causal") or value == field.default
+            what = what.removesuffix("_attention")
+            need(fine, f"no {field.name} in {what} layers", f"{field.name} {value}", f"leave {field.name} out")
+
+    def check_merged(self) -> None:
+        """Refuse with a UserError what cannot read prefix and source as one: what is kept must be a sum over tokens, or
+        all of them."""
+        raise UserError(
+            "softmax layers, or linear ones of the update rules linear and gated, that are merged",
+            f"a {self.kind} layer",
+            "choose one of those",
+        )
+
+    def feature_rotation(self, heads: HeadsConfig) -> tuple[RotaryConfig, int] | None:
+        """By what features rotate after the feature map, and how many of a head's; None: by nothing."""
         return None
 
-    def state_summary(self, attention: AttentionConfig | None) -> str:
-        """What a layer carries from one token to the next, for a person, behind `keeps`."""
+    def state_summary(self, heads: HeadsConfig) -> str:
+        """What is carried from one token to the next, for a person, behind `keeps`."""
         raise NotImplementedError
+
+
+def require_none_merged(config: MixerConfig, *names: str) -> None:
+    """Refuse with a UserError options that merged attention has no form for."""
+    for name in names:
+        given = getattr(config, name)
+        need(not given, f"no {name} in merged layers", str(given), "leave it out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig, RotaryConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig, option
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.validation import amount, choice, size
@@ -64,11 +64,11 @@ class HybridConfig(MixerConfig):
             frequency_scale=self.frequency_scale,
         )
 
-    def feature_rotation(self, attention: AttentionConfig) -> tuple[RotaryConfig, int] | None:
-        return self.linear().feature_rotation(attention)
+    def feature_rotation(self, heads: HeadsConfig) -> tuple[RotaryConfig, int] | None:
+        return self.linear().feature_rotation(heads)
 
-    def check(self, attention: AttentionConfig | None) -> None:
-        self.linear().check(attention)
+    def check(self, heads: HeadsConfig) -> None:
+        self.linear().check(heads)
 
     def summary(self) -> str:
         first = f" and the first {self.sinks}" if self.sinks else ""
@@ -78,6 +78,6 @@ class HybridConfig(MixerConfig):
             f"merged by {self.MERGED[self.merge]}{rule}{', features rotated' * (self.positions == 'after')}"
         )
 
-    def state_summary(self, attention: AttentionConfig | None) -> str:
+    def state_summary(self, heads: HeadsConfig) -> str:
         first = f" and the first {self.sinks}" if self.sinks else ""
-        return f"{self.linear().state_summary(attention)}, and k and v of the last {self.window} tokens{first}"
+        return f"{self.linear().state_summary(heads)}, and k and v of the last {self.window} tokens{first}"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import AttentionConfig, RotaryConfig, check_rotated
-from t2r_export.config.mixers.base import Guard, MixerConfig, option
+from t2r_export.config.attention import HeadsConfig, RotaryConfig, check_rotated
+from t2r_export.config.mixers.base import MEMORY, Guard, MixerConfig, option, require_none_merged
 from t2r_export.config.validation import amount, choice, flag, need, number, size
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person
@@ -49,6 +49,7 @@ class LinearConfig(MixerConfig):
         "keep",
         POSITIONS,
         usual="after",
+        causal=True,
     )
     query_scale: float = option("Scale of q before the feature map; the authors use d ** -0.5.", 1.0)
     guard: Guard = None  # type: ignore[assignment]  # by the positions, in __post_init__
@@ -59,23 +60,26 @@ class LinearConfig(MixerConfig):
     )
     sigma: float = option("rfa: width of the kernel; where it is learned, its initial value.", 1.0)
     fixed_sigma: bool = option("rfa: keep sigma as it is instead of learning it.", False)
-    redraw: bool = option("rfa, favor: draw new random directions in every training step.", False)
-    memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
+    redraw: bool = option("rfa, favor: draw new random directions in every training step.", False, causal=True)
+    memory: int = option(MEMORY, 0, causal=True)
     # `usual`: what a new student gets (t2r_export.config.students); the default is what older checkpoints mean
     update_rule: str = option(
-        "Rule by which the state takes in a token (docs/mixers.md).", "linear", UPDATE_RULES, usual="gated"
+        "Rule by which the state takes in a token (docs/mixers.md).", "linear", UPDATE_RULES, usual="gated", causal=True
     )
     gate: str = option(
         "What the state keeps per step under a gated rule: a share fixed per head, or one computed from the token.",
         "none",
         GATES,
         usual="data",
+        causal=True,
     )
-    moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False)
+    moving_average: bool = option("gated: weigh the new token by the share that is not kept.", False, causal=True)
     rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
     frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
-    conv: int = option("Short causal convolution over φ's arguments and v: its number of taps; 0 is none.", 0)
-    output_gate: bool = option("Multiply the output by a gate that is computed from the token.", False)
+    conv: int = option(
+        "Short causal convolution over φ's arguments and v: its number of taps; 0 is none.", 0, causal=True
+    )
+    output_gate: bool = option("Multiply the output by a gate that is computed from the token.", False, causal=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guard", usual_guard(self.positions) if self.guard is None else self.guard)
@@ -137,45 +141,53 @@ class LinearConfig(MixerConfig):
         """Whether a key's old value is taken out before the new one goes in."""
         return "delta" in self.update_rule
 
+    def check_merged(self) -> None:
+        need(
+            not self.delta,
+            "softmax layers, or linear ones of the update rules linear and gated, that are merged",
+            f"a linear layer of the rule {self.update_rule}",
+            "choose one of those",
+        )
+        require_none_merged(self, "memory", "conv")
+
     def _only(self, name: str, given: bool, maps: tuple[str, ...]) -> None:
         """An option that only some feature maps have is not silently ignored by the others."""
         fine = not given or self.feature_map in maps
         need(fine, f"{name} only with the feature map {' or '.join(maps)}", self.feature_map, f"leave {name} out")
 
-    def check(self, attention: AttentionConfig | None) -> None:
-        assert attention is not None
-        self._check_feature_size(attention.head_size)
+    def check(self, heads: HeadsConfig) -> None:
+        self._check_feature_size(heads.head_size)
         need(
-            not self.shared_features or attention.kv_heads == attention.heads,
+            not self.shared_features or heads.kv_heads == heads.heads,
             "as many kv heads as query heads where q and k share a feature map",
-            f"{attention.kv_heads} kv heads, {attention.heads} query heads",
+            f"{heads.kv_heads} kv heads, {heads.heads} query heads",
             "leave shared features out",
         )
         need(
-            not self.folded or attention.rotary is None or self.positions != "keep",
+            not self.folded or heads.rotary is None or self.positions != "keep",
             "an unfolded layer where positions are rotated before φ",
             "folded=True with positions='keep'",
             "set positions to 'after' or 'drop', or folded to false",
         )
-        self._check_rotation(attention)
+        self._check_rotation(heads)
 
-    def _check_rotation(self, attention: AttentionConfig) -> None:
+    def _check_rotation(self, heads: HeadsConfig) -> None:
         given = self.rotary_size is not None or self.frequency_scale != 1.0
         if self.positions != "after":
             need(
                 not given, "rotary_size and frequency_scale only with positions after", self.positions, "leave them out"
             )
             return
-        need(attention.rotary is not None, "positions after only for a rotary model", "no rotary", "leave them out")
+        need(heads.rotary is not None, "positions after only for a rotary model", "no rotary", "leave them out")
         rotated = self.feature_size if self.rotary_size is None else self.rotary_size
         check_rotated("feature_size" if self.rotary_size is None else "rotary_size", rotated, "rotary")
         need(rotated <= self.feature_size, f"a rotary_size of at most {self.feature_size}", rotated, "correct it")
 
-    def feature_rotation(self, attention: AttentionConfig) -> tuple[RotaryConfig, int] | None:
-        if self.positions != "after" or attention.rotary is None:
+    def feature_rotation(self, heads: HeadsConfig) -> tuple[RotaryConfig, int] | None:
+        if self.positions != "after" or heads.rotary is None:
             return None
         # scalings for long contexts are for angles that the model was trained with; these it learns anew
-        rotary = RotaryConfig(attention.rotary.theta)
+        rotary = RotaryConfig(heads.rotary.theta)
         if self.frequency_scale != 1.0:
             rotary = dataclasses.replace(rotary, scaling="linear", factor=1.0 / self.frequency_scale)
         return rotary, self.feature_size if self.rotary_size is None else self.rotary_size
@@ -206,9 +218,8 @@ class LinearConfig(MixerConfig):
         beside = f"{f', convolution of {self.conv} taps' if self.conv else ''}{', output gate' * self.output_gate}"
         return f"{features}, {divided}, positions {self.positions}{memory}{rule}{gate}{beside}"
 
-    def state_summary(self, attention: AttentionConfig | None) -> str:
-        assert attention is not None
-        kv_heads = attention.kv_heads
-        S = f"S ({kv_heads} × {self.feature_size} × {attention.head_size})"
+    def state_summary(self, heads: HeadsConfig) -> str:
+        kv_heads = heads.kv_heads
+        S = f"S ({kv_heads} × {self.feature_size} × {heads.head_size})"
         S = f"{S} and z ({kv_heads} × {self.feature_size})" if self.normalizer == "z" else S
         return f"{S}, and what the convolution read of the last {self.conv - 1} tokens" if self.conv else S

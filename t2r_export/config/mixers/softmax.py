@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from t2r_export.config.attention import AttentionConfig
-from t2r_export.config.mixers.base import MixerConfig, option
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.mixers.base import MEMORY, MixerConfig, option, require_none_merged
 from t2r_export.config.validation import amount, flag, need, number, size
 
 
@@ -17,7 +17,7 @@ class SoftmaxConfig(MixerConfig):
     kind: ClassVar[str] = "softmax"
     grows: ClassVar[bool] = True
 
-    memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
+    memory: int = option(MEMORY, 0, causal=True)
 
     def __post_init__(self) -> None:
         amount("memory", self.memory)
@@ -26,10 +26,13 @@ class SoftmaxConfig(MixerConfig):
     def lends(self) -> bool:
         return not self.memory
 
+    def check_merged(self) -> None:
+        require_none_merged(self, "memory")
+
     def summary(self) -> str:
         return f"memory of {self.memory}" if self.memory else ""
 
-    def state_summary(self, attention: AttentionConfig | None) -> str:
+    def state_summary(self, heads: HeadsConfig) -> str:
         return "k and v of every token"
 
 
@@ -41,7 +44,7 @@ class WindowConfig(MixerConfig):
 
     window: int = option("Number of last tokens that a query sees, its own among them: W.")
     sinks: int = option("Number of first tokens that every query sees beside the window.", 4)
-    memory: int = option("Persistent memory: number of trained keys and values per kv head that every token sees.", 0)
+    memory: int = option(MEMORY, 0)
 
     def __post_init__(self) -> None:
         size("window", self.window)
@@ -52,7 +55,7 @@ class WindowConfig(MixerConfig):
         memory = f", memory of {self.memory}" if self.memory else ""
         return f"the last {self.window} tokens and the first {self.sinks}{memory}"
 
-    def state_summary(self, attention: AttentionConfig | None) -> str:
+    def state_summary(self, heads: HeadsConfig) -> str:
         return f"k and v of the last {self.window} tokens" + (f" and the first {self.sinks}" if self.sinks else "")
 
 
@@ -79,17 +82,13 @@ class SpanConfig(MixerConfig):
         for length in self.spans:
             size("spans", length, self.span)
 
-    def check(self, attention: AttentionConfig | None) -> None:
-        assert attention is not None
-        wanted = attention.kv_heads if self.folded else 0
+    def check(self, heads: HeadsConfig) -> None:
+        wanted = heads.kv_heads if self.folded else 0
         need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "spans": list(self.spans)}
 
     def summary(self) -> str:
         spans = f"the last {', '.join(map(str, self.spans))}" if self.folded else f"up to the last {self.span}"
         return f"{spans} tokens, ramp {self.ramp}"
 
-    def state_summary(self, attention: AttentionConfig | None) -> str:
+    def state_summary(self, heads: HeadsConfig) -> str:
         return f"k and v of the last {', '.join(map(str, self.spans or (self.span,)))} tokens"

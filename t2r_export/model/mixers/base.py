@@ -1,15 +1,12 @@
-"""What a token mixer offers: the interfaces written once.
+"""What mixes inside attention: the interface written once.
 
-A mixer carries information from earlier tokens to the present one, and keeps what it must remember in named states of
-known shape. Everything else (export, verification, the runtimes) works from the state specs alone.
-
-There are two kinds. A `Mixer` takes rows of the model's width: recurrent networks, and `Attention`
-(t2r_export.model.attention), which projects, rotates and splits into heads. What an attention layer does between q, k,
-v and its output is an `AttentionMixer`, which knows heads alone.
+Attention (t2r_export.model.parts.attention) projects, rotates and splits into heads. What happens between q, k, v and
+the output is an `AttentionMixer`, which knows heads alone and keeps what it must remember in named states.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -17,20 +14,26 @@ import torch
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import MixerConfig
+from t2r_export.config.tagged import Kind
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
 from t2r_runtime.signature import StateSpec
 
 
 class Stateful(nn.Module):
-    """What both kinds say of themselves."""
+    """What has states, and says which."""
 
-    config: MixerConfig
+    config: Kind
     needs_position = False  # whether it asks the step for the number of tokens seen
 
     def state_spec(self) -> list[StateSpec]:
         """Name, dtype, shape and initial value of every state."""
         raise NotImplementedError
+
+    @functools.cached_property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of its states; every step asks for them."""
+        return tuple(spec.name for spec in self.state_spec())
 
     def memory_length(self) -> int:
         """Tokens after which all of every state can have been written, and whatever is in it can have been read."""
@@ -49,40 +52,9 @@ class Stateful(nn.Module):
         return state
 
 
-def own_states(mixer: Stateful, states: State[Any]) -> State[Any]:
-    """Of a block's states those of one mixer."""
-    return {spec.name: states[spec.name] for spec in mixer.state_spec()}
-
-
-class Mixer(Stateful):
-    """A token mixer of rows."""
-
-    def __init__(self, width: int, config: MixerConfig) -> None:
-        super().__init__()
-        self.width, self.config = width, config
-
-    def step(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """One token of each sequence: x (B, D), the state before it -> y (B, D), the state after."""
-        raise NotImplementedError
-
-    def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """T tokens of each sequence: rows x (B·T, D), the state before -> y (B·T, D), the state after the last."""
-        raise NotImplementedError
-
-    def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """`sequence` or `step`, as the operators are."""
-        return self.sequence(x, state, step) if step.ops.many else self.step(x, state, step)
-
-    def statistics(self, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
-        """How well the features of a batch are, for the training log: scalars by name, none by default.
-
-        Arguments as `sequence`'s. Names that begin with `smallest` or `largest` are extremes, the others means.
-        """
-        return {}
-
-    def fold(self) -> Mixer:
-        """The same function with its feature map inside its projections. Only where not yet done and it can be."""
-        raise NotImplementedError
+def own_states(part: Stateful, states: State[Any]) -> State[Any]:
+    """Of a block's states those of one part."""
+    return {name: states[name] for name in part.state_names}
 
 
 @dataclass(frozen=True)
@@ -133,17 +105,11 @@ class AttentionMixer(Stateful):
         super().__init__()
         self.sizes, self.config = sizes, config
 
-    def step(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """One token: heads and the state before -> o (B, H, 1, V), the state after."""
-        raise NotImplementedError
-
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """T tokens: heads and the state before -> o (B, H, T, V), the state after the last."""
-        raise NotImplementedError
+    config: MixerConfig
 
     def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        """`sequence` or `step`, as the operators are."""
-        return self.sequence(heads, state, step) if step.ops.many else self.step(heads, state, step)
+        """T tokens, T = 1 in a step: heads and the state before them -> o (B, H, T, V), the state after the last."""
+        raise NotImplementedError
 
     def packed_sizes(self) -> tuple[int, int]:
         """Where the config says packed: arguments of φ per head, and rows of `extra`."""
@@ -154,7 +120,7 @@ class AttentionMixer(Stateful):
         return None
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
-        """As `Mixer.statistics`."""
+        """As `Part.statistics`."""
         return {}
 
     def fold(self, like: Tensor) -> AttentionMixer:

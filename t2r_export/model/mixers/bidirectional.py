@@ -20,7 +20,7 @@ from t2r_runtime.signature import StateSpec
 class SoftmaxEncoder(AttentionMixer):
     """Multi-head attention with grouped key/value heads."""
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         return attend_source(heads.q, heads.k, heads.v, self.sizes, step), {}
 
     def state_spec(self) -> list[StateSpec]:
@@ -34,7 +34,7 @@ class LinearEncoder(AttentionMixer):
         super().__init__(sizes, config)
         self.over = SourceSums(sizes, config)
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         S, z = self.over.sums(heads.k, heads.v, step)
         return self.over(heads.q, S, z, step.ops), {}
 

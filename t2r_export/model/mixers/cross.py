@@ -39,7 +39,7 @@ class CrossMixer(nn.Module):
         raise NotImplementedError
 
     def read(self, k: T, v: T, source: Step[T]) -> State[T]:
-        """k and v of a source (B, G, M, ·), and what is known of it -> the states."""
+        """k and v of a source (B, G, M, ·), and what is known of it -> the states. Borrowed weights need no k."""
         raise NotImplementedError
 
     def forward(self, q: T, state: State[T], step: Step[T]) -> T:

@@ -62,7 +62,7 @@ class HybridMixer(AttentionMixer):
         if config.merge == "token":
             self.merge_weight = nn.Parameter(torch.zeros(sizes.heads, sizes.width))
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         evicted, after = self.near.append(heads, state, step)
         gone = self._gone(step)
@@ -78,8 +78,6 @@ class HybridMixer(AttentionMixer):
             alone = ops.sub(self._divided(far, far_weight, ops), o)
             o = ops.add(o, ops.mul(alone, ops.mul(gone, self.left_out)))
         return o, {**after, "S": S, "z": z}
-
-    step = sequence
 
     def _arguments(self, heads: Heads[T], k: T, step: Step[T]) -> tuple[T, T]:
         """q and the k that leaves as φ takes them: where positions wrap, those of the window do not, and these do."""

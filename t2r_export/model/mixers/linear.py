@@ -144,7 +144,7 @@ class LinearMixer(AttentionMixer):
         of_gates, of_output = ops.split(heads.extra, [self.gates.rows, self.output_gate.rows])
         return of_gates, of_output
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         q, k, v, control, output_logits, after = self.features(heads, state, ops)
         if "z" in state:
@@ -167,8 +167,6 @@ class LinearMixer(AttentionMixer):
         if output_logits is not None:
             o = self.output_gate(o, output_logits, ops)
         return o, {"S": S, **({} if z is None else {"z": z}), **after}
-
-    step = sequence  # the operators know how many tokens there are
 
     def statistics(self, heads: Heads[Tensor], state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         """Shares of features that are 0 for every token of the batch, and the smallest φ(q)·z, before the guard."""

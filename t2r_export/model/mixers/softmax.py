@@ -29,7 +29,7 @@ class SoftmaxMixer(AttentionMixer):
         d, N = sizes.size, config.memory
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         k, v = (ops.concat([state[name], new], axis=2) for name, new in (("k", heads.k), ("v", heads.v)))
         if self.memory is not None:
@@ -46,8 +46,6 @@ class SoftmaxMixer(AttentionMixer):
         else:
             o = ops.causal_attention(heads.q, k, v, self.sizes.scale, self.sizes.softcap)
         return o, {"k": ops.kept_cache(k), "v": ops.kept_cache(v)}
-
-    step = sequence  # the operators know how many tokens there are
 
     def _beside(self, heads: Heads[T], past: T, k: T, v: T, other: tuple[T, T, T, T | None], step: Step[T]) -> T:
         """Attention to the tokens and to others, one softmax over both.

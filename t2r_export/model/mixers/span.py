@@ -98,7 +98,7 @@ class SpanMixer(AttentionMixer):
         share = x.shape[1] // self.sizes.kv_heads
         return step.ops.split(x, [group.heads * share for group in self.groups], axis=1)
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops, out = step.ops, []
         after: State[T] = {}
         q = ops.mul(heads.q, self.sizes.scale)
@@ -109,8 +109,6 @@ class SpanMixer(AttentionMixer):
             o, after[names[0]], after[names[1]] = attend_group(group, q_g, (k_g, v_g), [state[n] for n in names], step)
             out.append(o)
         return ops.concat(out, axis=1), {name: after[name] for name in state}
-
-    step = sequence
 
     def _attend_buffer(self, group: Group, q: T, new: Sequence[T], past: Sequence[T], step: Step[T]) -> tuple[T, T, T]:
         """One token's output (B, heads · R, 1, d), and the buffers of k and v after it."""

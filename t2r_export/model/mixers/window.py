@@ -30,7 +30,7 @@ class WindowMixer(AttentionMixer):
         self.near = SlidingWindow(sizes, config.window, config.sinks, sizes.rope)
         self.memory = Memory(sizes.kv_heads, N, d, d, 0, False) if N else None
 
-    def sequence(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, heads: Heads[T], state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops = step.ops
         _, after = self.near.append(heads, state, step)
         scores, values = self.near.scores(heads, state, after, step)
@@ -43,8 +43,6 @@ class WindowMixer(AttentionMixer):
             scores, values = [remembered, *scores], [value, *values]
         y, _ = weighted(scores, values, ops)
         return self.near.outputs(y, step), after
-
-    step = sequence
 
     def state_spec(self) -> list[StateSpec]:
         return self.near.state_spec()

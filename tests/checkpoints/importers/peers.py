@@ -40,7 +40,7 @@ def logit_error(ours: Transformer, theirs: Any, length: int) -> float:
 def translation_error(ours: Transformer, theirs: Any, ids: Tensor, generator: torch.Generator) -> float:
     """The largest difference of any output of the encoder, whose two sources have other lengths, and of any logit."""
     assert ours.encoder is not None
-    source = torch.randint(0, ours.encoder.config.vocab_size, (2, 7), generator=generator)
+    source = torch.randint(0, ours.config.source_vocab_size, (2, 7), generator=generator)
     lengths = torch.tensor([7, 4])
     read = torch.arange(7) < lengths[:, None]
     expected = theirs(input_ids=source, attention_mask=read.long(), decoder_input_ids=ids, return_dict=True)

@@ -87,7 +87,7 @@ def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyP
     logits = model.logits_of(traces[-1].output).view(B, T, -1)
     m = {name: x.reshape(B, T, -1) for name, x in ops.values.items()}
     blocks = [trace.output.view(B, T, -1) for trace in traces]
-    q, k, v = (m[f"blocks.0.mixers.0.{part}"] for part in "qkv")
+    q, k, v = (m[f"blocks.0.parts.0.{part}"] for part in "qkv")
 
     def heads(x: Tensor) -> Tensor:
         return x.view(B, T, 3, 16).transpose(1, 2)
@@ -103,13 +103,13 @@ def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyP
         "v": heads(v),
         "att": ops.attention[0][0],
         "attSm": ops.attention[0][1],
-        "y": m["<blocks.0.mixers.0.o"],
-        "yProj": m["blocks.0.mixers.0.o"],
-        "attnResid": m["<blocks.0.ffn_norm"],
-        "ln2": m["blocks.0.ffn_norm"],
-        "fc": m["blocks.0.ffn.up"],
+        "y": m["<blocks.0.parts.0.o"],
+        "yProj": m["blocks.0.parts.0.o"],
+        "attnResid": m["<blocks.0.norms.1"],
+        "ln2": m["blocks.0.norms.1"],
+        "fc": m["blocks.0.parts.1.up"],
         "gelu": ops.activations[0].view(B, T, -1),
-        "mlp": m["blocks.0.ffn.down"],
+        "mlp": m["blocks.0.parts.1.down"],
         "mlpResid": blocks[0],
         **{f"block{n}": x for n, x in enumerate(blocks)},
         "ln_f": m["norm"],
@@ -122,8 +122,8 @@ def sequence_values(model: Transformer, ids: Tensor, monkeypatch: pytest.MonkeyP
 def step_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
     """The first block's scores, attention weights and activations, step by step; the future is -inf and 0."""
     B, T = ids.shape
-    assert model.config.attention is not None
-    H, ffn = model.config.attention.heads, model.config.ffn_size
+    attention, dense = model.config.layers[0].parts
+    H, ffn = attention.heads, dense.size  # type: ignore[attr-defined]
     values = {"att": torch.full((B, H, T, T), -torch.inf), "attSm": torch.zeros(B, H, T, T)}
     values |= {"fc": torch.zeros(B, T, ffn), "gelu": torch.zeros(B, T, ffn)}
     states = model.init_state(B)
@@ -132,7 +132,7 @@ def step_values(model: Transformer, ids: Tensor) -> dict[str, Tensor]:
         _, states = model.run(ids[:, t], states, ops)
         for name, part in zip(("att", "attSm"), ops.attention[0], strict=True):  # (B, H, 1, t + 1)
             values[name][:, :, t, : t + 1] = part.squeeze(2)
-        values["fc"][:, t], values["gelu"][:, t] = ops.values["blocks.0.ffn.up"], ops.activations[0]
+        values["fc"][:, t], values["gelu"][:, t] = ops.values["blocks.0.parts.1.up"], ops.activations[0]
     return values
 
 

@@ -48,8 +48,7 @@ LENGTH = 47
 
 
 def rotary_of(config: ModelConfig) -> RotaryConfig | None:
-    assert config.attention is not None
-    return config.attention.rotary
+    return config.heads[0].rotary
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -154,7 +153,7 @@ def test_llama3_falls_back_to_the_trained_length(tmp_path: Path) -> None:
 def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     absent = dict.fromkeys(("rms_norm_eps", "rope_theta", "tie_word_embeddings", "bos_token_id", "eos_token_id"))
     config = checkpoint.load(folders.write_llama(tmp_path, **absent)).config
-    assert (config.norm_eps, rotary_of(config), config.tied_head) == (1e-6, RotaryConfig(theta=10000.0), False)
+    assert (config.heads[0].norm_eps, rotary_of(config), config.tied_head) == (1e-6, RotaryConfig(theta=10000.0), False)
     assert (config.bos_token, config.eos_tokens) == (1, ())  # its generation goes by the file alone
 
 

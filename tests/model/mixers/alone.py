@@ -10,10 +10,11 @@ from torch import Tensor
 
 from small import GPT2, B
 from t2r_export.config.mixers import MixerConfig
-from t2r_export.config.model import ModelConfig
-from t2r_export.model.attention import build_mixer
+from t2r_export.config.parts import InsideConfig, PartConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.model.mixers.base import Heads
 from t2r_export.model.ops import State
+from t2r_export.model.positions import Rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -27,9 +28,10 @@ class Alone:
 
     wrap: int | None = None  # what absolute positions are modulo of
 
-    def __init__(self, model: ModelConfig, layer: Any) -> None:
+    def __init__(self, model: UniformConfig, layer: Any) -> None:
         self.model, self.layer = model, layer
-        self.ropes = Transformer(dataclasses.replace(model, layers=(layer.config,))).ropes
+        self.config = layer.config.inside if isinstance(layer.config, InsideConfig) else layer.config
+        self.ropes = [Rope(rotary, size) for rotary, size in layer.site.rotations]
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(self.layer, name) or not hasattr(self.layer, "inner"):
@@ -74,12 +76,12 @@ class Alone:
         return Alone(self.model, self.layer.fold())
 
 
-def layer(model: ModelConfig, config: MixerConfig) -> Any:
-    """A layer of `model` with fresh weights."""
-    return build_mixer(dataclasses.replace(model, layers=(config,)), 0)
+def layer(model: UniformConfig, config: MixerConfig | PartConfig) -> Any:
+    """The mixing part of a layer of `model`, with fresh weights."""
+    return Transformer(dataclasses.replace(model, layers=(config,)).build()).blocks[0].parts[0]
 
 
-def random_mixer(model: ModelConfig, config: MixerConfig, scale: float = 0.5, seed: int = 0) -> Alone:
+def random_mixer(model: UniformConfig, config: MixerConfig | PartConfig, scale: float = 0.5, seed: int = 0) -> Alone:
     """All weights random, none of them zero; what a mixer drew itself stays."""
     made = layer(model, config).double().eval()
     generator = torch.Generator().manual_seed(seed)

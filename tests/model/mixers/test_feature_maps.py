@@ -250,7 +250,7 @@ def test_nothing_is_divided_by_zero() -> None:
 
 @pytest.mark.parametrize("name", ["hedgehog", "rfa"])
 def test_a_map_from_nothing_starts_where_its_method_says(name: str) -> None:
-    made = initialize(dataclasses.replace(GPT2, layers=(config(name),)), seed=0)
+    made = initialize(dataclasses.replace(GPT2, layers=(config(name),)).build(), seed=0)
     maps = made.blocks[0].mixers[0].inner.maps.of_queries  # type: ignore[union-attr]
     if name == "hedgehog":
         assert torch.equal(maps.weight[0], torch.eye(V, 3))
@@ -307,8 +307,8 @@ def test_reading_a_config_allocates_nothing() -> None:
     """The shapes of a stranger's model, however large it claims its random features to be."""
     from t2r_export.checkpoints.weights import weight_shapes
 
-    huge = dataclasses.replace(GPT2, layers=(LinearConfig(1 << 20, feature_map="favor"),))
-    assert weight_shapes(huge)["blocks.0.mixers.0.inner.maps.joint.weight"] == (G, V, 1 << 20)
+    huge = dataclasses.replace(GPT2, layers=(LinearConfig(1 << 20, feature_map="favor"),)).build()
+    assert weight_shapes(huge)["blocks.0.parts.0.inner.maps.joint.weight"] == (G, V, 1 << 20)
 
 
 def test_fold_of_a_model_says_folded() -> None:
@@ -360,10 +360,10 @@ def test_random_directions_are_those_of_the_documentation() -> None:
 @pytest.mark.parametrize("name", ["rfa", "favor"])
 def test_two_models_of_one_config_have_the_same_directions(name: str) -> None:
     layer = config(name)
-    models = [Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer))) for _ in range(2)]
+    models = [Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer)).build()) for _ in range(2)]
     torch.manual_seed(3)
-    models.append(Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer))))
-    weights = [model.state_dict()["blocks.1.mixers.0.inner.maps.joint.weight"] for model in models]
+    models.append(Transformer(dataclasses.replace(small.WIDE, layers=(layer, layer)).build()))
+    weights = [model.state_dict()["blocks.1.parts.0.inner.maps.joint.weight"] for model in models]
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
 
 

@@ -213,8 +213,8 @@ def test_a_moving_average_forgets_its_start() -> None:
     [
         (
             {"update_rule": "decay"},
-            "expected update_rule to be one of linear, gated, delta, gated_delta; received 'decay'; "
-            "choose one of those for update_rule",
+            "expected update_rule to be one of linear, gated, delta, gated_delta; received 'decay'; did you "
+            "mean delta?",
         ),
         (
             {"update_rule": "gated"},

@@ -120,7 +120,7 @@ def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path)
     assert [f.status for f in report.folds] == ["folded", "folded"]
     described = describe(tmp_path / "g.onnx")
     assert described.memory == "constant"
-    spans = ", ".join(map(str, fold(checkpoint.model)[0].config.layers[0].to_dict()["spans"]))
+    spans = ", ".join(map(str, small.mixers(fold(checkpoint.model)[0].config)[0].spans))
     assert described.rows[0] == ("span", f"the last {spans} tokens, ramp 4", "dense", "folded")
 
 
@@ -171,7 +171,7 @@ def test_a_span_past_its_bounds_can_come_back() -> None:
 
 def test_json_and_back() -> None:
     model = dataclasses.replace(GPT2, layers=(SpanConfig(SPAN, RAMP), SpanConfig(9, 2, 0.5, True, (3, 9, 2))))
-    assert ModelConfig.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+    assert ModelConfig.from_dict(json.loads(json.dumps(model.build().to_dict()))) == model.build()
 
 
 @pytest.mark.parametrize(

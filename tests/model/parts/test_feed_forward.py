@@ -17,21 +17,31 @@ from hypothesis import strategies as st
 import small
 from small import GPT2, MEMORY, NO_FFN, WIDTH, B, T
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.feed_forward import DENSE, FEED_FORWARDS, ProductKeyConfig
-from t2r_export.config.model import ModelConfig
-from t2r_export.config.tagged import resolve
+from t2r_export.config.parts import ProductKeyConfig
+from t2r_export.config.plain import from_plain, to_plain
+from t2r_export.config.uniform import Dense, UniformConfig
 from t2r_export.describe import describe
-from t2r_export.model.feed_forward import QUERY_EPS, FeedForward, ProductKey
+from t2r_export.model.parts.base import Site
+from t2r_export.model.parts.product_key import QUERY_EPS, ProductKey
+from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
 
 
 def memory(config: ProductKeyConfig = MEMORY) -> ProductKey:
-    made = ProductKey(GPT2, config).double()
+    made = ProductKey(Site(WIDTH), config).double()
     generator = torch.Generator().manual_seed(0)
     for weight in made.parameters():
         weight.data = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
     return made
+
+
+def read(made: ProductKey, x: torch.Tensor, tokens: int | None = None) -> torch.Tensor:
+    """Rows x (N, D) -> (N, D)."""
+    y, after = made(x, {}, Step(TorchOps(tokens, x), None, []))
+    assert after == {}
+    found: torch.Tensor = y
+    return found
 
 
 def by_definition(made: ProductKey, x: np.ndarray) -> np.ndarray:
@@ -59,21 +69,21 @@ def test_product_keys_find_the_best_of_all_keys(keys: int, half: int, heads: int
     made = memory(ProductKeyConfig(keys, 2 * half, heads, min(top, keys)))
     x = torch.randn(B, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     expected = np.stack([by_definition(made, row) for row in x.numpy()])
-    np.testing.assert_allclose(made(x, TorchOps()).numpy(), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(read(made, x).numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
 def test_a_sequence_is_its_tokens() -> None:
     made = memory()
     x = torch.randn(B, T, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    whole = made(x.flatten(0, 1), TorchOps(T)).unflatten(0, (B, T))
-    by_token = torch.stack([made(x[:, t], TorchOps()) for t in range(T)], 1)
+    whole = read(made, x.flatten(0, 1), T).unflatten(0, (B, T))
+    by_token = torch.stack([read(made, x[:, t]) for t in range(T)], 1)
     torch.testing.assert_close(whole, by_token, rtol=1e-12, atol=1e-12)
 
 
 def test_every_weight_learns() -> None:
     made = memory()
-    made(torch.randn(50, WIDTH, dtype=torch.float64), TorchOps()).square().sum().backward()
+    read(made, torch.randn(50, WIDTH, dtype=torch.float64)).square().sum().backward()
     for name, weight in made.named_parameters():
         assert weight.grad is not None, name
         used = weight.grad.abs().sum(-1) > 0  # of the values, those that some token read
@@ -81,7 +91,7 @@ def test_every_weight_learns() -> None:
 
 
 def test_fresh_weights_are_of_the_size_that_training_wants() -> None:
-    made = ProductKey(dataclasses.replace(GPT2, width=64), ProductKeyConfig(32, 16))
+    made = ProductKey(Site(64), ProductKeyConfig(32, 16))
     assert float(made.keys.detach().abs().max()) <= 8**-0.5
     assert float(made.values.detach().std()) == pytest.approx(64**-0.5, rel=0.02)
 
@@ -90,7 +100,7 @@ def test_the_graph_reads_the_top_keys_alone(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", "mixed")
     nodes = onnx.load(tmp_path / "g.onnx").graph.node
     assert sum(node.op_type == "TopK" for node in nodes) == 2
-    assert [node.op_type for node in nodes if "blocks.1.ffn.values" in node.input] == ["Gather"]
+    assert [node.op_type for node in nodes if "blocks.1.parts.1.values" in node.input] == ["Gather"]
 
 
 @pytest.mark.parametrize("prefill", [False, True])
@@ -104,10 +114,10 @@ def test_a_graph_of_memories_is_the_model(prefill: bool, tmp_path: Path) -> None
 
 
 def test_without_a_feed_forward_nothing_of_it_is_left() -> None:
-    made = small.model(dataclasses.replace(GPT2, feed_forwards=(DENSE, NO_FFN)))
+    made = small.model(dataclasses.replace(GPT2, feed_forwards=(Dense(), NO_FFN)))
     names = {name for name, _ in made.named_parameters()}
-    assert any(name.startswith("blocks.0.ffn") for name in names)
-    assert not any(name.startswith("blocks.1.ffn") for name in names)
+    assert any(name.startswith("blocks.0.parts.1") for name in names)
+    assert not any(name.startswith("blocks.1.parts.1") for name in names)
 
 
 @torch.no_grad()
@@ -123,7 +133,7 @@ def test_a_plain_lstm_is_torchs() -> None:
 
 
 def _rnn(made: Any, layer: int) -> dict[str, torch.Tensor]:
-    return dict(made.blocks[layer].mixers[0].rnn.state_dict())
+    return dict(made.blocks[layer].parts[0].rnn.state_dict())
 
 
 def test_inspect_names_what_is_not_dense(tmp_path: Path) -> None:
@@ -132,13 +142,6 @@ def test_inspect_names_what_is_not_dense(tmp_path: Path) -> None:
     for path in (tmp_path / "g.onnx", tmp_path / "m.pt"):
         shown = [feed_forward for _, _, feed_forward, _ in describe(path).rows]
         assert shown == ["dense", "product_key, 5² values, 2 heads, top 3", "none"]
-
-
-def test_the_table_names_a_class_of_every_kind_but_none() -> None:
-    for kind, entry in FEED_FORWARDS.items():
-        assert entry.config.kind == kind
-        assert (entry.model is None) == (kind == "none")
-        assert entry.model is None or issubclass(resolve(entry.model), FeedForward)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "mixed"])
@@ -150,11 +153,15 @@ def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     assert torch.equal(loaded.model(small.ids()), made(small.ids()))
 
 
-def test_a_config_names_its_feed_forwards() -> None:
-    assert ModelConfig.from_dict(GPT2.to_dict()).feed_forward(1) == DENSE
-    named = dataclasses.replace(GPT2, feed_forwards=(NO_FFN, MEMORY))
-    assert json.loads(json.dumps(named.to_dict()))["feed_forwards"][1] == {
-        "kind": "product_key", "keys": 5, "query_size": 6, "heads": 2, "top": 3
+def test_a_layer_has_its_feed_forward_as_a_part() -> None:
+    named = dataclasses.replace(GPT2, feed_forwards=(NO_FFN, MEMORY)).build()
+    assert [[part.kind for part in layer.parts] for layer in named.layers] == [
+        ["attention"],
+        ["attention", "product_key"],
+    ]
+    data = json.loads(json.dumps(named.to_dict()))["layers"][1]["parts"][1]
+    assert {name: data[name] for name in ("keys", "query_size", "heads", "top")} == {
+        "keys": 5, "query_size": 6, "heads": 2, "top": 3
     }  # fmt: skip
 
 
@@ -163,11 +170,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"feed_forwards": [{"kind": "dense"}]},
         "a feed-forward for each of the 2 layers, or none named; received 1; corr",
     ),
-    ({"feed_forwards": {"kind": "dense"}}, "feed_forwards to be a list of at most 1024; received dict; correct the co"),
-    ({"feed_forwards": [{}, {}]}, "feed-forward kind to be one of dense, none, product_key; received None; choose one"),
+    (
+        {"feed_forwards": {"kind": "dense"}},
+        "model.feed_forwards to be a list of at most 1024; received dict; correct the co",
+    ),
+    (
+        {"feed_forwards": [{}, {}]},
+        "model.feed_forwards.kind to be one of dense, none, product_key; received None; choo",
+    ),
     (
         {"feed_forwards": ["dense", "dense"]},
-        "a feed-forward's config to be a JSON object; received str; correct the config",
+        "model.feed_forwards to be a JSON object; received str; correct the config",
     ),
     ({"residual": 1}, "residual to be true or false; received 1; correct residual"),
 ]
@@ -178,7 +191,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"heads": 0}, "heads to be an integer from 1 to 1048576; received 0; correct heads"),
     (
         {"wide": 1},
-        "a product_key feed-forward's config to have the keys heads, keys, query_size, top; received missing",
+        "model.feed_forwards (product_key) to have the keys heads, keys, multiplier, norm, nor",
     ),
 ]
 
@@ -186,12 +199,16 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("changes, message", BAD)
 def test_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        ModelConfig.from_dict(GPT2.to_dict() | changes)
+        from_plain(UniformConfig, to_plain(GPT2) | changes, "model")
     assert str(caught.value).startswith(f"expected {message}")
 
 
 @pytest.mark.parametrize("changes, message", BAD_KEYS)
 def test_refused_product_keys(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        ModelConfig.from_dict(GPT2.to_dict() | {"feed_forwards": [DENSE.to_dict(), MEMORY.to_dict() | changes]})
+        from_plain(
+            UniformConfig,
+            to_plain(GPT2) | {"feed_forwards": [to_plain(Dense()), to_plain(MEMORY) | changes]},
+            "model",
+        )
     assert str(caught.value).startswith(f"expected {message}")

@@ -1,4 +1,4 @@
-"""The attention layer: projections, heads, norms of q and k, rotation and fold, around what any attention mixer does.
+"""Attention: projections, heads, norms of q and k, rotation and fold, around what any attention mixer does.
 
 The layer projects, the mixer computes, and neither knows the other's kind (t2r_export.model.mixers.base). Unfolded, a
 layer holds the pretrained projections. Folded, a mixer's own maps are inside one packed projection from x to [φ's
@@ -7,64 +7,53 @@ arguments of q | of k | v | what the mixer projects beside], which is what the e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+import dataclasses
 
 import torch
 from torch import Tensor, nn
 
-from t2r_export.config.attention import AttentionConfig, RotaryConfig
-from t2r_export.config.mixers import ENCODERS, MIXERS, MixerConfig
-from t2r_export.config.model import ModelConfig
-from t2r_export.config.tagged import Entry, resolve
-from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Mixer, Packing
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.mixers import INSIDES, MixerConfig
+from t2r_export.config.parts import InsideConfig
+from t2r_export.config.tagged import resolve
+from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packing
 from t2r_export.model.mixers.linear import HeadNorm
 from t2r_export.model.ops import State, T
+from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.positions import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.signature import StateSpec
 
 
-class Attention(Mixer):
+class Attention(Part):
     """q, k, v and the output around one attention mixer, `inner`.
 
-    Args:
-        config: the mixer's. attention: heads, biases, norms of q and k. rope: the number of the model's rotation, None
-            where q and k do not rotate. eps: of norms. feature_rope: as `rope`, of what rotates features. lends:
-            whether the layer above takes the attention weights.
+    An inside that borrows the attention weights of the layer below has neither queries nor keys.
     """
 
-    insides: ClassVar[Mapping[str, Entry[MixerConfig]]] = MIXERS
+    config: InsideConfig
 
-    def __init__(
-        self,
-        width: int,
-        config: MixerConfig,
-        attention: AttentionConfig,
-        rope: int | None,
-        eps: float,
-        feature_rope: int | None = None,
-        lends: bool = False,
-    ) -> None:
-        super().__init__(width, config)
-        self.attention = attention
-        H, G, d = attention.heads, attention.kv_heads, attention.head_size
-        scale = d**-0.5 if attention.scale is None else attention.scale
-        self.sizes = sizes = HeadSizes(width, H, G, d, eps, rope, scale, attention.softcap, feature_rope, lends)
+    def __init__(self, site: Site, config: InsideConfig) -> None:
+        super().__init__(site, config)
+        inside = config.inside
+        H, G, d = config.heads, config.kv_heads, config.head_size
+        rope, feature_rope = [*map(site.rope, config.rotations()), None, None][:2]
+        self.sizes = sizes = head_sizes(site, config, rope, feature_rope)
         # in the order in which weights are drawn: q, k, v, the inside's own, o
-        if not config.packed:
-            self.q = nn.Linear(width, H * d, bias=attention.qkv_bias)
-            self.k = nn.Linear(width, G * d, bias=attention.qkv_bias)
-            self.v = nn.Linear(width, G * d, bias=attention.qkv_bias)
-        self.inner: AttentionMixer = resolve(self.insides[config.kind].model)(sizes, config)
+        if not inside.packed:
+            if not inside.borrows:
+                self.q = nn.Linear(site.width, H * d, bias=config.qkv_bias)
+                self.k = nn.Linear(site.width, G * d, bias=config.qkv_bias)
+            self.v = nn.Linear(site.width, G * d, bias=config.qkv_bias)
+        self.inner: AttentionMixer = resolve(INSIDES[inside.kind].forms[config.form])(sizes, inside)
         self.needs_position = self.inner.needs_position
-        if config.packed:
+        if inside.packed:
             arguments, extra = self.inner.packed_sizes()
             self.parts = [H * arguments, G * arguments, G * d, *([extra] if extra else [])]
-            self.qkv = nn.Linear(width, sum(self.parts))
-        self.o = nn.Linear(H * d, width, bias=attention.output_bias)
-        if attention.qk_norm:
-            self.q_norm, self.k_norm = HeadNorm(d, eps, "rms_norm"), HeadNorm(d, eps, "rms_norm")
+            self.qkv = nn.Linear(site.width, sum(self.parts))
+        self.o = nn.Linear(H * d, site.width, bias=config.output_bias)
+        if config.qk_norm and not inside.borrows:
+            self.q_norm, self.k_norm = (HeadNorm(d, config.norm_eps, "rms_norm") for _ in "qk")
 
     @property
     def rotates(self) -> bool:
@@ -74,7 +63,10 @@ class Attention(Mixer):
     def project(self, x: T, step: Step[T]) -> Heads[T]:
         """Rows x (N, D) -> what the mixer takes of them."""
         ops, H, G = step.ops, self.sizes.heads, self.sizes.kv_heads
-        if self.config.packed:
+        if self.config.inside.borrows:
+            v = ops.split_heads(ops.linear(x, self.v.weight, self.v.bias), G)
+            return Heads(v, v, v, v, x)  # there are no queries and keys, and nothing asks for them
+        if self.config.inside.packed:
             packed = ops.pack_for_fused(ops.linear(x, self.qkv.weight, self.qkv.bias))
             q, k, v, *extra = ops.split(packed, self.parts)
             q, k, v = (ops.split_heads(part, heads) for part, heads in ((q, H), (k, G), (v, G)))
@@ -82,7 +74,7 @@ class Attention(Mixer):
         both, v = ops.linears(x, [[self.q, self.k], [self.v]])
         both = ops.split_heads(both, H + G)
         q, k = ops.split(both, [H, G], axis=1)
-        if self.attention.qk_norm:
+        if self.config.qk_norm:
             q, k = self.q_norm(q, ops), self.k_norm(k, ops)
             both = ops.concat([q, k], axis=1) if self.rotates else both
         plain = q
@@ -92,11 +84,9 @@ class Attention(Mixer):
             q, k = ops.split(apply_rope(both, rotation, ops), [H, G], axis=1)
         return Heads(q, k, ops.split_heads(v, G), plain, x)
 
-    def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         o, state = self.inner(self.project(x, step), state, step)  # (B, H, T, V)
         return step.ops.linear(step.ops.merge_heads(o), self.o.weight, self.o.bias), state
-
-    step = sequence  # the inside knows how many tokens there are
 
     def statistics(self, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         return self.inner.statistics(self.project(x, step), state, step)
@@ -111,17 +101,16 @@ class Attention(Mixer):
         return self.inner.penalty()
 
     def why_not_foldable(self) -> str | None:
-        if self.attention.qk_norm and self.inner.packing() is not None:
+        if self.config.qk_norm and self.inner.packing() is not None:
             return "q and k are normalized between the projection and φ (qk_norm)"
         return self.inner.why_not_foldable()
 
     def fold_state(self, state: State[Tensor]) -> State[Tensor]:
         return self.inner.fold_state(state)
 
-    def _remade(self, config: MixerConfig) -> Attention:
-        """A layer of this kind around another mixer, with fresh weights."""
-        sizes = self.sizes
-        return type(self)(self.width, config, self.attention, sizes.rope, sizes.eps, sizes.feature_rope, sizes.lends)
+    def _remade(self, inside: MixerConfig) -> Attention:
+        """This part around another mixer, with fresh weights."""
+        return type(self)(self.site, dataclasses.replace(self.config, inside=inside))
 
     @torch.no_grad()
     def fold(self) -> Attention:
@@ -132,7 +121,7 @@ class Attention(Mixer):
         made.inner.load_state_dict(inner.state_dict())
         made.o.load_state_dict(self.o.state_dict())
         if packing is None:
-            for name in ("q", "k", "v", *(["q_norm", "k_norm"] if self.attention.qk_norm else [])):
+            for name in ("q", "k", "v", *(["q_norm", "k_norm"] if self.config.qk_norm else [])):
                 made.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())
         else:
             parts = self._packed(packing)
@@ -153,44 +142,11 @@ class Attention(Mixer):
         return parts
 
 
-class EncoderAttention(Attention):
-    """The attention layer of an encoder."""
-
-    insides = ENCODERS
-
-
-def rotations(model: ModelConfig) -> list[tuple[RotaryConfig, int]]:
-    """The different rotations of a model's layers, each with how many numbers of a head rotate."""
-    found: dict[tuple[RotaryConfig, int], None] = {}
-    for layer, mixer in enumerate(model.layers):
-        attention = model.attention_of(layer)
-        if attention is None or attention.rotary is None:
-            continue
-        found[attention.rotary, attention.rotary_size] = None
-        of_features = mixer.feature_rotation(attention)
-        if of_features is not None:
-            found[of_features] = None
-    return list(found)
-
-
-def build_mixer(model: ModelConfig, layer: int, kind: type[Attention] = Attention) -> Mixer:
-    """The mixer of a layer as the config has it, with fresh weights.
-
-    Args:
-        kind: of an attention layer: a decoder's or an encoder's.
-    """
-    config, attention = model.layers[layer], model.attention_of(layer)
-    if attention is None or config.borrows:
-        given = () if attention is None else (attention,)
-        mixer: Mixer = resolve(MIXERS[config.kind].model)(model.width, config, *given)
-        return mixer
-    lends = any(above.borrows for above in model.layers[layer + 1 : layer + 2])
-    if attention.rotary is None:
-        return kind(model.width, config, attention, None, model.norm_eps, lends=lends)
-    all_rotations, of_features = rotations(model), config.feature_rotation(attention)
-    rope = all_rotations.index((attention.rotary, attention.rotary_size))
-    feature_rope = None if of_features is None else all_rotations.index(of_features)
-    return kind(model.width, config, attention, rope, model.norm_eps, feature_rope, lends)
+def head_sizes(site: Site, config: HeadsConfig, rope: int | None = None, feature_rope: int | None = None) -> HeadSizes:
+    """What a mixer is told of its heads."""
+    scale = config.head_size**-0.5 if config.scale is None else config.scale
+    shape = (site.width, config.heads, config.kv_heads, config.head_size)
+    return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends)
 
 
 def _bias(projection: nn.Linear) -> Tensor:

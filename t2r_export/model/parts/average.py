@@ -12,31 +12,31 @@ from __future__ import annotations
 
 from torch import nn
 
-from t2r_export.config.mixers import AverageConfig
-from t2r_export.model.mixers.base import Mixer
+from t2r_export.config.parts import AverageConfig
 from t2r_export.model.ops import State, T
+from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
 from t2r_runtime.signature import BATCH, StateSpec
 
 
-class AverageMixer(Mixer):
+class Average(Part):
     """The gated mean of a layer's inputs."""
 
     needs_position = True
 
-    def __init__(self, width: int, config: AverageConfig) -> None:
-        super().__init__(width, config)
+    def __init__(self, site: Site, config: AverageConfig) -> None:
+        super().__init__(site, config)
+        width = site.width
         if config.ffn_size:
             self.up, self.down = nn.Linear(width, config.ffn_size), nn.Linear(config.ffn_size, width)
         self.has_ffn = config.ffn_size > 0
         self.gates = nn.Linear(2 * width, 2 * width)
 
-    def step(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
-        total = step.ops.accumulate(state["sum"], x)
-        return self._gated(x, total, step), {"sum": total}
-
-    def sequence(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
+    def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         ops, D = step.ops, self.width
+        if not ops.many:
+            total = ops.accumulate(state["sum"], x)
+            return self._gated(x, total, step), {"sum": total}
         one: T = step.shared("one", lambda: ops.add(ops.mul(step.numbers, 0.0), 1.0))  # (B, 1, T, 1)
         before = ops.reshape(state["sum"], (0, 1, 1, D))
         sums, _, after, _ = ops.linear_attention(one, one, ops.split_heads(x, 1), before, None)

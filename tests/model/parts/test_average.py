@@ -9,9 +9,11 @@ from torch import Tensor
 
 from model.mixers.alone import Alone, buffers, by_steps, random_mixer, text
 from small import GPT2, WIDTH, B, T
-from t2r_export.config.mixers import AverageConfig, mixer_from_dict
-from t2r_export.model.mixers.average import AverageMixer
+from t2r_export.config.parts import AverageConfig
+from t2r_export.config.plain import to_plain
+from t2r_export.config.uniform import mixer_from_dict
 from t2r_export.model.ops import State
+from t2r_export.model.parts.average import Average
 from t2r_runtime.errors import UserError
 
 START = [3, 8]  # tokens that each row has read
@@ -24,7 +26,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 def setting(ffn_size: int, length: int = T) -> tuple[Alone, Tensor, State[Tensor]]:
     made = random_mixer(GPT2, AverageConfig(ffn_size))
-    assert isinstance(made.layer, AverageMixer)
+    assert isinstance(made.layer, Average)
     return made, text(length), buffers(made, B)
 
 
@@ -93,6 +95,6 @@ def test_state_spec_and_fold() -> None:
 
 def test_config() -> None:
     assert mixer_from_dict({"kind": "average"}) == AverageConfig(0)
-    assert mixer_from_dict(AverageConfig(5).to_dict()) == AverageConfig(5)
+    assert mixer_from_dict(to_plain(AverageConfig(5))) == AverageConfig(5)
     with pytest.raises(UserError, match="expected ffn_size to be an integer from 0 to"):
         AverageConfig(-1)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from model.mixers.alone import Alone, by_steps, random_mixer
 from small import RECURRENT, WIDTH, B, T
-from t2r_export.config.mixers import GRUConfig, LSTMConfig, MixerConfig
-from t2r_export.model.mixers.recurrent import RecurrentMixer
+from t2r_export.config.mixers import MixerConfig
+from t2r_export.config.parts import GRUConfig, LSTMConfig
 from t2r_export.model.ops import State
+from t2r_export.model.parts.recurrent import Recurrent
 
 KINDS: dict[str, MixerConfig] = {"lstm": LSTMConfig(), "gru": GRUConfig()}
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -19,7 +20,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 def setting(kind: str) -> tuple[Alone, Tensor, State[Tensor]]:
     made = random_mixer(RECURRENT, KINDS[kind])
-    assert isinstance(made.layer, RecurrentMixer)
+    assert isinstance(made.layer, Recurrent)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(B, T, WIDTH, generator=generator, dtype=torch.float64)
     state = {name: torch.randn(B, WIDTH, generator=generator, dtype=torch.float64) for name in made.states}

@@ -16,18 +16,19 @@ from torch import Tensor
 
 import small
 from small import GPT2, LLAMA, SHARED, SOFTMAX, WIDTH, B, G, H, M, T, V
-from t2r_export.config.mixers import LSTMConfig, MergedConfig, SoftmaxConfig
-from t2r_export.config.model import ModelConfig
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.parts import CrossConfig, LSTMConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.uniform import MergeConfig, UniformConfig
 from t2r_export.convert import convert
-from t2r_export.model.attention import build_mixer
-from t2r_export.model.cross import CrossAttention
-from t2r_export.model.mixers.base import Mixer
 from t2r_export.model.ops import State
+from t2r_export.model.parts.attention import Attention
+from t2r_export.model.parts.base import Part, Site
+from t2r_export.model.parts.cross import Cross
 from t2r_export.model.positions import Rope
-from t2r_export.model.shared import SharedAttention, SharedCross
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
+from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import quantize
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Task
@@ -43,18 +44,18 @@ def random(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def drawn(mixer: Mixer) -> Mixer:
+def drawn(mixer: Part) -> Part:
     mixer.double().eval()
     for number, weight in enumerate(mixer.parameters()):
         weight.data = 0.5 * random(*weight.shape, seed=number)
     return mixer
 
 
-def pair(base: ModelConfig) -> tuple[Mixer, SharedAttention, Step[Tensor]]:
+def pair(base: UniformConfig) -> tuple[Part, Part, Step[Tensor]]:
     """A softmax layer, one that shares its weights, and a step of T tokens behind `PAST`."""
     config = small.with_layers(base, SOFTMAX, SHARED)
-    below, above = (drawn(build_mixer(config, layer)) for layer in range(2))
-    assert isinstance(above, SharedAttention)
+    below, above = (drawn(block.parts[0]) for block in Transformer(config.build()).blocks)
+    assert isinstance(above, Attention) and not hasattr(above, "q")
     rotary = base.attention.rotary if base.attention is not None else None
     ropes = [] if rotary is None else [Rope(rotary, V)]
     return below, above, Step(TorchOps(T, random(1, seed=0)), torch.full((B,), PAST, dtype=torch.int32), ropes)
@@ -102,15 +103,15 @@ def test_weights_are_those_of_the_layer_below() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("base", [GPT2, LLAMA, ROTARY], ids=["gpt2", "llama", "rotary"])
-def test_with_the_values_of_the_layer_below_it_is_that_layer(base: ModelConfig) -> None:
+def test_with_the_values_of_the_layer_below_it_is_that_layer(base: UniformConfig) -> None:
     """And a layer that lends its weights is the one that does not."""
     below, above, step = pair(base)
-    above.load_state_dict({name: w for name, w in below.state_dict().items() if name[0] in "vo"})
+    above.load_state_dict({name: w for name, w in below.state_dict().items() if name in above.state_dict()})
     x = random(B * T, WIDTH, seed=1)
     state: State[Tensor] = {name: random(B, G, PAST, V, seed=seed) for seed, name in enumerate(("k", "v"))}
     lent, _ = below(x, state, step)
     torch.testing.assert_close(above(x, {"v": state["v"]}, step)[0], lent, rtol=1e-10, atol=1e-10)
-    alone = build_mixer(small.with_layers(base, SOFTMAX), 0).double()
+    alone = Transformer(small.with_layers(base, SOFTMAX).build()).blocks[0].parts[0].double()
     alone.load_state_dict(below.state_dict())
     torch.testing.assert_close(alone(x, state, step)[0], lent, rtol=1e-10, atol=1e-10)
 
@@ -119,9 +120,8 @@ def test_with_the_values_of_the_layer_below_it_is_that_layer(base: ModelConfig) 
 def test_weights_over_a_source() -> None:
     attention = GPT2.attention
     assert attention is not None
-    below = drawn(CrossAttention(WIDTH, SOFTMAX, attention, 1e-5))
-    above = drawn(SharedCross(WIDTH, SHARED, attention))
-    assert isinstance(below, CrossAttention) and isinstance(above, SharedCross)
+    heads = dataclasses.asdict(attention)
+    below, above = (drawn(Cross(Site(WIDTH), CrossConfig(inside=inside, **heads))) for inside in (SOFTMAX, SHARED))
     encoded, x, y = random(B, M, WIDTH, seed=1), random(B, T, WIDTH, seed=2), random(B, T, WIDTH, seed=3)
     source: Step[Tensor] = Step(TorchOps(M), None, [], lengths=LENGTHS)
     states = [layer.read(encoded.flatten(0, 1), source) for layer in (below, above)]
@@ -185,8 +185,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"crosses": (small.LINEAR, SHARED)},
         f"{BELOW} cross layer 1, which shares its attention weights; received linear",
     ),
-    ({"crosses": (MergedConfig(), SOFTMAX)}, f"{BELOW} layer 1, which shares its attention weights; received merged"),
-    ({"crosses": (MergedConfig(), MergedConfig())}, "softmax layers, or linear ones of the update rules"),
+    (
+        {"crosses": (MergeConfig(), SOFTMAX)},
+        f"{BELOW} layer 1, which shares its attention weights; received softmax, with the so",
+    ),
+    ({"crosses": (MergeConfig(), MergeConfig())}, "softmax layers, or linear ones of the update rules"),
 ]
 
 
@@ -212,7 +215,7 @@ def test_conversion_and_training() -> None:
     teacher = small.model("softmax")
     student = convert(teacher, SHARED, "1")
     ours, theirs = student.state_dict(), teacher.state_dict()
-    assert {name for name in theirs if name not in ours} == {f"blocks.1.mixers.0.{n}.{p}" for n in "qk" for p in
+    assert {name for name in theirs if name not in ours} == {f"blocks.1.parts.0.{n}.{p}" for n in "qk" for p in
                                                              ("weight", "bias")}  # fmt: skip
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     with pytest.raises(UserError, match="layers that can be run alone, for the align stage; received layer 1, which"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from t2r_export.config.layers import choose_layers, ranges
+from t2r_export.config.layer_numbers import choose_layers, ranges
 from t2r_runtime.errors import UserError
 
 

@@ -1,0 +1,49 @@
+"""What a layer can be made of: one config per kind of part, in one table.
+
+Imports without torch. A new part is a config here, a class in t2r_export.model.parts, and a line in `PARTS`.
+"""
+
+from __future__ import annotations
+
+from t2r_export.config.parts.attention import (
+    AttentionConfig,
+    CrossConfig,
+    EncoderAttentionConfig,
+    InsideConfig,
+    MergedConfig,
+)
+from t2r_export.config.parts.base import PartConfig
+from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
+from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
+from t2r_export.config.tagged import Entry
+
+MODEL = "t2r_export.model.parts"
+PARTS: dict[str, Entry[PartConfig]] = {
+    entry.config.kind: entry
+    for entry in (
+        Entry(AttentionConfig, f"{MODEL}.attention:Attention"),
+        Entry(EncoderAttentionConfig, f"{MODEL}.attention:Attention"),
+        Entry(CrossConfig, f"{MODEL}.cross:Cross"),
+        Entry(MergedConfig, f"{MODEL}.merged:Merged"),
+        Entry(LSTMConfig, f"{MODEL}.recurrent:LSTM"),
+        Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
+        Entry(AverageConfig, f"{MODEL}.average:Average"),
+        Entry(DenseConfig, f"{MODEL}.dense:Dense"),
+        Entry(ProductKeyConfig, f"{MODEL}.product_key:ProductKey"),
+    )
+}
+
+__all__ = [
+    "PARTS",
+    "AttentionConfig",
+    "AverageConfig",
+    "CrossConfig",
+    "DenseConfig",
+    "EncoderAttentionConfig",
+    "GRUConfig",
+    "InsideConfig",
+    "LSTMConfig",
+    "MergedConfig",
+    "PartConfig",
+    "ProductKeyConfig",
+]

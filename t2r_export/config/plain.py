@@ -1,0 +1,100 @@
+"""Configs to plain data and back: any nesting of dataclasses, tuples and kinds, by the types of their fields.
+
+Plain data is what JSON, TOML and a checkpoint hold. A config that has several kinds (`tagged.Kind`) is written with its
+`kind`, and read by the table that its base class names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from t2r_export.config.tagged import HasConfig, Kind, resolve
+from t2r_export.config.validation import MAX_LAYERS, choice, fields, need
+
+C = TypeVar("C")
+MAX_NUMBERS = 1 << 20  # in a list of special tokens, say; layers and their parts are fewer
+
+
+def to_plain(value: Any, *, short: bool = False) -> Any:
+    """A config as dictionaries, lists and numbers; `from_plain` gives an equal config back.
+
+    Args:
+        short: leave out fields that have their default.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = {"kind": value.kind} if isinstance(value, Kind) else {}
+        said = [field for field in dataclasses.fields(value) if not (short and _is_default(field, value))]
+        return kind | {field.name: to_plain(getattr(value, field.name), short=short) for field in said}
+    if isinstance(value, tuple | list):
+        return [to_plain(item, short=short) for item in value]
+    return value
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return bool(getattr(value, field.name) == made)
+
+
+def from_plain(cls: type[C], data: Any, what: str) -> C:
+    """The config of type `cls` that plain data describes.
+
+    Args:
+        cls: a dataclass, or the base class of several kinds, of which `data` names one.
+        what: of what the config is, for messages.
+
+    Raises:
+        UserError: a key or value that is missing, unknown or impossible; the message names it.
+    """
+    if issubclass(cls, Kind) and "kind" not in vars(cls):
+        made: C = of_table(resolve(cls.TABLE), data, what)
+        return made
+    kind: Any = cls
+    values, forms, tables = fields(cls, data, what), _forms(kind), _tables(kind)
+    return cls(**{name: _read(forms[name], v, f"{what}.{name}", tables.get(name)) for name, v in values.items()})
+
+
+def of_table(table: Mapping[str, HasConfig], data: Any, what: str) -> Any:
+    """The config of one of a table's kinds, by the `kind` that plain data names; raises what `from_plain` raises."""
+    need(isinstance(data, Mapping), f"{what} to be a JSON object", type(data).__name__, "correct the config")
+    values = dict(data)
+    kind = values.pop("kind", None)
+    choice(f"{what}.kind", kind, tuple(table))
+    return from_plain(table[str(kind)].config, values, f"{what} ({kind})")
+
+
+@functools.cache
+def _forms(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+@functools.cache
+def _tables(cls: Any) -> dict[str, str]:
+    """Of fields whose configs a table lists, and no base class: "module:NAME" of the table."""
+    found = {field.name: field.metadata.get("table") for field in dataclasses.fields(cls)}
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def _read(form: Any, value: Any, what: str, table: str | None = None) -> Any:
+    """A field's value: configs and tuples are made; numbers and texts are the config's own to check."""
+    if get_origin(form) in (Union, types.UnionType) and table is None:
+        if value is None:
+            return None
+        form = next(option for option in get_args(form) if option is not type(None))
+    if get_origin(form) is tuple:
+        most = MAX_NUMBERS if get_args(form)[0] is int else MAX_LAYERS
+        need(
+            isinstance(value, list | tuple) and len(value) <= most,
+            f"{what} to be a list of at most {most}",
+            type(value).__name__,
+            "correct the config",
+        )
+        return tuple(_read(get_args(form)[0], item, what, table) for item in value)
+    if table is not None:
+        return of_table(resolve(table), value, what)
+    if value is not None and dataclasses.is_dataclass(form) and isinstance(form, type):
+        return from_plain(form, value, what)
+    return value  # of a config that may not be None, too: its own checks say so

@@ -1,0 +1,74 @@
+"""Checkpoints of older versions: their configs and names of weights become today's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import small
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.plain import to_plain
+from t2r_export.config.upgrade import VERSION, upgrade
+from t2r_runtime.errors import UserError
+
+OLD = Path(__file__).parents[2] / "models"  # files of version 1
+
+
+@pytest.mark.parametrize("name", small.MODELS)
+def test_a_config_of_version_1_had_the_options_of_all_layers_once(name: str) -> None:
+    uniform = small.MODELS[name]
+    old = json.loads(json.dumps(to_plain(uniform)))
+    assert ModelConfig.from_dict(upgrade(old, 1)[0]) == uniform.build()
+
+
+# of a model with one norm before each part, one behind each sum, and norms on both sides of a part
+NAMES = {
+    "pre": {"norms.0.weight": "norms.0.weight", "ffn_norm.bias": "norms.1.bias"},
+    "post": {"norms.0.weight": "norms_sum.0.weight", "ffn_norm.bias": "norms_sum.1.bias"},
+    "both": {"norms_after.0.weight": "norms_after.0.weight", "ffn_norm_after.bias": "norms_after.1.bias"},
+}
+
+
+@pytest.mark.parametrize("position", NAMES)
+def test_weights_of_version_1_are_renamed(position: str) -> None:
+    old = {**to_plain(small.GPT2), "norm_position": position}
+    _, renamed = upgrade(old, 1)
+    parts = {"mixers.0.q.weight": "parts.0.q.weight", "ffn.up.weight": "parts.1.up.weight"}
+    for before, after in {**NAMES[position], **parts}.items():
+        assert renamed(f"blocks.1.{before}") == f"blocks.1.{after}"
+    assert renamed("embedding.weight") == "embedding.weight"
+
+
+def test_a_translators_feed_forward_stands_behind_both_mixers() -> None:
+    _, renamed = upgrade(to_plain(small.TRANSLATORS["softmax"]), 1)
+    assert renamed("blocks.0.mixers.1.k.weight") == "blocks.0.parts.1.k.weight"
+    assert renamed("blocks.0.ffn.down.bias") == "blocks.0.parts.2.down.bias"
+    assert renamed("encoder.blocks.0.ffn.down.bias") == "encoder.blocks.0.parts.1.down.bias"
+    _, renamed = upgrade(to_plain(small.TRANSLATORS["merged"]), 1)
+    assert renamed("blocks.0.ffn.down.bias") == "blocks.0.parts.1.down.bias"
+
+
+@pytest.mark.parametrize("name", ["storyteller", "stories3M", "translator-de-en"])
+def test_a_file_of_version_1_is_saved_as_todays(name: str, tmp_path: Path) -> None:
+    path = OLD / name / "model.pt"
+    assert torch.load(path, weights_only=True)["version"] == 1
+    loaded = checkpoint.load(path)
+    checkpoint.save(tmp_path / "model.pt", loaded.model, loaded.tokenizer, loaded.provenance, loaded.source_tokenizer)
+    again = checkpoint.load(tmp_path / "model.pt")
+    assert torch.load(tmp_path / "model.pt", weights_only=True)["version"] == VERSION
+    assert (again.config, again.provenance) == (loaded.config, loaded.provenance)
+    for weight, other in zip(loaded.model.state_dict().values(), again.model.state_dict().values(), strict=True):
+        assert torch.equal(weight, other)
+    source = again.provenance["convert"].get("source_config")  # the oldest files have none
+    assert source is None or ModelConfig.from_dict(source).vocab_size == again.config.vocab_size
+
+
+def test_a_version_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    data = torch.load(OLD / "storyteller" / "model.pt", weights_only=True)
+    torch.save({**data, "version": VERSION + 1}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=f"version 1 to {VERSION} of"):
+        checkpoint.load(tmp_path / "model.pt")
