@@ -10,7 +10,7 @@ import small
 from parity.setups import SETUP, SETUPS, wanted
 from parity.test_parity import NAMES, config, fits, saved, verified
 from t2r_export.cli.reports import parity_text
-from t2r_export.config import mixers
+from t2r_export.config.uniform import MIXERS as KINDS
 from t2r_export.export import export
 from t2r_runtime import UserError
 
@@ -36,6 +36,6 @@ def test_mixer_is_the_model(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_mixer_is_in_the_table() -> None:
-    assert {layer.kind for name in (*NAMES, *MIXERS) for layer in config(name).layers} == mixers.MIXERS.keys()
+    assert {layer.kind for name in (*NAMES, *MIXERS) for layer in config(name).layers} == KINDS.keys()
     for setup in SETUPS.values():
         assert setup.cannot.keys() <= set(MIXERS)

@@ -16,8 +16,8 @@ from parity.setups import GRAPHS, PROVIDER, SETUP, WANTED, opened, reader
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli.reports import parity_text
 from t2r_export.config.mixers import LinearConfig
-from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.config.uniform import UniformConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
@@ -36,7 +36,7 @@ NAMES = (
 WIDTH = 18
 
 
-def config(name: str) -> ModelConfig:
+def config(name: str) -> UniformConfig:
     """A model of small.MODELS as wide as every provider takes it."""
     return dataclasses.replace(small.MODELS[name], width=WIDTH)
 
@@ -49,8 +49,13 @@ CELLS = [(name, graph) for name in NAMES for graph in SETUP.graphs if fits(name)
 CELLS += [(name, graph) for name in ("learned", "rotary_keep") for graph in SETUP.few]
 
 
-def saved(name: str, path: Path, seed: int = 0) -> checkpoint.Checkpoint:
-    model, generator = Transformer(small.built(config(name))).eval(), torch.Generator().manual_seed(seed)
+# random weights by which float32 is as far from float64 as the tolerance have another seed: no graph can be told right
+SEEDS = {"window_rotary": 1}
+
+
+def saved(name: str, path: Path) -> checkpoint.Checkpoint:
+    model = Transformer(small.built(config(name))).eval()
+    generator = torch.Generator().manual_seed(SEEDS.get(name, 0))
     for weight in model.parameters():  # small ones, since float16 is among the providers; of biases too
         torch.nn.init.normal_(weight, std=0.3, generator=generator)
     checkpoint.save(path, model, None, {})
