@@ -11,9 +11,9 @@ from typing import Any
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.config.typed import check_fields
-from t2r_export.config.validation import choice, size
+from t2r_export.config.validation import LARGEST, choice, size
 from t2r_export.paths import check_outputs, existing_model
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, shown
 from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
@@ -354,8 +354,8 @@ def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[
 
 
 def _between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     if not fine or not (low <= value <= high if closed else low < value < high):
         above = f"from {low:g}" if closed else f"above {low:g}"
         to = "" if high == math.inf else f" {'to' if closed else 'and below'} {high:g}"
-        raise UserError(f"{name} to be a number {above}{to}", repr(value), f"correct {name}")
+        raise UserError(f"{name} to be a number {above}{to}", shown(value), f"correct {name}")

@@ -74,6 +74,7 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ),
         ({"clip": 0}, "clip to be a number above 0; received 0"),
         ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),
+        ({"hidden": 10**400}, "hidden to be a number from 0; received 1000"),
         ({"hidden": -1}, "hidden to be a number from 0; received -1"),
         ({"carried_states": 1.1}, "carried_states to be a number from 0 to 1; received 1.1"),
         ({"window_dropout": -0.1}, "window_dropout to be a number from 0 to 1; received -0.1"),

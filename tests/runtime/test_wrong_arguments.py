@@ -18,6 +18,7 @@ from t2r_runtime import (
     Batch,
     Beam,
     Decoder,
+    PrefixCache,
     Sampler,
     Sampling,
     Signature,
@@ -49,6 +50,14 @@ def test_paths(wrong: Any, path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     decoder = Decoder(path, threads=1)
     for call in (Decoder, decoder.load_state, decoder.save_state):
         refused(lambda call=call: call(wrong))  # type: ignore[misc]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [3, b"x", [], {}, "a\0b", "x" * 300], ids=repr)
+def test_folders_of_a_prefix_cache(wrong: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    decoder = Decoder(path, threads=1)
+    refused(lambda: PrefixCache(decoder, folder=wrong).read([1, 2]))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from t2r_runtime.checks import require_kind, require_value
 from t2r_runtime.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
+from t2r_runtime.files import require_path
 from t2r_runtime.history import RECENT
 from t2r_runtime.sampling import Sampling
 from t2r_runtime.stepper import require_room, token_ids
@@ -70,6 +71,8 @@ class PrefixCache:
             ("max_disk_bytes", max_disk_bytes, 0),
         ):
             require_value(type(value) is int and value >= least, f"{name} of at least {least}", value, "snapshot")
+        if folder is not None:
+            require_path(folder)
         if decoder.signature.source is not None:
             raise UserError(
                 "a decoder of texts alone", "a translator's", "its states are those of its source too", "graph"
@@ -196,8 +199,9 @@ class _Files:
         self._folder, self._signature, self._max_bytes = folder, decoder.signature, max_bytes
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"a folder at {folder}, or room for one", str(error), "name another", "file") from error
+        except (OSError, ValueError) as error:  # a ValueError of a name with a null character
+            expected = f"a folder at {printable(folder)}, or room for one"
+            raise UserError(expected, printable(error), "name another", "file") from error
 
     def read(self, digest: bytes, tokens: int) -> States | None:
         """The states after so many tokens; a file that is damaged or of another model goes, as if it had not been."""
