@@ -53,9 +53,9 @@ CELLS += [(name, graph) for name in ("learned", "rotary_keep") for graph in SETU
 SEEDS = {"window_rotary": 1}
 
 
-def saved(name: str, path: Path) -> checkpoint.Checkpoint:
+def saved(name: str, path: Path, seed: int = 0) -> checkpoint.Checkpoint:
     model = Transformer(small.built(config(name))).eval()
-    generator = torch.Generator().manual_seed(SEEDS.get(name, 0))
+    generator = torch.Generator().manual_seed(seed + SEEDS.get(name, 0))
     for weight in model.parameters():  # small ones, since float16 is among the providers; of biases too
         torch.nn.init.normal_(weight, std=0.3, generator=generator)
     checkpoint.save(path, model, None, {})
