@@ -46,7 +46,7 @@ def storyteller(web: Path, work: Path) -> None:
     loaded = checkpoint.load(MODELS / "storyteller" / "model.pt")
     export(loaded, work / "story.onnx", ExportConfig(prefill=True))
     torch.manual_seed(0)
-    layers = (SoftmaxConfig(),) * len(loaded.config.layers)
+    layers = tuple(layer.with_mixer(SoftmaxConfig()) for layer in loaded.config.layers)
     peer = Transformer(dataclasses.replace(loaded.config, layers=layers)).eval()
     export(checkpoint.made(peer, None, {}), work / "softmax.onnx", ExportConfig(prefill=True))
     packed = pack(work / "story.onnx", web, work / "page", work / "softmax.onnx")
