@@ -228,7 +228,7 @@ class FinetuneConfig:
     @property
     def state_path(self) -> Path:
         """Where the state of an unfinished run is kept."""
-        return self.output.with_name(self.output.name + ".training")
+        return Path(f"{self.output}.training")  # of / too, which has no name, and is refused as an output
 
     @property
     def may_be_complete(self) -> bool:
@@ -237,7 +237,7 @@ class FinetuneConfig:
 
     @property
     def log_path(self) -> Path:
-        return self.log or self.output.with_name(self.output.name + ".jsonl")
+        return self.log or Path(f"{self.output}.jsonl")
 
     def check_files(self) -> None:
         """Raise UserError for an input that is not there, or an output that may not be written."""
