@@ -97,9 +97,8 @@ def test_messages_about_options(changes: dict[str, Any], message: str) -> None:
 def test_what_a_run_keeps_stands_beside_its_output() -> None:
     assert config().state_path == Path("out/tuned.pt.training")
     assert config().log_path == Path("out/tuned.pt.jsonl")
-    assert dataclasses.replace(config(), output=Path("/")).state_path == Path(
-        "/.training"
-    )  # refused as an output, and not before
+    of_root = dataclasses.replace(config(), output=Path("/"))  # which is refused as an output, and not before
+    assert of_root.state_path == Path("/.training")
     assert config(log=Path("elsewhere")).log_path == Path("elsewhere")
 
 
