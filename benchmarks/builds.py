@@ -35,9 +35,9 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
-from t2r_export.training.data import read_corpus
+from t2r_export.data.corpus import read_corpus
+from t2r_export.quality.evaluate import evaluate_lengths
 from t2r_export.training.drawing import drawing
-from t2r_export.training.evaluate import evaluate_lengths
 
 TRAINED = 256  # tokens of a window in every recipe
 SEED = re.compile(r"-s\d+$")

@@ -19,10 +19,10 @@ from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.convert import convert
+from t2r_export.data.batch import window_batches
+from t2r_export.data.corpus import held_out_windows, read_corpus
 from t2r_export.finetune import finetune
-from t2r_export.training.batch import window_batches
-from t2r_export.training.data import held_out_windows, read_corpus
-from t2r_export.training.evaluate import evaluate
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.sample import sample
 
 BATCH, LENGTH = 4, 256

@@ -28,9 +28,9 @@ import numpy as np
 from comparison.engines import make, parse
 from t2r_export.cli.output import table
 from t2r_runtime import Decoder, Sampling, Tokenizer
-from t2r_runtime.generate import Request
-from t2r_runtime.states import LOGITS_ALONE, TOP_ALONE
-from t2r_runtime.stepper import TokenIds
+from t2r_runtime.decode.generate import Request
+from t2r_runtime.session.states import LOGITS_ALONE, TOP_ALONE
+from t2r_runtime.session.stepper import TokenIds
 
 RUNS = (1, 2, 4, 8, 16, 31)
 TURNS = 6

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t2r_export.quantizers.quality import Tokens, read_tokens
+from t2r_export.quality.quantization import Tokens, read_tokens
 from t2r_runtime import Decoder
 
 PARTS = 10

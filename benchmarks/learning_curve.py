@@ -27,9 +27,9 @@ from builds import add_outputs, show
 from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.evaluate_pairs import evaluate_pairs
+from t2r_export.data.pairs import Pair, read_pairs
+from t2r_export.quality.evaluate_pairs import evaluate_pairs
 from t2r_export.training.drawing import drawing
-from t2r_export.training.pairs import Pair, read_pairs
 from translations import BEAMS, bleu_of
 from translations import steps as steps_of
 

@@ -18,11 +18,11 @@ from typing import Any
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
+from t2r_export.data.corpus import read_documents
 from t2r_export.export import export
 from t2r_export.providers.bench import BenchConfig, bench
+from t2r_export.quality.quantization import Quality, QualityCheckFailed
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.quality import Quality, QualityCheckFailed
-from t2r_export.training.data import read_documents
 
 
 def main() -> None:

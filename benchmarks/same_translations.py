@@ -24,10 +24,10 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.saving import save_folder
 from t2r_export.cli.output import table
 from t2r_export.config.model import ModelConfig
+from t2r_export.data.pairs import read_pairs
 from t2r_export.export import export
-from t2r_export.training.pairs import read_pairs
 from t2r_runtime import Beam, Tokenizer, Translation, Translator
-from t2r_runtime.options import BeamOptions
+from t2r_runtime.contract.options import BeamOptions
 
 WIDTHS, PENALTIES, BATCHES = (1, 4, 8), (0.6, 1.0), (1, 16)
 TOKENS = 64

@@ -41,12 +41,12 @@ from t2r_export.config.parts import LSTMConfig
 from t2r_export.config.recipe import data_folder
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.convert import convert
+from t2r_export.data.corpus import Windows, read_corpus
 from t2r_export.export import export
 from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.model.initialize import initialize
 from t2r_export.training.curves import draw, read_curves, write_csv
-from t2r_export.training.data import Windows, read_corpus
 from t2r_export.training.drawing import drawing
 from t2r_export.verify import verify
 from t2r_runtime import Decoder

@@ -21,16 +21,16 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance
+from t2r_export.data.corpus import read_documents, split_documents
+from t2r_export.data.pairs import read_archived, read_pairs, split_groups, write_pairs
+from t2r_export.data.vocabulary import train_pair_tokenizer, train_tokenizer
 from t2r_export.export import export, read_by_beam
 from t2r_export.files import locked, sha256, write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.made import RECORD, Made, Of, content
 from t2r_export.model.initialize import initialize
 from t2r_export.paths import beside
-from t2r_export.training.data import read_documents, split_documents
-from t2r_export.training.pairs import read_archived, read_pairs, split_groups, write_pairs
-from t2r_export.translations import write_translations
-from t2r_export.vocabulary import train_pair_tokenizer, train_tokenizer
+from t2r_export.quality.translations import write_translations
 from t2r_runtime.files import unwritable
 
 PIECE = 8192  # sources whose translations stand in one file

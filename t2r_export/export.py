@@ -26,8 +26,7 @@ from t2r_export.graph.recording import build_encoder, build_graph
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
-from t2r_runtime.errors import UserError, printable
-from t2r_runtime.signature import (
+from t2r_runtime.contract.signature import (
     BATCH,
     BEAM,
     DRAFT_CHECK,
@@ -40,9 +39,10 @@ from t2r_runtime.signature import (
     Signature,
     StateSpec,
 )
-from t2r_runtime.source import Source
-from t2r_runtime.tokenizer_bounds import bounded
-from t2r_runtime.tokenizer_parts import MAX_BYTES, unknown_parts
+from t2r_runtime.contract.source import Source
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.text.tokenizer_bounds import bounded
+from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts
 
 BEAM_WIDTH = 8  # up to which the step graph of --beam gives all that a search reads
 

@@ -22,17 +22,18 @@ from t2r_export.checkpoints.weights import compare
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.errors import CheckFailed
 from t2r_export.files import locked
-from t2r_export.finetune_inputs import find_inputs
 from t2r_export.fold import fold
+from t2r_export.model.device import choose_device
 from t2r_export.model.transformer import Transformer
-from t2r_export.straight_through import attach, settled
+from t2r_export.quality.evaluate import Evaluation, evaluate
 from t2r_export.training import lora
 from t2r_export.training.best import Kept
-from t2r_export.training.evaluate import Evaluation, evaluate
+from t2r_export.training.inputs import find_inputs
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
 from t2r_export.training.state import TrainingState, check_identity, damaged, load_state
-from t2r_export.training.trainer import Trainer, choose_device, remove_state
+from t2r_export.training.straight_through import attach, settled
+from t2r_export.training.trainer import Trainer, remove_state
 from t2r_runtime.errors import UserError
 
 

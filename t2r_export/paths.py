@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from t2r_runtime.contract.signature import ENCODER, ROLES, STEP
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replaceable, unwritable
-from t2r_runtime.refusals import require_graph
-from t2r_runtime.signature import ENCODER, ROLES, STEP
+from t2r_runtime.session.refusals import require_graph
 
 DIGEST = 12  # hex digits in the name of a file that belongs to a graph
 GRAPHS = (".onnx", ".ort")

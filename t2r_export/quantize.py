@@ -2,7 +2,7 @@
 
 Requires a float32 graph of ours. Ensures the same inputs, outputs, opset and metadata but for the scheme's name; the
 states are the float32 tensors they were, whatever the scheme. The rounding is ONNX Runtime's own quantizers'; what is
-written here decides which nodes they touch. What each scheme costs is measured, by `t2r_export.quantizers.quality`.
+written here decides which nodes they touch. What each scheme costs is measured, by `t2r_export.quality.quantization`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from t2r_export.graph.generation import generation_graph
 from t2r_export.graph.reader import programs, read_graph
 from t2r_export.graph.weights import Weight, fill
 from t2r_export.paths import check_outputs, graph_outputs, refuse_companions
+from t2r_export.quality.quantization import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.accelerators import for_accelerators
 from t2r_export.quantizers.base import Calibration, Quantizer, Tokens, silence_ort
 from t2r_export.quantizers.budget import choose
 from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
-from t2r_export.quantizers.quality import Quality, QualityCheckFailed, measure, read_tokens
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
+from t2r_runtime.contract.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import temporary_beside
-from t2r_runtime.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 
 OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the contract
 
@@ -236,7 +236,7 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
     """A text to calibrate on, or a .npy, as tokens (N,).
 
     Raises:
-        UserError: as for t2r_export.quantizers.quality.read_tokens, and fewer than MIN_CALIBRATION.
+        UserError: as for t2r_export.quality.quantization.read_tokens, and fewer than MIN_CALIBRATION.
     """
     tokens = read_tokens(path, signature)
     _require_enough(len(tokens), path)

@@ -34,10 +34,10 @@ from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Tex
 from t2r_export.proof.sources import beam_error, source_errors
 from t2r_export.proof.tolerances import REFERENCES, Tolerance, prompt_tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
+from t2r_runtime.contract.signature import PREFILL
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PREFILL
-from t2r_runtime.stepper import SourceReader, Stepper
-from t2r_runtime.translator import Translator
+from t2r_runtime.session.stepper import SourceReader, Stepper
+from t2r_runtime.translate.translator import Translator
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
 PIECE = 64  # tokens that the model reads at once where it is in float64, with states compared after the last

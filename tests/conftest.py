@@ -11,7 +11,7 @@ import hypothesis
 import onnxruntime as ort
 import pytest
 
-from t2r_runtime import providers
+from t2r_runtime.session import providers
 
 NO_GPU = "cannot exist on this machine: a GPU"
 STRICT = os.environ.get("T2R_STRICT") == "1"

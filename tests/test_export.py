@@ -31,8 +31,8 @@ from t2r_export.graph import file as graph_file
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.graph.weights import fill
 from t2r_runtime import Decoder
+from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import Signature
 
 names = pytest.mark.parametrize("name", CONFIGS)
 LAYOUTS = pytest.mark.parametrize("layout", ["layers", "packed"])

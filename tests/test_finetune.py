@@ -23,12 +23,12 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import HybridConfig, LinearConfig, WindowConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.convert import convert, provenance
+from t2r_export.data.batch import Batch
+from t2r_export.data.corpus import Windows
 from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune
-from t2r_export.finetune_inputs import original
 from t2r_export.training import trainer as training
-from t2r_export.training.batch import Batch
-from t2r_export.training.data import Windows
+from t2r_export.training.inputs import original
 from t2r_export.training.stages import Distill, Stage
 from t2r_export.training.state import TrainingState, load_state, save_state
 from t2r_export.training.window_dropout import hybrids
@@ -44,7 +44,7 @@ TWO_PROCESSES += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_p
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from t2r_export.training.data import Windows
+from t2r_export.data.corpus import Windows
 from t2r_export.finetune import finetune
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
 
@@ -350,7 +350,7 @@ def test_the_best_weights_survive_a_stop(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a validation before the stop, which none after it equals; and a stop at a validation still makes it."""
-    config = dataclasses.replace(config, plan=parse_plan("task", "60", "0.02"), validate_every=4)
+    config = dataclasses.replace(config, plan=parse_plan("task", "60", "0.8"), validate_every=4)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     (kept,) = finetune(whole).kept
     assert 0 < kept.step < 60

@@ -24,13 +24,13 @@ from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.convert import convert
 from t2r_export.errors import CheckFailed
 from t2r_export.export import export
-from t2r_export.genai import export_genai
 from t2r_export.graph import genai as graph
 from t2r_export.proof.tolerances import tolerance
+from t2r_export.providers.genai import export_genai
 from t2r_export.quantize import export_quantized
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.tokenizer_file import Library
+from t2r_runtime.text.tokenizer_file import Library
 
 STORYTELLER = Path(__file__).parents[1] / "models" / "storyteller" / "model.pt"
 TOKENS = 500

@@ -36,24 +36,33 @@ ROOMS = {
     "model.parts": Room({"config", "model", "model.mixers", "model.parts"}, {"torch"}),
     "checkpoints": Room({"config", "model", "checkpoints"}, {"torch"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
+    "data": Room({"config", "model", "data"}, {"torch", "tokenizers"}),
+    "quantizers": Room({"config", "graph", "data", "quantizers"}, {"onnx", "onnxruntime"}),
+    "quality": Room({"config", "model", "checkpoints", "graph", "data", "quantizers", "quality"}, {"torch"}),
     "training": Room(
-        {"config", "model", "model.mixers", "model.parts", "checkpoints", "training"},
+        {"config", "model", "model.mixers", "model.parts", "checkpoints"}
+        | {"data", "quantizers", "quality", "training"},
         {"torch", "accelerate", "tokenizers"},
     ),
-    "quantizers": Room({"config", "graph", "quantizers", "training"}, {"onnx", "onnxruntime"}),
     "proof": Room({"config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "proof"}, {"torch"}),
     PIPELINE: Room(
-        {PIPELINE, "config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "training", "quantizers"}
-        | {"proof"},
+        {PIPELINE, "config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "data", "training"}
+        | {"quantizers", "quality", "proof"},
         {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
     ),
     "providers": Room(
-        {PIPELINE, "config", "model", "checkpoints", "graph", "training", "quantizers", "proof", "providers"}, HEAVY
-    ),
-    "golden": Room(
-        {PIPELINE, "config", "model", "checkpoints", "graph", "proof", "golden"}, {"torch", "onnx", "tokenizers"}
+        {PIPELINE, "config", "model", "checkpoints", "graph", "data", "training", "quantizers", "quality", "proof"}
+        | {"providers"},
+        HEAVY,
     ),
     "cli": Room({"*"}, {"onnxruntime"}),
+}
+RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and those that each may import
+    "contract": set(),
+    "text": {"contract"},
+    "session": {"contract"},
+    "decode": {"contract", "text", "session"},
+    "translate": {"contract", "text", "session", "decode"},
 }
 # what every room may import
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
@@ -152,7 +161,8 @@ FORBIDDEN = [
     (PIPELINE, "export.py", "from t2r_export.cli import output"),
     (PIPELINE, "export.py", "import click"),
     ("providers", "x.py", "from t2r_export.cli import output"),
-    ("golden", "x.py", "from t2r_export.providers.bench import x"),
+    ("data", "x.py", "from t2r_export.training.stages import x"),
+    ("quality", "x.py", "from t2r_export.training.trainer import Trainer"),
     ("cli", "x.py", "import torch"),
 ]
 
@@ -217,10 +227,22 @@ def loaded_by(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("module", ["t2r_runtime", *(f"t2r_runtime.{f.stem}" for f in modules("t2r_runtime", "*.py"))])
-def test_runtime_brings_in_no_torch(module: str) -> None:
-    forbidden = {"torch", "onnx", "transformers", "accelerate", "t2r_export"}
-    assert loaded_by(f"import {module.removesuffix('.__init__')}") & forbidden == set()
+def test_importing_all_of_the_runtime_loads_no_torch() -> None:
+    names = [
+        ".".join(("t2r_runtime", *f.relative_to(folder("t2r_runtime")).with_suffix("").parts))
+        for f in modules("t2r_runtime")
+    ]
+    program = f"import {', '.join(name.removesuffix('.__init__') for name in names)}"
+    assert loaded_by(program) & {"torch", "onnx", "transformers", "accelerate", "t2r_export"} == set()
+
+
+@pytest.mark.parametrize("room", RUNTIME)
+def test_arrows_of_the_runtime(room: str) -> None:
+    for file in modules("t2r_runtime", f"{room}/*.py"):
+        for name, _ in imports(file.read_text(encoding="utf-8")):
+            package, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            assert package != "t2r_runtime" or other not in RUNTIME or other in {room, *RUNTIME[room]}, (file, name)
 
 
 @pytest.mark.parametrize("module", [f.stem for f in modules("t2r_export", "config/*.py")])

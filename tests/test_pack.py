@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import small
-from t2r_export import pack as packing
 from t2r_export.cli import main
-from t2r_export.pack import pack
+from t2r_export.providers import pack as packing
+from t2r_export.providers.pack import pack
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 

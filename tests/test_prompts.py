@@ -15,7 +15,7 @@ from t2r_export.proof.tolerances import QUANTIZED, tolerance
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
 from t2r_runtime import Decoder, PrefixCache, Sampling
-from t2r_runtime.signature import GENERATE
+from t2r_runtime.contract.signature import GENERATE
 
 LENGTHS = (1, 2, 63, 64, 65, 193, 300)
 RULES = (Sampling(0, stop_tokens=()), Sampling(1, seed=3, stop_tokens=()))

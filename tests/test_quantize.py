@@ -20,10 +20,10 @@ from t2r_export.config.mixers import Guard
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.errors import CheckFailed
+from t2r_export.quality.quantization import QualityCheckFailed
 from t2r_export.quantize import OPTIONS_KEY, export_quantized, quantize
 from t2r_export.quantizers.base import Calibration, initializers, silence_ort
 from t2r_export.quantizers.calibration import feeds
-from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 

@@ -29,8 +29,8 @@ from t2r_export.quantize import export_quantized
 from t2r_export.quantizers.base import initializers, projections
 from t2r_export.quantizers.blocks import in_blocks, restored
 from t2r_export.quantizers.tables import rounded_table
-from t2r_export.straight_through import attach, products, settled
 from t2r_export.training import trainer
+from t2r_export.training.straight_through import attach, products, settled
 from t2r_runtime.errors import UserError
 
 W4 = QuantizeConfig(scheme="w4", block_size=16, accuracy_level=0)

@@ -29,9 +29,9 @@ from t2r_export.fold import FOLD_TOLERANCE, fold, places
 from t2r_export.proof.report import Report
 from t2r_export.quantize import quantize
 from t2r_runtime import Beam, Decoder, Sampling
+from t2r_runtime.contract.signature import ENCODER
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import ENCODER
-from t2r_runtime.translator import Translator
+from t2r_runtime.translate.translator import Translator
 
 names = pytest.mark.parametrize("name", TRANSLATORS)
 STEPS = 30

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 import t2r_runtime
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import main
-from t2r_export.vocabulary import byte_tokenizer, train_tokenizer
+from t2r_export.data.vocabulary import byte_tokenizer, train_tokenizer
 from test_readme import ROOT, fenced
 
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far."

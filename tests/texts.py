@@ -16,7 +16,7 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, StagePlan
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
-from t2r_export.training.pairs import write_pairs
+from t2r_export.data.pairs import write_pairs
 
 LETTERS = "abcdefgh ."
 BOS, EOS = len(LETTERS), len(LETTERS) + 1

@@ -25,9 +25,9 @@ from comparison.engines import parse
 from comparison.tables import PROFILE
 from comparison.timing import machine
 from t2r_export.providers.bandwidth import bandwidth, tensor_bytes
+from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.interface import first_feeds
-from t2r_runtime.signature import Signature
+from t2r_runtime.session.interface import first_feeds
 
 WARM = 10  # steps that do not count
 KERNEL = "_kernel_time"  # how the profiler names the time of a node

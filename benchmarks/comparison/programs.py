@@ -21,7 +21,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.export import export
-from t2r_export.genai import export_genai
+from t2r_export.providers.genai import export_genai
 from t2r_export.python import ARGUMENTS
 from t2r_export.quantize import export_quantized
 from t2r_runtime.errors import UserError

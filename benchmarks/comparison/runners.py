@@ -60,7 +60,7 @@ class T2R:
 
     def __init__(self, path: Path, threads: int, capacity: int, options: dict[str, Any]) -> None:
         from t2r_runtime import Decoder
-        from t2r_runtime.tuning import PREFILL_FROM
+        from t2r_runtime.session.tuning import PREFILL_FROM
 
         self._decoder = Decoder(path, threads=threads, prefill_from=PREFILL_FROM)
         self._batch = int(options.get("batch", 1))

@@ -19,12 +19,12 @@ from t2r_export.checkpoints.saving import save_folder
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.recipe import data_folder, read_recipe
+from t2r_export.data.pair_batches import Tokenizers
+from t2r_export.data.pairs import read_archived, split_groups
 from t2r_export.export import export
 from t2r_export.paths import existing_model
 from t2r_export.python import ARGUMENTS
 from t2r_export.quantize import export_quantized
-from t2r_export.training.pair_batches import Tokenizers
-from t2r_export.training.pairs import read_archived, split_groups
 from t2r_runtime.errors import UserError
 
 TOP_K = 17  # that a beam of 8 reads, as --beam writes them

@@ -84,7 +84,7 @@ def genai(folder: str, threads: str, token: str) -> Start:
 
 def tokenizers(graph: str, text: str) -> Start:
     from t2r_runtime import Decoder
-    from t2r_runtime.tokenizer_file import Library
+    from t2r_runtime.text.tokenizer_file import Library
 
     made: Any = Library(Decoder(graph).signature.tokenizer or "").tokenizer
     lines = Path(text).read_text(encoding="utf-8").split("\n")

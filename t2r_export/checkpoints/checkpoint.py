@@ -27,7 +27,7 @@ from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
 from t2r_export.paths import GRAPHS, OPEN, existing_model
-from t2r_runtime.chat import is_chat_template
+from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable, shown
 
 FORMAT = "t2r-checkpoint"
@@ -49,7 +49,7 @@ class Checkpoint:
 
     @property
     def chat_template(self) -> dict[str, Any] | None:
-        """How messages become a text, as t2r_runtime.chat has it: part of the origin, which every stage hands on."""
+        """How messages become a text, as the contract has it: part of the origin, which every stage hands on."""
         origin = self.provenance.get("origin")
         found = origin.get("chat_template") if isinstance(origin, dict) else None
         return found if isinstance(found, dict) and is_chat_template(found) else None

@@ -21,11 +21,11 @@ from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Source
 from t2r_export.config.model import ModelConfig, StackConfig
 from t2r_export.config.parts import DenseConfig
-from t2r_runtime.beam import Beam
 from t2r_runtime.errors import UserError, shown
 from t2r_runtime.files import replacing
-from t2r_runtime.search import MAX_TOKENS
-from t2r_runtime.tokenizer_file import Library
+from t2r_runtime.text.tokenizer_file import Library
+from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.search import MAX_TOKENS
 
 LONGEST = 1024  # how far sines go in a folder; they do not end here
 

@@ -20,7 +20,7 @@ from t2r_export.cli import exit as errors
 from t2r_export.cli import numbers, startup
 from t2r_export.config.validation import did_you_mean
 from t2r_export.version import __version__
-from t2r_runtime.signature import CONTRACT_VERSION
+from t2r_runtime.contract.signature import CONTRACT_VERSION
 
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),

@@ -105,7 +105,7 @@ def convert_automatically(
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.convert import convert, provenance
-    from t2r_export.training.data import read_corpus
+    from t2r_export.data.corpus import read_corpus
     from t2r_export.training.layer_choice import Trial, choose
 
     trial = Trial(Trial.steps if trial_steps is None else trial_steps, jointly, seed=seed)

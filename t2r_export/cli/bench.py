@@ -152,7 +152,7 @@ def _tuned_row(tried: Tried) -> list[str]:
 
 def _translators(graphs: Sequence[Path], sentences: Path, options: Mapping[str, Any], as_json: bool) -> None:
     from t2r_export.providers.bench_translators import TranslationConfig, bench_translations
-    from t2r_export.translations import read_sources
+    from t2r_export.quality.translations import read_sources
 
     found = bench_translations(graphs, read_sources(sentences), TranslationConfig(**options), note)
     rows = [_translator_row(figures) for figures in found.graphs]

@@ -16,7 +16,7 @@ import click
 
 from t2r_export.cli import providers, sampling
 from t2r_runtime.errors import UserError
-from t2r_runtime.texts import STDIN, decode_lines
+from t2r_runtime.text.texts import STDIN, decode_lines
 
 MAX_WRITTEN = 1 << 14  # tokens that a template may write around a message, where positions do not end
 

@@ -8,8 +8,8 @@ from typing import Any
 from t2r_export.cli.output import table
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.describe import Description
+from t2r_runtime.contract.signature import StateSpec
 from t2r_runtime.errors import printable
-from t2r_runtime.signature import StateSpec
 
 LAYERS = ("layers", "mixer", "options", "feed-forward", "fold")
 SOURCES = ("layers", "at the source", "options", "fold")

@@ -99,9 +99,9 @@ def command(
     existing_file(text, "a text or a .npy to measure on")
 
     from t2r_export.checkpoints import checkpoint
-    from t2r_export.training.data import read_corpus
-    from t2r_export.training.evaluate import evaluate_lengths
-    from t2r_export.training.trainer import choose_device
+    from t2r_export.data.corpus import read_corpus
+    from t2r_export.model.device import choose_device
+    from t2r_export.quality.evaluate import evaluate_lengths
 
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
@@ -131,8 +131,8 @@ def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:
     (existing_graph if model.suffix in GRAPHS else existing_model)(model)
     existing_file(pairs, "a file of pairs to measure on")
 
-    from t2r_export.evaluate_pairs import evaluate_pairs
-    from t2r_export.training.pairs import read_pairs
+    from t2r_export.data.pairs import read_pairs
+    from t2r_export.quality.evaluate_pairs import evaluate_pairs
 
     texts = read_pairs(pairs)
     with progress("sentences translated", len(texts) if options["bleu"] else 0) as on_progress:

@@ -144,7 +144,7 @@ def command(
     with importing():
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export
-        from t2r_export.genai import export_genai
+        from t2r_export.providers.genai import export_genai
 
         if how is not None:
             from t2r_export.quantize import export_quantized

@@ -18,12 +18,12 @@ from t2r_export.cli import providers, sampling
 from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.score import MAX_TEXT
 from t2r_export.paths import check_outputs, existing_graph
+from t2r_runtime.contract.signature import GENERATE
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
-from t2r_runtime.signature import GENERATE
-from t2r_runtime.stops import Until
-from t2r_runtime.texts import read_text
-from t2r_runtime.tuning import PREFILL_FROM
+from t2r_runtime.session.tuning import PREFILL_FROM
+from t2r_runtime.text.stops import Until
+from t2r_runtime.text.texts import read_text
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Sampling, Tokenizer
@@ -124,7 +124,7 @@ def command(
 
 def _guess(draft: str | None, threads: int | None) -> str | Decoder | None:
     """What guesses tokens, as Decoder.generate takes it: a graph is opened on the CPU."""
-    from t2r_runtime.speculation import LOOKUP
+    from t2r_runtime.decode.speculation import LOOKUP
 
     if draft is None or draft == LOOKUP:
         return draft

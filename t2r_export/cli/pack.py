@@ -26,7 +26,7 @@ def command(graph: Path, folder: Path, page: Path | None, peer: Path | None, as_
     for path in [graph] if peer is None else [graph, peer]:
         existing_graph(path)
 
-    from t2r_export.pack import pack
+    from t2r_export.providers.pack import pack
 
     packed = pack(graph, folder, page, peer)
     total = sum(file.size for file in packed.files)

@@ -13,7 +13,7 @@ from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
-from t2r_runtime.providers import named
+from t2r_runtime.session.providers import named
 
 if TYPE_CHECKING:
     from t2r_export.providers.matrix import Cell, Matrix

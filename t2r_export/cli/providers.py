@@ -14,7 +14,7 @@ import click
 from t2r_export.cli.output import note
 from t2r_export.paths import existing_graph
 from t2r_runtime.errors import UserError
-from t2r_runtime.providers import named
+from t2r_runtime.session.providers import named
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Translator

@@ -21,12 +21,12 @@ from t2r_export.config.quantize import (
     QuantizeConfig,
 )
 from t2r_export.paths import check_outputs, existing_graph, graph_outputs
+from t2r_runtime.contract.signature import ROLES
 from t2r_runtime.files import existing_file
-from t2r_runtime.signature import ROLES
 
 if TYPE_CHECKING:
+    from t2r_export.quality.quantization import Quality
     from t2r_export.quantize import QuantizeReport
-    from t2r_export.quantizers.quality import Quality
 
 FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,7 +128,7 @@ def texts(check: Path | None, config: QuantizeConfig | None) -> list[Path]:
 @contextlib.contextmanager
 def failure_shown(as_json: bool) -> Iterator[None]:
     """Print what was measured of a model that lost too much, and go on raising."""
-    from t2r_export.quantizers.quality import QualityCheckFailed
+    from t2r_export.quality.quantization import QualityCheckFailed
 
     try:
         yield

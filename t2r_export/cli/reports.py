@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from t2r_export.cli.output import size, table
 from t2r_export.config.layer import kinds_of
 from t2r_export.config.layer_numbers import ranges
-from t2r_runtime.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL
+from t2r_runtime.contract.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL
 
 ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."

@@ -78,8 +78,8 @@ def command(
     import numpy as np
 
     from t2r_export.checkpoints import checkpoint
+    from t2r_export.model.device import choose_device
     from t2r_export.training.sample import sample
-    from t2r_export.training.trainer import choose_device
     from t2r_runtime.files import replacing
 
     loaded = checkpoint.load(model)
@@ -99,7 +99,7 @@ def write_pairs(model: Path, out: Path, sources: Path, beam: int, device: str, a
     existing_file(sources, "a text of sources")
     check_outputs([("file of pairs", out)], [existing_model(model), sources])
 
-    from t2r_export.translations import read_sources, write_translations
+    from t2r_export.quality.translations import read_sources, write_translations
 
     lines = read_sources(sources)
     with progress("sentences translated", len(lines)) as on_progress:

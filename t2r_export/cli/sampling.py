@@ -35,7 +35,7 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def with_rules(seed: int | None, **given: Any) -> None:
-        from t2r_runtime.sampling import Sampling
+        from t2r_runtime.contract.sampling import Sampling
 
         function(rules=Sampling(seed=seed, **{name: given.pop(name) for name in NUMBERS}), **given)
 

@@ -11,7 +11,7 @@ from t2r_export.cli import providers
 from t2r_export.cli.output import json_option, show
 from t2r_export.cli.progress import progress
 from t2r_export.paths import existing_graph
-from t2r_runtime.texts import read_text
+from t2r_runtime.text.texts import read_text
 
 MAX_TEXT = 1 << 26  # bytes: each of its tokens is a run of the graph
 
@@ -37,7 +37,7 @@ def command(
     given those before it.
     """
     from t2r_runtime import Tokenizer
-    from t2r_runtime.score import score
+    from t2r_runtime.decode.score import score
 
     existing_graph(graph)
     written = read_text(text, most=MAX_TEXT)

@@ -18,8 +18,8 @@ import click
 from t2r_export.cli import providers
 from t2r_export.cli.output import note, show
 from t2r_runtime.errors import UserError
-from t2r_runtime.segment import repeats, split_sentences
-from t2r_runtime.texts import STDIN, decode_lines
+from t2r_runtime.session.segment import repeats, split_sentences
+from t2r_runtime.text.texts import STDIN, decode_lines
 
 if TYPE_CHECKING:
     from t2r_runtime import Beam, Tokenizer, Translation, Translator
@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Translate lines of text on stdin with GRAPH, an exported .onnx file of a translator."""
     from t2r_runtime import Beam, Tokenizer
-    from t2r_runtime.search import Rules
+    from t2r_runtime.translate.search import Rules
 
     beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best)
     translator = providers.translator(graph, provider, threads, provider_options, allow_fallback)

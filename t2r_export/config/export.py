@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from t2r_export.config.targets import find
 from t2r_export.config.typed import check_fields
+from t2r_runtime.contract.signature import BEAM, DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
+from t2r_runtime.contract.source import MAX_SOURCE_LENGTH
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BEAM, DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
-from t2r_runtime.source import MAX_SOURCE_LENGTH
 
 STATE_LAYOUTS = ("layers", "packed")
 MAX_BATCH = 1 << 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.config.validation import fields, need
-from t2r_runtime.options import is_generation
+from t2r_runtime.contract.options import is_generation
 
 
 @dataclass(frozen=True, kw_only=True)

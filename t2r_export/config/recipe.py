@@ -26,7 +26,7 @@ from t2r_export.config.validation import size
 from t2r_export.paths import existing_model
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
-from t2r_runtime.texts import read_text
+from t2r_runtime.text.texts import read_text
 
 T = TypeVar("T")
 

@@ -14,9 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.graph import search
 from t2r_export.graph.nodes import made_of, needed, renamed
-from t2r_runtime.errors import UserError
-from t2r_runtime.interface import GENERATED, LENGTH_PENALTY, SCORES, SEARCH_NUMBERS
-from t2r_runtime.signature import (
+from t2r_runtime.contract.signature import (
     INPUT_IDS,
     LOGITS,
     SOURCE_IDS,
@@ -24,6 +22,8 @@ from t2r_runtime.signature import (
     SOURCE_LENGTHS,
     Signature,
 )
+from t2r_runtime.errors import UserError
+from t2r_runtime.session.interface import GENERATED, LENGTH_PENALTY, SCORES, SEARCH_NUMBERS
 
 INSIDE, ENCODER, FIRST = "loop.", "encoder.", "first."  # before names that two of the graphs would share
 CARRIED = ("sums", "texts", "scores", "finished")  # beside tokens and states, as t2r_export.graph.search has them

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from t2r_export.graph.weights import Weight
-from t2r_runtime.signature import ENCODER, Signature
+from t2r_runtime.contract.signature import ENCODER, Signature
 
 
 @dataclass(frozen=True)

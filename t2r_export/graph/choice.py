@@ -1,4 +1,4 @@
-"""How a token is chosen, as a graph: t2r_runtime.sampling and t2r_runtime.penalties, number for number.
+"""How a token is chosen, as a graph: the contract's sampling and penalties, number for number.
 
 Written in ONNX's own text form. Names are apart from a step's, whose nodes name their outputs `node.out`.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
-from t2r_runtime.history import RECENT
-from t2r_runtime.interface import (
+from t2r_runtime.contract.noise import FACTORS, GOLDEN, SHIFTS, WORD
+from t2r_runtime.contract.signature import INPUT_IDS, LOGITS
+from t2r_runtime.decode.history import RECENT
+from t2r_runtime.session.interface import (
     DRAWN,
     MIN_P,
     NO_REPEAT_NGRAM,
@@ -21,8 +23,6 @@ from t2r_runtime.interface import (
     TOP_K,
     TOP_P,
 )
-from t2r_runtime.noise import FACTORS, GOLDEN, SHIFTS, WORD
-from t2r_runtime.signature import INPUT_IDS, LOGITS
 
 _CONSTANTS = f"""
     int64 no_limit = {{0}}, int64 none = {{0}}, int64 one = {{1}}, int64 bad_token = {{-1}},
@@ -37,8 +37,8 @@ _CONSTANTS = f"""
 
 
 def _mix(x: str, out: str) -> str:
-    """t2r_runtime.noise.mix of x < 2^32 in int64. Factors have 2^32 taken off, so that no product passes 63 bits; what
-    that changes are bits above the lowest 32, which are cut off."""
+    """The contract's `noise.mix` of x < 2^32 in int64. Factors have 2^32 taken off, so that no product passes 63 bits;
+    what that changes are bits above the lowest 32, which are cut off."""
     lines = []
     for i, (shift, _) in enumerate(zip(SHIFTS, FACTORS, strict=False)):
         lines += [
@@ -84,7 +84,7 @@ start (int64 {SEED}, int64 {DRAWN}) => (int64[P] text_before) <{_CONSTANTS}> {{
     >
 }}"""
 
-# t2r_runtime.penalties: logits (1, vocabulary) before and after
+# t2r_runtime.contract.penalties: logits (1, vocabulary) before and after
 _PENALIZED = f"""
     penalized = If(looks_back) <
         then_branch = lower () => (float[1, %(vocabulary)d] possible) {{

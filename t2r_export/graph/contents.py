@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t2r_export.graph.reader import PARAMETERS, metadata, read_graph
-from t2r_runtime.session import open_graph
+from t2r_runtime.session.session import open_graph
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from t2r_export.graph.operators import END
 from t2r_export.graph.pieces import Pieces
 from t2r_export.graph.prompt import Prompt
 from t2r_export.graph.recorder import Dim, Value, plus
-from t2r_runtime.signature import MOST_CHECKED
+from t2r_runtime.contract.signature import MOST_CHECKED
 
 
 class Kept:

@@ -17,8 +17,18 @@ from onnx import TensorProto, helper, numpy_helper
 from t2r_export.config.layer import kinds_of
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import made_of, needed, renamed
+from t2r_runtime.contract.signature import (
+    BATCH,
+    GROWING,
+    INPUT_IDS,
+    LOGITS,
+    POSITION,
+    PREFILL,
+    TOKENS,
+    Signature,
+    StateSpec,
+)
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import BATCH, GROWING, INPUT_IDS, LOGITS, POSITION, PREFILL, TOKENS, Signature, StateSpec
 
 POSITION_IDS = "position_ids"  # int64 (B, N): the places of the tokens, from 0
 SUMS, CACHE = ("S", "z"), ("k", "v")

@@ -18,8 +18,8 @@ from onnx import helper, numpy_helper
 
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.nodes import set_nodes
+from t2r_runtime.contract.signature import PAST, PRESENT, SOURCE_LENGTH, Signature, StateSpec
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PAST, PRESENT, SOURCE_LENGTH, Signature, StateSpec
 
 Kinds = dict[str, list[StateSpec]]  # the states by what stands before the layer's number in their names
 

@@ -17,7 +17,7 @@ from t2r_export.paths import beside_ort
 from t2r_export.python import run as run_python
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing, temporary_beside
-from t2r_runtime.refusals import OPSET_SWITCH
+from t2r_runtime.session.refusals import OPSET_SWITCH
 
 MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
 STYLES = ("Fixed", "Runtime")

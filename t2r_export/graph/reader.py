@@ -23,11 +23,11 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.trial import any_opset
 from t2r_export.graph.weights import placed, values
 from t2r_export.paths import DIGEST
+from t2r_runtime.contract.signature import PREFIX, ROLES, Signature
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
-from t2r_runtime.refusals import require_graph
-from t2r_runtime.session import open_graph
-from t2r_runtime.signature import PREFIX, ROLES, Signature
+from t2r_runtime.session.refusals import require_graph
+from t2r_runtime.session.session import open_graph
 
 CONTEXT = "EPContext"  # the operator whose attribute is a compiled program
 PARAMETERS = PREFIX + "parameters"  # informative; no part of the contract
@@ -41,7 +41,7 @@ def read_graph(path: str | Path) -> Bundle:
     A compiled graph, which opens nowhere but on its chip, is read without being opened.
 
     Raises:
-        UserError: what t2r_runtime.session.open_graph raises, and what `read` and `require_whole` do.
+        UserError: what t2r_runtime.session.session.open_graph raises, and what `read` and `require_whole` do.
     """
     path = existing_file(path, "an ONNX file")
     if not _compiled(path):

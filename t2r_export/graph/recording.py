@@ -19,7 +19,7 @@ from t2r_export.graph.recorder import Value, value_info
 from t2r_export.graph.weights import refer, shape
 from t2r_export.model.transformer import Transformer
 from t2r_export.version import __version__
-from t2r_runtime.signature import (
+from t2r_runtime.contract.signature import (
     BATCH,
     INPUT_IDS,
     KEEP,

@@ -1,4 +1,4 @@
-"""Beam search as a graph: runtimes/CONTRACT.md, "The search", number for number as t2r_runtime.beam has it.
+"""Beam search as a graph: runtimes/CONTRACT.md, "The search", number for number as t2r_runtime.translate.beam has it.
 
 Written in ONNX's own text form. Names are apart from a step's, whose nodes name their outputs `node.out`. Dimensions: W
 is the width, n the tokens of a hypothesis, and K the candidates.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 
-from t2r_runtime.interface import EARLY_STOPPING, FORCED_END, LENGTH_PENALTY, MAX_TOKENS, MIN_TOKENS, WIDTH
-from t2r_runtime.signature import LOGITS, Signature
+from t2r_runtime.contract.signature import LOGITS, Signature
+from t2r_runtime.session.interface import EARLY_STOPPING, FORCED_END, LENGTH_PENALTY, MAX_TOKENS, MIN_TOKENS, WIDTH
 
 _CONSTANTS = """
     int64 none = {0}, int64 one = {1}, int64 never_number = {2}, int64 bad_token = {-1}, int64 size = {%(vocabulary)d},

@@ -11,11 +11,11 @@ import numpy as np
 import onnxruntime as ort
 
 from t2r_export.errors import CheckFailed
+from t2r_runtime.contract.signature import BATCH, PAST, Signature
 from t2r_runtime.errors import printable
-from t2r_runtime.interface import check_interface, first_feeds
-from t2r_runtime.refusals import OPSET_SWITCH
-from t2r_runtime.session import forms
-from t2r_runtime.signature import BATCH, PAST, Signature
+from t2r_runtime.session.interface import check_interface, first_feeds
+from t2r_runtime.session.refusals import OPSET_SWITCH
+from t2r_runtime.session.session import forms
 
 
 def run_once(step: Path) -> None:

@@ -16,7 +16,7 @@ from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site, build_part
 from t2r_export.model.step import Step
-from t2r_runtime.signature import StateSpec
+from t2r_runtime.contract.signature import StateSpec
 
 
 class Norm(nn.Module):

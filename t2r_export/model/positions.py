@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.model import StackConfig
 from t2r_export.model.ops import Ops, T
+from t2r_runtime.contract.signature import wrap_length
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import wrap_length
 
 BASE, DIGITS = 16, 8  # of a position: 2^32 of them. Fewer digits would be fewer products, of larger tables
 

@@ -21,8 +21,7 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.stack import Stack
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
-from t2r_runtime.errors import UserError
-from t2r_runtime.signature import (
+from t2r_runtime.contract.signature import (
     BATCH,
     MAX_STATE_BYTES,
     POSITION,
@@ -32,6 +31,7 @@ from t2r_runtime.signature import (
     require_bounded,
     wrap_length,
 )
+from t2r_runtime.errors import UserError
 
 
 class Transformer(Stack):
@@ -50,7 +50,7 @@ class Transformer(Stack):
         self.asks_lengths = any(part.needs_lengths for part in parts)
 
     def end_positions(self, past_end: str) -> None:
-        """Choose what is beyond the model's last position: one of t2r_runtime.signature.PAST_ENDS.
+        """Choose what is beyond the model's last position: one of t2r_runtime.contract.signature.PAST_ENDS.
 
         Raises:
             UserError: a wrap past the end of a learned table.

@@ -14,9 +14,9 @@ from torch import Tensor
 from t2r_export.graph.layout import pack, unpack
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
+from t2r_runtime.contract.signature import StateSpec
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import StateSpec
-from t2r_runtime.stepper import Stepper
+from t2r_runtime.session.stepper import Stepper
 
 SOURCE_TOKENS = 13  # of the longest random source
 PREFIX_TOKENS = 5  # read at least before a comparison starts, so that every state is non-zero

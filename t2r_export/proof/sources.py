@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from t2r_export.proof.side_by_side import SideBySide, state_error, worse
-from t2r_runtime.beam import Beam
-from t2r_runtime.signature import SOURCE_LENGTH, StateSpec
-from t2r_runtime.stepper import SourceReader
-from t2r_runtime.translator import Translator
+from t2r_runtime.contract.signature import SOURCE_LENGTH, StateSpec
+from t2r_runtime.session.stepper import SourceReader
+from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.translator import Translator
 
 BEAM_WIDTHS, BEAM_TOKENS = (1, 4), 24
 BATCH = 3  # sources of different lengths, where a graph takes any number

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import torch
 
-from t2r_runtime.signature import Signature
+from t2r_runtime.contract.signature import Signature
 
 BUFFER = 1 << 29  # bytes: many times what a cache holds
 REPEATS = 5

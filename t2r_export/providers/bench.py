@@ -24,8 +24,8 @@ from t2r_export.providers.bandwidth import Bandwidth, TokenBytes, bandwidth, tok
 from t2r_export.providers.subprocess import Worker
 from t2r_export.providers.timed import TimedDecoder
 from t2r_export.version import __version__
+from t2r_runtime.contract.signature import PREFILL, Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import PREFILL, Signature
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from t2r_export.graph.reader import load, programs, read_graph
 from t2r_export.paths import check_outputs
+from t2r_runtime.contract.signature import ENCODER, ROLES
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, replacing, temporary_beside
-from t2r_runtime.providers import PROVIDERS
-from t2r_runtime.session import open_graph
-from t2r_runtime.signature import ENCODER, ROLES
+from t2r_runtime.session.providers import PROVIDERS
+from t2r_runtime.session.session import open_graph
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from t2r_export.training.sample import sample
 from t2r_export.verify import verify
 from t2r_runtime import PROVIDERS, Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.providers import named
+from t2r_runtime.session.providers import named
 
 NONE = "none"
 PRECISIONS = (NONE, *SCHEMES)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from t2r_runtime import UserError
 from t2r_runtime.errors import printable
-from t2r_runtime.providers import versions
+from t2r_runtime.session.providers import versions
 
 
 def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any]) -> None:

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from t2r_export.python import THIS
 from t2r_export.python import start as start_python
 from t2r_runtime import Decoder, Translator, UserError
-from t2r_runtime.signature import Signature
-from t2r_runtime.stepper import Ids
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.session.stepper import Ids
 
 SERVED = str(Path(__file__).with_name("served.py"))
 
@@ -150,7 +150,7 @@ class SubprocessTranslator:
 
 
 def remote_versions(command: str, provider: str) -> dict[str, str]:
-    """t2r_runtime.providers.versions as the Python of `command` answers it, errors included."""
+    """t2r_runtime.session.providers.versions as the Python of `command` answers it, errors included."""
     worker = Worker(command)
     try:
         found: dict[str, str] = worker.call("versions", provider)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t2r_runtime import Beam, Decoder, Translator
-from t2r_runtime.signature import Signature
+from t2r_runtime.contract.signature import Signature
 
 
 class Timed:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from t2r_export.providers.bench import BenchConfig, GraphFigures, bench_each
-from t2r_runtime.tuning import usable_cores
+from t2r_runtime.session.tuning import usable_cores
 
 LEAST_GAIN = 0.05  # of a step's time; also where the same setting differs from itself by less
 ENTRIES: dict[str, dict[str, str]] = {  # what is tried beside threads, and its entry of the session's configuration

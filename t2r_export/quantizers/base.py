@@ -17,7 +17,7 @@ from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.graph.nodes import set_nodes
 from t2r_export.graph.weights import Weight
 from t2r_export.quantizers.pairs import TokenPair
-from t2r_runtime.signature import LOGITS
+from t2r_runtime.contract.signature import LOGITS
 
 Tokens = npt.NDArray[np.int64]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from onnxruntime.quantization import CalibrationDataReader
 
+from t2r_export.data.corpus import parallel_sequences
 from t2r_export.quantizers.base import Calibration, Tokens
 from t2r_export.quantizers.pairs import side_by_side, source_feeds
-from t2r_export.training.data import parallel_sequences
 from t2r_runtime import Decoder, Translator
+from t2r_runtime.contract.signature import INPUT_IDS, PAST, Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import INPUT_IDS, PAST, Signature
 
 SEQUENCES = 4  # read side by side, of a graph of any batch size
 

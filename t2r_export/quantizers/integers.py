@@ -17,7 +17,7 @@ from t2r_export.graph.weights import Weight, fill, refer, values
 from t2r_export.quantizers.base import Calibration, gemm_to_matmul, initializers, projections
 from t2r_export.quantizers.calibration import RecurrentReader
 from t2r_export.quantizers.tables import quantize_embedding, row_of_columns, table_of, untie_embedding
-from t2r_runtime.signature import SOURCE_IDS
+from t2r_runtime.contract.signature import SOURCE_IDS
 
 
 def dynamic(

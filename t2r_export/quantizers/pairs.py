@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from t2r_export.training.pairs import read_pairs
+from t2r_export.data.pairs import read_pairs
 from t2r_runtime import Tokenizer
+from t2r_runtime.contract.signature import SOURCE_IDS, SOURCE_LENGTHS, Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import SOURCE_IDS, SOURCE_LENGTHS, Signature
 
 ROWS = 8  # pairs side by side, of a graph of any batch size
 

@@ -15,13 +15,13 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from t2r_export.data.corpus import parallel_sequences
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.weights import Weight, fill, values
 from t2r_export.quantizers.base import Tokens, initializers, projections
 from t2r_export.quantizers.pairs import TokenPair, side_by_side, source_feeds
-from t2r_export.training.data import parallel_sequences
+from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import INPUT_IDS, LOGITS, Signature
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 ROWS, STEPS = 16, 64  # texts that are read side by side, and tokens of each

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from t2r_export.graph.weights import Weight, refer, shape, values
 from t2r_export.quantizers.base import initializers, replace_initializers, replace_node
-from t2r_runtime.signature import INPUT_IDS, SOURCE_IDS
+from t2r_runtime.contract.signature import INPUT_IDS, SOURCE_IDS
 
 TABLE_ROWS = 4096  # of a table of tokens, rounded at a time
 OWN = ".table"  # behind the name of a table that no head reads

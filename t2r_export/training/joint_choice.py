@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from t2r_export.data.corpus import Windows
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.data import Windows
 from t2r_export.training.losses import divergence, divergence_target
 from t2r_export.training.trainer import learning_rate
 

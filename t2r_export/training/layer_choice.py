@@ -21,12 +21,12 @@ from t2r_export.config.finetune import STAGES
 from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.parts import PartConfig
+from t2r_export.data.batch import Batch, window_batch, window_batches
+from t2r_export.data.corpus import Corpus, Windows, held_out_windows, spread
 from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.batch import Batch, window_batch, window_batches
-from t2r_export.training.data import Corpus, Windows, held_out_windows, spread
-from t2r_export.training.evaluate import evaluate
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.joint_choice import train_gates
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import make_optimizer

@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from t2r_export.data.batch import Batch, initial_states
 from t2r_export.model.block import Block, BlockTrace
 from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.losses import squared_error, variance
 from t2r_export.training.stages import LossWeights, Stage, check_alike
 from t2r_runtime.errors import UserError

@@ -23,14 +23,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from t2r_export.data.batch import Batch, initial_states
 from t2r_export.model.block import BlockTrace
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
-from t2r_export.training.batch import Batch, initial_states
 from t2r_export.training.losses import divergence, divergence_target, next_token_loss, squared_error, variance
+from t2r_runtime.contract.signature import POSITION
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import POSITION
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Distill(Stage):
 
 
 class Round(Distill):
-    """The same, of a student whose weights are rounded on the way (t2r_export.straight_through)."""
+    """The same, of a student whose weights are rounded on the way (t2r_export.training.straight_through)."""
 
     def forward(self, batch: Batch) -> Tensor:
         with parametrize.cached():  # each weight is rounded once

@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
+from t2r_export.data.batch import Batch, Batches
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training import lora
-from t2r_export.training.batch import Batch, Batches
 from t2r_export.training.best import keep_best, remember
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.dropout import dropped
-from t2r_export.training.evaluate import evaluate
 from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
@@ -262,13 +262,6 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         if self.mine:
             signal.signal(signal.SIGINT, self.previous)
-
-
-def choose_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, or with `auto` CUDA where there is one. Raises UserError where CUDA is missing."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("a CUDA device", "none that torch can use", "choose device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:

@@ -15,9 +15,9 @@ from comparison.tables import Table
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.convert import convert
-from t2r_export.training.batch import window_batches
-from t2r_export.training.data import held_out_windows, read_corpus
-from t2r_export.training.evaluate import evaluate
+from t2r_export.data.batch import window_batches
+from t2r_export.data.corpus import held_out_windows, read_corpus
+from t2r_export.quality.evaluate import evaluate
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.name: path for path in sorted((ROOT / "benchmarks" / "results").glob("*.json"))}

@@ -14,8 +14,8 @@ import learning_curve
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
-from t2r_export.evaluate_pairs import evaluate_pairs
-from t2r_export.training.pairs import read_pairs, write_pairs
+from t2r_export.data.pairs import read_pairs, write_pairs
+from t2r_export.quality.evaluate_pairs import evaluate_pairs
 
 PAIRS = [("ab", "ba"), ("abc", "cba"), ("h", "h"), ("a b", "b a")]
 LOG = [{"event": "start"}, {"step": 0, "validation_loss": 2.0}]

@@ -18,7 +18,7 @@ from checkpoints.importers.test_translators import reference
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.piece_file import MAX_PIECE, NORMAL, PieceModel, read_pieces
 from t2r_export.checkpoints.piece_tokenizer import END, PADDING, UNKNOWN, piece_tokenizer
-from t2r_export.training.pairs import Pair, read_archived
+from t2r_export.data.pairs import Pair, read_archived
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 

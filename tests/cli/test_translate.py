@@ -141,7 +141,7 @@ def test_a_translation_that_is_cut_or_repeats_says_so(
         return ([Translation(found[number], -1.0)] for number, _ in enumerate(sources, 1))
 
     monkeypatch.setattr(Translator, "translate", translate)
-    monkeypatch.setattr("t2r_runtime.search.Rules.__init__", lambda self, *_: setattr(self, "max_tokens", 30))
+    monkeypatch.setattr("t2r_runtime.translate.search.Rules.__init__", lambda self, *_: setattr(self, "max_tokens", 30))
     typed("Bad\nAdd\nBed\n")
     out, err = run(capsys, "translate", reader, "--json")
     told = [json.loads(line)["translations"][0] for line in out.splitlines()]

@@ -23,7 +23,7 @@ from t2r_export.fold import fold
 from t2r_export.model.transformer import Transformer
 from t2r_export.quantize import export_quantized, quantize
 from t2r_runtime import UserError
-from t2r_runtime.options import DECODER, TRANSLATOR
+from t2r_runtime.contract.options import DECODER, TRANSLATOR
 
 SAID = GenerationOptions(temperature=0.5, top_k=7, no_repeat_ngram=3)
 SEARCH = GenerationOptions(width=2, early_stopping="never", forced_end=False)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 from fuzz.kinds import kind
+from fuzz.runner import SilentlyWrong
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import T2RError
 
 LETTERS = "abc \N{LOWER ONE EIGHTH BLOCK}"
+ENOUGH = 2.0  # seconds of a text
+LINEAR = 3.0  # times as long may a text take as half of it
 TEXTS = ("a", " ", "a ", "<x>", "b" * 7 + " ", "é", "a" + " " * 50)
 
 
@@ -66,10 +71,23 @@ def tokenizer_growth(base: Path, here: Path, chance: random.Random) -> str:
     text = chance.choice(TEXTS)
     try:
         made = Tokenizer(json.dumps(data), bos_token=0)
-        for _ in range(chance.choice((1, 8, 12))):  # doubled: what takes quadratic time ends as a hang
-            text += text
-        made.decode(made.encode(text))
+        _double(made, text, chance.choice((1, 8, 12)))
     except T2RError as error:
         print(error)
         return "refused"
     return "accepted"
+
+
+def _double(tokenizer: Tokenizer, text: str, times: int) -> None:
+    """Encode and decode longer and longer texts, until one takes ENOUGH: linear work may be much for each byte."""
+    before = math.inf
+    for _ in range(times):
+        text += text
+        start = time.process_time()
+        tokenizer.decode(tokenizer.encode(text))
+        spent = time.process_time() - start
+        if spent > LINEAR * before:
+            raise SilentlyWrong(f"{len(text)} characters took {spent:.2f} s, and half as many {before:.2f} s")
+        if spent > ENOUGH:
+            return
+        before = spent if spent > ENOUGH / 8 else math.inf

@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
-from t2r_runtime import conformance, sampling, states
+from t2r_runtime import conformance
+from t2r_runtime.contract import sampling
 from t2r_runtime.errors import UserError
+from t2r_runtime.session import states
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 Run = Callable[[], dict[str, str]]

@@ -15,15 +15,15 @@ import onnx
 import pytest
 from tokenizers import normalizers
 
-from t2r_export.golden import choices, files, texts
-from t2r_export.golden.charsmap import charsmap
-from t2r_export.golden.models import MODELS, checkpoint
-from t2r_export.golden.traces import BATCH, QUANTIZED, STEPS
+from golden import choices, files, texts
+from golden.charsmap import charsmap
+from golden.models import MODELS, checkpoint
+from golden.traces import BATCH, QUANTIZED, STEPS
 from t2r_export.verify import verify
 from t2r_runtime import Beam, Sampler, Sampling, Tokenizer
+from t2r_runtime.contract.options import DECODER, TRANSLATOR
+from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import KINDS
-from t2r_runtime.options import DECODER, TRANSLATOR
-from t2r_runtime.signature import Signature
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
 MOST = 1_600_000  # bytes

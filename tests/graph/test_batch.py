@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import small
-import t2r_runtime.session as session
+import t2r_runtime.session.session as session
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.quantize import quantize
 from t2r_runtime import Batch, Decoder, Sampling

@@ -18,8 +18,8 @@ from t2r_export.export import export
 from t2r_export.graph.layout import pack
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder
+from t2r_runtime.contract.signature import MOST_CHECKED
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import MOST_CHECKED
 
 MODELS = {name: config for name, config in CONFIGS.items() if config.encoder is None} | {"span": small.FORMS["span"]}
 ENDLESS = ("none", "rotary_after", "gated_rotary", "delta_rotary", "hybrid_gated", "conv_after", "gru")

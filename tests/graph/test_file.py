@@ -23,8 +23,8 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import write
 from t2r_export.graph.reader import load, read
 from t2r_export.graph.weights import Weight, refer, values
+from t2r_runtime.contract.signature import STEP, Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import STEP, Signature
 
 SHAPES = {"first": (3, 100), "second": (100, 300), "third": (300,)}  # none small enough to stay in a graph
 

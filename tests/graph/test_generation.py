@@ -23,11 +23,11 @@ from t2r_export.export import export
 from t2r_export.graph.generation import generation_graph
 from t2r_export.quantize import quantize
 from t2r_runtime import Decoder, Sampler, Sampling
+from t2r_runtime.contract.signature import StateSpec
+from t2r_runtime.decode.history import RECENT, History
 from t2r_runtime.errors import UserError
-from t2r_runtime.history import RECENT, History
-from t2r_runtime.interface import generation_feeds
-from t2r_runtime.signature import StateSpec
-from t2r_runtime.states import States
+from t2r_runtime.session.interface import generation_feeds
+from t2r_runtime.session.states import States
 
 NAMES = ("learned", "rotary_keep", "rotary_drop", "window_rotary", "lstm", "mixed")
 RULES: tuple[dict[str, Any], ...] = (

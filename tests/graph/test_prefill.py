@@ -25,11 +25,11 @@ from t2r_export.export import export
 from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS
+from t2r_export.quality.quantization import QualityCheckFailed
 from t2r_export.quantize import quantize
-from t2r_export.quantizers.quality import QualityCheckFailed
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.states import States
+from t2r_runtime.session.states import States
 
 MODELS = CONFIGS | {"span": small.FORMS["span"]}
 TABLES = ("sinusoidal", "rotary_keep", "gated_rotary", "hybrid")  # their positions are looked up in large constants
@@ -163,7 +163,7 @@ def test_from_the_start(made: dict[str, Path], name: str, sizes: tuple[int, ...]
 
 def test_a_long_prompt_is_cut(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """So that its length does not decide how much memory a run takes; sequences side by side count too."""
-    monkeypatch.setattr("t2r_runtime.decoder.ROWS", 24)
+    monkeypatch.setattr("t2r_runtime.decode.decoder.ROWS", 24)
     read: list[tuple[int, ...]] = []
     right = States.prefill
     monkeypatch.setattr(States, "prefill", lambda self, ids, wanted: read.append(ids.shape) or right(self, ids, wanted))

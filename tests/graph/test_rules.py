@@ -23,7 +23,7 @@ from t2r_export.graph.prefill import CHUNK
 from t2r_export.graph.recorder import Value, value_info
 from t2r_export.model.ops import Erase
 from t2r_export.model.torch_ops import TorchOps
-from t2r_runtime.signature import MOST_CHECKED
+from t2r_runtime.contract.signature import MOST_CHECKED
 
 MANY = [name for name, target in TARGETS.items() if not target.static]
 

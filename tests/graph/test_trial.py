@@ -18,7 +18,7 @@ from t2r_export.graph import targets
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import write
 from t2r_runtime import Decoder
-from t2r_runtime.signature import GENERATE, PREFILL, STEP
+from t2r_runtime.contract.signature import GENERATE, PREFILL, STEP
 
 
 def bundle(name: str = "learned") -> Bundle:

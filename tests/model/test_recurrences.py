@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from t2r_export.model import reference
+import reference
 from t2r_export.model.ops import update_rule
 from t2r_export.model.recurrences import chunk_size, chunked_linear_attention
 from t2r_export.model.torch_ops import TorchOps
@@ -42,7 +42,7 @@ def inputs(
 
 
 def by_definition(tensors: Any) -> tuple[np.ndarray, np.ndarray]:
-    """o (B, H, T, V) and S after, by t2r_export.model.reference, which has the tokens in front of the heads."""
+    """o (B, H, T, V) and S after, by reference, which has the tokens in front of the heads."""
     q, k, v, S, *gates = (None if t is None else t.double().numpy() for t in tensors)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     per_head = [None if x is None else x.swapaxes(1, 2) for x in gates]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import reference
+from reference import Array
 from t2r_export.config.mixers import Guard
-from t2r_export.model import reference
-from t2r_export.model.reference import Array
 
 CLAMP, ADD = Guard("clamp", 1e-2), Guard("add", 1e-3)
 

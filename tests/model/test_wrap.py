@@ -17,8 +17,8 @@ from t2r_export.export import export
 from t2r_export.model.ops import State
 from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder, Sampling
+from t2r_runtime.contract.signature import POSITION
 from t2r_runtime.errors import UserError
-from t2r_runtime.signature import POSITION
 
 N, LONG = 6, 23  # three times past the end of N, whatever the position at first
 SEED = 2  # of models that float32 computes well, all of them: seed 0's divide by sums that are nearly zero

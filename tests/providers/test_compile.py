@@ -19,7 +19,7 @@ from t2r_export.graph.reader import CONTEXT, load, programs
 from t2r_export.providers import compile as module
 from t2r_export.providers.compile import compile_graph
 from t2r_runtime import PROVIDERS, Decoder, UserError
-from t2r_runtime.session import open_graph
+from t2r_runtime.session.session import open_graph
 
 Saved = tuple[Path, Path]
 

@@ -24,7 +24,7 @@ from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.matrix import PRECISIONS, Cell, Matrix, calibration_text, read_matrix
 from t2r_export.providers.subprocess import SubprocessTranslator
 from t2r_runtime import PROVIDERS, Decoder, UserError
-from t2r_runtime.providers import versions
+from t2r_runtime.session.providers import versions
 
 # rows of 16 numbers: block-wise weights are rounded as in a model, and not padded
 CONFIG = dataclasses.replace(small.GPT2, width=16, layers=(small.LINEAR,))

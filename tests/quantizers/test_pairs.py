@@ -16,13 +16,13 @@ import texts
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.data.pairs import write_pairs
 from t2r_export.export import export
+from t2r_export.quality.quantization import QualityCheckFailed
 from t2r_export.quantize import export_quantized, quantize
 from t2r_export.quantizers.base import Calibration
 from t2r_export.quantizers.calibration import sources, targets
 from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
-from t2r_export.quantizers.quality import QualityCheckFailed
-from t2r_export.training.pairs import write_pairs
 from t2r_runtime import Translator
 from t2r_runtime.errors import UserError
 

@@ -14,7 +14,7 @@ from runtime import graphs
 from runtime.conftest import Open
 from runtime.graphs import GREEDY
 from t2r_runtime import Batch, Decoder, Sampling, UserError
-from t2r_runtime.states import States
+from t2r_runtime.session.states import States
 
 RULES = (
     GREEDY,

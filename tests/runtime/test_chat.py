@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from runtime import graphs
 from runtime.test_tokenizer import byte_level, pieces
-from t2r_runtime import Signature, Tokenizer, UserError, chat
+from t2r_runtime import Signature, Tokenizer, UserError
+from t2r_runtime.contract import chat
 
 CHATML = """{% for message in messages %}
 {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}

@@ -11,7 +11,7 @@ import pytest
 from runtime import graphs
 from runtime.conftest import Open
 from t2r_runtime import Decoder, UserError
-from t2r_runtime.states import LOGITS_ALONE
+from t2r_runtime.session.states import LOGITS_ALONE
 
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}  # measured: 1e-6, a different order of sums
 

@@ -15,8 +15,8 @@ import pytest
 import t2r_runtime
 from runtime import graphs
 from t2r_runtime import Decoder, Sampling, Signature, Tokenizer, UserError
-from t2r_runtime.beam import Beam
 from t2r_runtime.errors import KINDS
+from t2r_runtime.translate.beam import Beam
 
 PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
 RAISING = {"UserError": 3, "require_kind": 3, "require_value": 3, "array_of": 2, "listed": 2}  # the place of the kind
@@ -30,7 +30,7 @@ def test_the_contract_lists_the_kinds() -> None:
 
 def test_every_raise_site_has_a_kind() -> None:
     sites = []
-    for file in Path(t2r_runtime.__file__).parent.glob("*.py"):
+    for file in Path(t2r_runtime.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISING:
                 kind = node.args[-1 if isinstance(node.args[0], ast.Starred) else RAISING[node.func.id]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t2r_runtime.noise import gumbel, mix, word
+from t2r_runtime.contract.noise import gumbel, mix, word
 
 LAST = 2**32 - 1
 

@@ -11,7 +11,7 @@ import pytest
 from runtime import graphs
 from runtime.conftest import Open, OpenTranslator
 from t2r_runtime import Batch, Beam, Decoder, PrefixCache, Sampling, UserError
-from t2r_runtime.options import DECODER, TRANSLATOR, BeamOptions, SamplingOptions
+from t2r_runtime.contract.options import DECODER, TRANSLATOR, BeamOptions, SamplingOptions
 
 OF_GRAPH = {
     "temperature": 0.7,

@@ -25,7 +25,8 @@ def loaded_by(program: str) -> set[str]:
 
 def test_the_names_of_the_contract_cost_no_onnxruntime() -> None:
     assert (
-        loaded_by("import t2r_runtime.signature, t2r_runtime.errors") & {"onnxruntime", "tokenizers", "torch"} == set()
+        loaded_by("import t2r_runtime.contract.signature, t2r_runtime.errors") & {"onnxruntime", "tokenizers", "torch"}
+        == set()
     )
 
 

@@ -223,7 +223,7 @@ class TestHistory:
 
     def test_it_ends(self, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         """However long a text becomes, the last tokens of it alone are kept."""
-        monkeypatch.setattr("t2r_runtime.history.RECENT", 7)
+        monkeypatch.setattr("t2r_runtime.decode.history.RECENT", 7)
         decoder, read = opened(), list[int]()
         random = np.random.default_rng(0)
         for length in [1, 2, 9, 30, *[1] * 40, 3]:

@@ -13,9 +13,10 @@ import pytest
 
 from runtime import graphs
 from runtime.conftest import Open
-from t2r_runtime import Decoder, UserError, providers
-from t2r_runtime.providers import CPU, PROVIDERS, Node, check_placement, counted, find_provider, placement
-from t2r_runtime.states import States
+from t2r_runtime import Decoder, UserError
+from t2r_runtime.session import providers
+from t2r_runtime.session.providers import CPU, PROVIDERS, Node, check_placement, counted, find_provider, placement
+from t2r_runtime.session.states import States
 
 NOT_IN_THE_CPU_WHEEL = sorted(PROVIDERS.keys() - {"cpu"})
 

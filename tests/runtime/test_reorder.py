@@ -8,9 +8,10 @@ import pytest
 
 from runtime import graphs
 from runtime.conftest import Open
-from t2r_runtime import Decoder, UserError, gather
-from t2r_runtime.providers import CPU
-from t2r_runtime.states import States
+from t2r_runtime import Decoder, UserError
+from t2r_runtime.session import gather
+from t2r_runtime.session.providers import CPU
+from t2r_runtime.session.states import States
 
 ROWS = ([2, 0, 1], [1, 1, 1], [2], [0, 2], [2, 0, 2, 1, 1])  # of three
 kinds = pytest.mark.parametrize("kind", [*graphs.KINDS, "silent"])
@@ -23,7 +24,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "graph":
         monkeypatch.setitem(gather.PROVIDERS, "cpu", CPU)
     if request.param == "host":
-        monkeypatch.setattr("t2r_runtime.states.gather_rows", lambda *given: right(*given[:3], "webgpu"))
+        monkeypatch.setattr("t2r_runtime.session.states.gather_rows", lambda *given: right(*given[:3], "webgpu"))
     return str(request.param)
 
 

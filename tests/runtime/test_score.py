@@ -7,7 +7,7 @@ import pytest
 
 from runtime.conftest import Open
 from t2r_runtime import UserError
-from t2r_runtime.score import score
+from t2r_runtime.decode.score import score
 
 
 @pytest.mark.parametrize("kind", ["constant", "both", "silent"])

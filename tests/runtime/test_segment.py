@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from t2r_runtime.segment import repeats, split_sentences
+from t2r_runtime.session.segment import repeats, split_sentences
 
 CUT = [
     ["Wo ist der Bahnhof?", "Er ist dort."],

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 from runtime import graphs
 from t2r_runtime import Decoder, UserError
+from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import printable
-from t2r_runtime.signature import Signature
 
 
 def refused(path: Path, **options: object) -> str:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import small
 from t2r_runtime import Decoder, Sampling
-from t2r_runtime.drafts import Lookup, Model
+from t2r_runtime.decode.drafts import Lookup, Model
+from t2r_runtime.decode.generate import Request
+from t2r_runtime.decode.pace import Pace, Times
 from t2r_runtime.errors import UserError
-from t2r_runtime.generate import Request
-from t2r_runtime.pace import Pace, Times
 
 NAMES = ("none", "rotary_after", "gated_rotary", "delta_rotary", "hybrid_gated", "lstm", "softmax")
 SAMPLINGS = {

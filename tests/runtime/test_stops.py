@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from t2r_runtime.stops import Until
+from t2r_runtime.text.stops import Until
 
 
 def ended(text: str, stops: list[str]) -> tuple[str, bool]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from t2r_runtime import UserError
-from t2r_runtime.texts import decode_lines, read_text
+from t2r_runtime.text.texts import decode_lines, read_text
 
 ROOT = Path(__file__).parents[2]
 MARK = b"\xef\xbb\xbf"
@@ -56,15 +56,15 @@ def test_a_text_is_bounded_before_it_is_read(tmp_path: Path) -> None:
 # what reads other files than a user's text: ours, the system's, and the JSON of a checkpoint's folder
 OTHERS = {
     "t2r_export/describe.py",
-    "runtimes/python/t2r_runtime/chat_worker.py",  # its request
+    "runtimes/python/t2r_runtime/contract/chat_worker.py",  # its request
     "runtimes/python/t2r_runtime/conformance.py",
-    "runtimes/python/t2r_runtime/providers.py",
-    "runtimes/python/t2r_runtime/texts.py",
+    "runtimes/python/t2r_runtime/session/providers.py",
+    "runtimes/python/t2r_runtime/text/texts.py",
     "t2r_export/build.py",
     "t2r_export/checkpoints/importers/files.py",
     "t2r_export/checkpoints/piece_file.py",
     "t2r_export/checkpoints/piece_tokenizer.py",
-    "t2r_export/golden/vocabularies.py",
+    "tests/golden/vocabularies.py",
     "t2r_export/graph/contents.py",
     "t2r_export/made.py",
     "t2r_export/providers/bench.py",
@@ -80,4 +80,4 @@ def test_nobody_else_reads_text() -> None:
     sources = [*(ROOT / "t2r_export").rglob("*.py"), *(ROOT / "runtimes" / "python" / "t2r_runtime").rglob("*.py")]
     found = {str(path.relative_to(ROOT)) for path in sources if READING.search(path.read_text(encoding="utf-8"))}
     assert found <= OTHERS
-    assert "runtimes/python/t2r_runtime/texts.py" in found
+    assert "runtimes/python/t2r_runtime/text/texts.py" in found

@@ -14,7 +14,7 @@ import pytest
 from runtime import graphs
 from runtime.conftest import Open
 from t2r_runtime import Batch, Decoder, UserError
-from t2r_runtime.threads import InUse, once
+from t2r_runtime.session.threads import InUse, once
 
 IDS = [3, 1, 4, 1, 5]
 ONE_MORE = graphs.GREEDY

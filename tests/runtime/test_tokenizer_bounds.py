@@ -16,9 +16,9 @@ from tokenizers import Tokenizer as Library
 from tokenizers import normalizers
 
 from t2r_runtime import Tokenizer, UserError
-from t2r_runtime import tokenizer_bounds as bounds
-from t2r_runtime.tokenizer_file import MAX_TEXT
-from t2r_runtime.tokenizer_parts import MAX_PARTS
+from t2r_runtime.text import tokenizer_bounds as bounds
+from t2r_runtime.text.tokenizer_file import MAX_TEXT
+from t2r_runtime.text.tokenizer_parts import MAX_PARTS
 
 PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
 LETTERS = {letter: number for number, letter in enumerate("abcde")}

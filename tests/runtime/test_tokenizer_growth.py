@@ -13,8 +13,8 @@ from tokenizers import Regex, normalizers
 
 from runtime.test_tokenizer_bounds import added, metaspace, replace, sequence, unigram, with_parts
 from t2r_runtime import Tokenizer
-from t2r_runtime.tokenizer_file import LINEAR_EDGES
-from t2r_runtime.tokenizer_parts import EDGES
+from t2r_runtime.text.tokenizer_file import LINEAR_EDGES
+from t2r_runtime.text.tokenizer_parts import EDGES
 
 SHORT, TIMES, MOST = 4_000, 8, 30
 GROWING: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer as Library
 from runtime import graphs
 from runtime.test_tokenizer import byte_level, pieces
 from t2r_runtime import Decoder, Signature, Tokenizer, UserError
-from t2r_runtime.signature import MAX_METADATA_BYTES
-from t2r_runtime.tokenizer_parts import MAX_BYTES, NONE_OF, PARTS, REGEXES, unknown_parts
+from t2r_runtime.contract.signature import MAX_METADATA_BYTES
+from t2r_runtime.text.tokenizer_parts import MAX_BYTES, NONE_OF, PARTS, REGEXES, unknown_parts
 
 PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
 ONLY = {**dict.fromkeys("abc", 0), "a": 0, "b": 1, "c": 2}

@@ -13,8 +13,8 @@ from runtime.conftest import OpenTranslator as Open
 from runtime.transformers_twin import assert_same, generated
 from runtime.translators import Eager
 from t2r_runtime import Beam, Translator
-from t2r_runtime.signature import LOG_SUM
-from t2r_runtime.states import LOGITS_ALONE, TOP_LOG, States
+from t2r_runtime.contract.signature import LOG_SUM
+from t2r_runtime.session.states import LOGITS_ALONE, TOP_LOG, States
 
 LONGEST = 14  # tokens of a translation
 SOURCES = [

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from runtime import graphs
-from t2r_runtime import Decoder, Translator, UserError, session
-from t2r_runtime.tuning import BYTES_A_THREAD, threads_for, weight_bytes
+from t2r_runtime import Decoder, Translator, UserError
+from t2r_runtime.session import session
+from t2r_runtime.session.tuning import BYTES_A_THREAD, threads_for, weight_bytes
 
 Opened = list[tuple[int | None, dict[str, str]]]
 

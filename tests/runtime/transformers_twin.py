@@ -13,7 +13,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from runtime import translators
 from runtime.translators import BANNED, START, TARGET, Eager
 from t2r_runtime import Beam, Translation
-from t2r_runtime.options import BeamOptions
+from t2r_runtime.contract.options import BeamOptions
 
 FIRST, FORCED = START  # read before the first choice, and forced to be that
 

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper, parser
 
 from runtime import graphs
 from t2r_runtime import Signature, StateSpec
-from t2r_runtime.source import Source
+from t2r_runtime.contract.source import Source
 
 D, TARGET, SOURCE = 7, 29, 13  # width, and the two vocabularies
 STATES = (

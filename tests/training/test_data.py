@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import texts
 from t2r_export.config.finetune import Shares
 from t2r_export.config.model import ModelConfig
-from t2r_export.training.data import (
+from t2r_export.data.corpus import (
     Windows,
     borders,
     held_out_windows,

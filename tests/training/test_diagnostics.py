@@ -9,10 +9,10 @@ import small
 import texts
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
+from t2r_export.data.batch import Batch, window_batch
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.parts.attention import Attention
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.batch import Batch, window_batch
 from t2r_export.training.diagnostics import feature_statistics, first_not_finite
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.stages import Distill, Stage

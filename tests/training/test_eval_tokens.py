@@ -15,14 +15,14 @@ import small
 import texts
 from t2r_export.cli import main
 from t2r_export.config.finetune import EVAL_TOKENS, LEAST_EVAL_TOKENS, FinetuneConfig, parse_plan
-from t2r_export.evaluate_pairs import evaluate_pairs
+from t2r_export.data.batch import Batch, window_batches
+from t2r_export.data.corpus import Corpus
+from t2r_export.data.pair_batches import Tokenizers, tokenize_pairs
+from t2r_export.data.pairs import read_pairs
+from t2r_export.data.windows import WindowBatches
 from t2r_export.finetune import finetune
-from t2r_export.training.batch import Batch, window_batches
-from t2r_export.training.data import Corpus
-from t2r_export.training.evaluate import evaluate, evaluate_lengths, mean_and_error, token_losses
-from t2r_export.training.pair_batches import Tokenizers, tokenize_pairs
-from t2r_export.training.pairs import read_pairs
-from t2r_export.training.windows import WindowBatches
+from t2r_export.quality.evaluate import evaluate, evaluate_lengths, mean_and_error, token_losses
+from t2r_export.quality.evaluate_pairs import evaluate_pairs
 
 
 def config(**options: object) -> FinetuneConfig:

@@ -13,9 +13,9 @@ import small
 import texts
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
+from t2r_export.data.corpus import Corpus, Windows
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.data import Corpus, Windows
 from t2r_export.training.joint_choice import Mixture, mixed, train_gates, within
 from t2r_export.training.layer_choice import Choice, Trial, choose
 from t2r_runtime.errors import UserError

@@ -13,11 +13,11 @@ import small
 import texts
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
+from t2r_export.data.batch import window_batches
+from t2r_export.data.corpus import Corpus, Windows, held_out_windows
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.batch import window_batches
-from t2r_export.training.data import Corpus, Windows, held_out_windows
-from t2r_export.training.evaluate import evaluate
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.layer_choice import Choice, Option, Trial, cheapest, choose, transfer
 from t2r_runtime.errors import UserError
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import small
+from t2r_export.data.batch import window_batch
 from t2r_export.model.transformer import Transformer
 from t2r_export.training import lora
-from t2r_export.training.batch import window_batch
 from t2r_export.training.stages import Task
 from t2r_runtime.errors import UserError
 

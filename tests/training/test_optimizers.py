@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import small
-from t2r_export.training.batch import window_batch
+from t2r_export.data.batch import window_batch
 from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer
 from t2r_export.training.stages import Task
 from t2r_runtime.errors import UserError

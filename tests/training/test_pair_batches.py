@@ -23,16 +23,16 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AverageConfig
 from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, provenance
+from t2r_export.data.batch import Batch
+from t2r_export.data.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
+from t2r_export.data.pairs import Pair, write_pairs
+from t2r_export.data.ragged import Ragged
 from t2r_export.finetune import finetune
 from t2r_export.model.mixers.base import own_states
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.batch import Batch
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.curves import read_curves
-from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layerwise import Align, Transfer
-from t2r_export.training.pair_batches import PairBatches, Tokenizers, TokenPairs, read_pair_corpus, tokenize_pairs
-from t2r_export.training.pairs import Pair, write_pairs
-from t2r_export.training.ragged import Ragged
 from t2r_export.training.stages import Distill, LossWeights, Task
 from t2r_runtime.errors import UserError
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from t2r_export.config.finetune import Shares
-from t2r_export.training import pairs as module
-from t2r_export.training.pairs import (
+from t2r_export.data import pairs as module
+from t2r_export.data.pairs import (
     MAX_LINE,
     Pair,
     PairParts,
@@ -24,8 +24,8 @@ from t2r_export.training.pairs import (
     split_shares,
     write_pairs,
 )
-from t2r_export.training.ragged import ByLength, Ragged, by_length
-from t2r_export.vocabulary import train_pair_tokenizer
+from t2r_export.data.ragged import ByLength, Ragged, by_length
+from t2r_export.data.vocabulary import train_pair_tokenizer
 from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 

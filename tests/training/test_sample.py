@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import small
-from t2r_export.training.batch import window_batches
-from t2r_export.training.evaluate import evaluate
+from t2r_export.data.batch import window_batches
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.sample import BATCH, sample
 from t2r_runtime.errors import UserError
 

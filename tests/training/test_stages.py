@@ -16,13 +16,13 @@ import texts
 from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import LinearConfig, SpanConfig
 from t2r_export.convert import convert
+from t2r_export.data.batch import window_batch as read
+from t2r_export.data.batch import window_batches
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
+from t2r_export.quality.evaluate import evaluate
 from t2r_export.training import losses
-from t2r_export.training.batch import window_batch as read
-from t2r_export.training.batch import window_batches
-from t2r_export.training.evaluate import evaluate
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.losses import CrossEntropy, Divergence, divergence, divergence_target
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task

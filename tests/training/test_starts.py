@@ -14,10 +14,10 @@ import texts
 from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.convert import convert
-from t2r_export.training.batch import window_batch
+from t2r_export.data.batch import window_batch
+from t2r_export.data.starts import check_starts, draw_starts, usual_starts
 from t2r_export.training.layerwise import Align, Transfer
 from t2r_export.training.stages import Distill, LossWeights, Stage, Task
-from t2r_export.training.starts import check_starts, draw_starts, usual_starts
 from t2r_runtime.errors import UserError
 
 START = torch.tensor([5, 4000, 77], dtype=torch.int32)

@@ -11,8 +11,8 @@ import torch
 import small
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import HybridConfig
+from t2r_export.data.batch import window_batch
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.batch import window_batch
 from t2r_export.training.stages import Task
 from t2r_export.training.window_dropout import (
     check_window_dropout,

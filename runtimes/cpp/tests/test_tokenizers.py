@@ -216,7 +216,7 @@ def test_bad_texts(library: Library) -> None:
 
 
 def streamed(tokenizer: Any, prompt: list[int], tokens: list[int]) -> Iterator[str]:
-    from t2r_runtime.tokenizer import StreamingDetokenizer
+    from t2r_runtime.text.tokenizer import StreamingDetokenizer
 
     stream = StreamingDetokenizer(tokenizer, prompt)
     yield from (stream.feed(token) for token in tokens)

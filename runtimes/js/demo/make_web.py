@@ -22,7 +22,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
-from t2r_export.pack import pack
+from t2r_export.providers.pack import pack
 from t2r_runtime import Beam, Decoder, Sampling, Tokenizer, Translator
 
 JS = Path(__file__).parents[1]

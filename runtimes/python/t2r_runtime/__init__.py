@@ -9,17 +9,17 @@ onnxruntime and tokenizers are imported when the first graph or tokenizer is ope
 the contract's names (the exporter, `--help`) does not pay for them.
 """
 
-from t2r_runtime.batch import Batch
-from t2r_runtime.beam import Beam, Translation
-from t2r_runtime.decoder import Decoder
+from t2r_runtime.contract.sampling import Sampler, Sampling
+from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature, StateSpec
+from t2r_runtime.decode.batch import Batch
+from t2r_runtime.decode.decoder import Decoder
+from t2r_runtime.decode.prefix import PrefixCache
 from t2r_runtime.errors import T2RError, UserError
-from t2r_runtime.prefix import PrefixCache
-from t2r_runtime.providers import PROVIDERS
-from t2r_runtime.sampling import Sampler, Sampling
-from t2r_runtime.signature import CONTRACT_VERSION, Signature, StateSpec
-from t2r_runtime.stepper import Stepper
-from t2r_runtime.tokenizer import StreamingDetokenizer, Tokenizer
-from t2r_runtime.translator import Translator
+from t2r_runtime.session.providers import PROVIDERS
+from t2r_runtime.session.stepper import Stepper
+from t2r_runtime.text.tokenizer import StreamingDetokenizer, Tokenizer
+from t2r_runtime.translate.beam import Beam, Translation
+from t2r_runtime.translate.translator import Translator
 
 __version__ = "0.1.0"
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.beam import Beam
-from t2r_runtime.decoder import Decoder
+from t2r_runtime.contract.sampling import Sampling
+from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.sampling import Sampling
-from t2r_runtime.tokenizer import Tokenizer
-from t2r_runtime.translator import Translator
+from t2r_runtime.text.tokenizer import Tokenizer
+from t2r_runtime.translate.beam import Beam
+from t2r_runtime.translate.translator import Translator
 
 Case = Mapping[str, Any]  # what is in a case's file
 Array = NDArray[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_export.checkpoints.importers.files import Folder
-from t2r_runtime.chat import MAX_TEMPLATE, MAX_TOKEN, TOKENS
+from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN, TOKENS
 
 CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 LIMITS = {CONFIG: 1 << 23, TEMPLATE: 1 << 20}  # bytes
@@ -13,7 +13,7 @@ DEFAULT = "default"  # of several templates, the one for talking
 
 
 def chat_template(files: Folder) -> tuple[dict[str, Any] | None, list[str]]:
-    """The template as t2r_runtime.chat has it, of its own file before that of the tokenizer's config; and notes.
+    """The template as the contract has it, of its own file before that of the tokenizer's config; and notes.
 
     One that is larger than a graph may hold is passed over, with a note.
 

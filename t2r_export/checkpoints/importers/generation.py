@@ -14,8 +14,8 @@ from t2r_export.checkpoints.importers.base import Fields, spelt
 from t2r_export.checkpoints.importers.generation_keys import CHOICE, DECODERS, NOTED, SAMPLED, SEARCH, TRANSLATORS
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.model import ModelConfig
+from t2r_runtime.contract.options import is_generation
 from t2r_runtime.errors import printable
-from t2r_runtime.options import is_generation
 
 
 def with_generation(config: ModelConfig, fields: Fields, own: Fields | None) -> tuple[dict[str, Any], list[str]]:

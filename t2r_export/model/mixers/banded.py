@@ -17,7 +17,7 @@ from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.positions import apply_rope
 from t2r_export.model.step import Step
-from t2r_runtime.signature import BATCH, StateSpec
+from t2r_runtime.contract.signature import BATCH, StateSpec
 
 CHUNK = 32  # tokens: a prompt of a few tokens is filled up to it, and a long one has many such products side by side
 

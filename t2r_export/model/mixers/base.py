@@ -17,7 +17,7 @@ from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
-from t2r_runtime.signature import StateSpec
+from t2r_runtime.contract.signature import StateSpec
 
 
 class Stateful(nn.Module):

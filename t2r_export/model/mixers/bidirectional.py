@@ -14,7 +14,7 @@ from t2r_export.model.mixers.cross import SourceSums
 from t2r_export.model.mixers.source import attend_source
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
-from t2r_runtime.signature import StateSpec
+from t2r_runtime.contract.signature import StateSpec
 
 
 class SoftmaxEncoder(AttentionMixer):

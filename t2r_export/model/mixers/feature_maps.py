@@ -5,7 +5,7 @@
 A map's affine part is W and b of each head, or nothing. Folding (Kasai et al. 2021, eq. 8) puts it into the
 projections before it; what is left, the activation and its own constants, follows the packed projection. So a map
 with no affine part folds too: its projections are packed and nothing else changes. docs/mixers.md has the table of
-formulas, sources and sizes; `t2r_export.model.reference` has each in plain NumPy.
+formulas, sources and sizes; `reference` has each in plain NumPy.
 
 Written in the operators of `t2r_export.model.ops`, so that training, step and graph are one definition.
 """

@@ -38,7 +38,7 @@ from t2r_export.model.mixers.linear import attend
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rotation, apply_rope
 from t2r_export.model.step import Step
-from t2r_runtime.signature import BATCH, StateSpec
+from t2r_runtime.contract.signature import BATCH, StateSpec
 
 OPEN_GATE = 2.0  # where training of a gate starts: sigmoid(2) is 0.88, nearly the window alone
 

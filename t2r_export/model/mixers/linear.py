@@ -36,7 +36,7 @@ from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.positions import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
-from t2r_runtime.signature import BATCH, StateSpec
+from t2r_runtime.contract.signature import BATCH, StateSpec
 
 
 class HeadNorm(nn.Module):

@@ -16,7 +16,7 @@ from t2r_export.model.mixers.memory import Memory
 from t2r_export.model.mixers.source import source_bias
 from t2r_export.model.ops import MASKED, Ops, State, T
 from t2r_export.model.step import Step
-from t2r_runtime.signature import BATCH, GROWING, StateSpec
+from t2r_runtime.contract.signature import BATCH, GROWING, StateSpec
 
 PREFIX_WEIGHTS = "weights of the prefix"  # by which a step has them, for layers that share them
 

@@ -15,7 +15,7 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.mixers.memory import Memory
 from t2r_export.model.ops import State, T
 from t2r_export.model.step import Step
-from t2r_runtime.signature import StateSpec
+from t2r_runtime.contract.signature import StateSpec
 
 
 class WindowMixer(AttentionMixer):

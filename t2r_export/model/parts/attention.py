@@ -22,7 +22,7 @@ from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.positions import apply_rope
 from t2r_export.model.step import Step
-from t2r_runtime.signature import StateSpec
+from t2r_runtime.contract.signature import StateSpec
 
 
 class Attention(Part):

@@ -10,7 +10,7 @@ from t2r_export.config.parts import DenseConfig
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.step import Step
-from t2r_runtime.signature import StateSpec
+from t2r_runtime.contract.signature import StateSpec
 
 
 class Dense(Part):

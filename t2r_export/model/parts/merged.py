@@ -33,7 +33,7 @@ from t2r_export.model.parts.attention import Attention, folded
 from t2r_export.model.parts.base import Site
 from t2r_export.model.parts.dense import activate
 from t2r_export.model.step import Step
-from t2r_runtime.signature import BATCH, SOURCE, SOURCE_LENGTH, StateSpec
+from t2r_runtime.contract.signature import BATCH, SOURCE, SOURCE_LENGTH, StateSpec
 
 
 class Merged(Attention):

@@ -14,7 +14,7 @@ from t2r_export.checkpoints.importers.chat import LIMITS
 from t2r_export.convert import provenance
 from t2r_export.export import export
 from t2r_runtime import Decoder
-from t2r_runtime.chat import MAX_TEMPLATE, MAX_TOKEN
+from t2r_runtime.contract.chat import MAX_TEMPLATE, MAX_TOKEN
 from t2r_runtime.errors import UserError
 
 TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}"

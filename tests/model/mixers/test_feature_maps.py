@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import reference
 import small
 from model.mixers.alone import Alone, by_steps, random_mixer
 from small import GPT2, LLAMA, B, G, H, T, V
@@ -21,7 +22,6 @@ from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.mixers.linear import FEATURE_SIZES
 from t2r_export.config.model import ModelConfig
 from t2r_export.fold import fold
-from t2r_export.model import reference
 from t2r_export.model.initialize import initialize
 from t2r_export.model.mixers.feature_maps import FEATURE_MAPS, Favor, RandomFourier
 from t2r_export.model.mixers.linear import LinearMixer
@@ -63,7 +63,7 @@ def numbers(tensor: Tensor) -> np.ndarray:
 
 
 def phi(made: Alone, x: np.ndarray, query: bool) -> np.ndarray:
-    """φ of x (B, T, heads, d) by t2r_export.model.reference, one vector after another, with the mixer's weights."""
+    """φ of x (B, T, heads, d) by reference, one vector after another, with the mixer's weights."""
     name, K = made.config.feature_map, made.config.feature_size
     the_map = made.maps.of_queries if query else made.maps.of_keys
     out = np.empty((*x.shape[:3], K))
@@ -92,7 +92,7 @@ def phi(made: Alone, x: np.ndarray, query: bool) -> np.ndarray:
 
 
 def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> list[np.ndarray]:
-    """y and the states after, from the mixer's weights and t2r_export.model.reference alone."""
+    """y and the states after, from the mixer's weights and reference alone."""
 
     def project(layer: torch.nn.Linear, values: np.ndarray, heads: int) -> np.ndarray:
         y = values @ numbers(layer.weight).T + numbers(layer.bias)

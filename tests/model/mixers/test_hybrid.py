@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import reference
 import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, layer, random_mixer, text
 from small import GPT2, LLAMA, B, G, K, V
 from t2r_export.config.mixers import Guard, HybridConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe
-from t2r_export.model import reference
 from t2r_export.model.mixers.hybrid import HybridMixer
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError

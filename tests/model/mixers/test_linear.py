@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import reference
 from model.mixers.alone import Alone, by_steps, layer, random_mixer
 from small import DROPPED, GPT2, LINEAR, LLAMA, B, G, H, K, T, V
 from t2r_export.config.mixers import Guard, LinearConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.model import reference
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.ops import State
 from t2r_export.model.recurrences import chunked_linear_attention
@@ -67,7 +67,7 @@ def project(layer: nn.Linear, x: np.ndarray, heads: int) -> np.ndarray:
 
 
 def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> dict[str, np.ndarray]:
-    """y, and the states after, from the mixer's weights and t2r_export.model.reference alone."""
+    """y, and the states after, from the mixer's weights and reference alone."""
     a, heads, kv_heads = x.numpy(), made.model.attention.heads, made.model.attention.kv_heads
     q, k = project(made.q, a, heads) * made.config.query_scale, project(made.k, a, kv_heads)
     if made.config.positions == "keep":

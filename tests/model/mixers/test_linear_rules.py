@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import reference
 from model.mixers.alone import Alone, by_steps, layer, random_mixer
 from small import GPT2, LLAMA, B, G, H, K, T, V
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.model import reference
 from t2r_export.model.mixers.gates import OPEN, Control, Gates
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.ops import State
@@ -67,7 +67,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def by_definition(made: Alone, x: Tensor, state: State[Tensor]) -> list[np.ndarray]:
-    """y, S and z, from φ(q), φ(k), v, the gates' weights, the output and t2r_export.model.reference alone."""
+    """y, S and z, from φ(q), φ(k), v, the gates' weights, the output and reference alone."""
     config = made.config
     q, k, v = maps(made, x, START)
     log_gate = beta = None

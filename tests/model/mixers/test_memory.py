@@ -15,10 +15,10 @@ from small import CONFIGS, GPT2, LLAMA, B, K, T, V
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert, provenance
-from t2r_export.finetune_inputs import original
 from t2r_export.model.mixers.linear import LinearMixer
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
+from t2r_export.training.inputs import original
 from t2r_runtime.errors import UserError
 
 N = 3

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import reference
 import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, layer, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
@@ -23,7 +24,6 @@ from t2r_export.convert import convert
 from t2r_export.describe import describe
 from t2r_export.errors import CheckFailed
 from t2r_export.fold import fold, fold_error
-from t2r_export.model import reference
 from t2r_export.model.mixers.span import SpanMixer
 from t2r_runtime.errors import UserError
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import reference
 import small
 from model.mixers.alone import Alone, buffers, by_steps, empty, random_mixer, text
 from small import GPT2, LLAMA, B, G, H, V
 from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
-from t2r_export.model import reference
 from t2r_export.model.mixers.window import WindowMixer
 from t2r_export.model.positions import rotary_frequencies
 from t2r_runtime.errors import UserError

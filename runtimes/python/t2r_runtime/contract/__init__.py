@@ -1,0 +1,1 @@
+"""The contract between a graph and a runtime: metadata, options of generation, sampling."""

@@ -1,0 +1,1 @@
+"""Decoders: one text, many side by side, saved prefixes, drafts."""

@@ -1,0 +1,40 @@
+"""How likely a graph finds a text, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from t2r_runtime.errors import UserError
+from t2r_runtime.session.stepper import Stepper, TokenIds, require_room, token_ids
+
+
+def score(
+    stepper: Stepper, ids: ArrayLike, on_progress: Callable[[int], object] = lambda done: None
+) -> NDArray[np.float64]:
+    """Read a text from its start, and take the log-probability of each token given those before it.
+
+    Args:
+        ids: the whole text (T,), T of at least 2; its first token is given, not scored.
+        on_progress: called with the number of tokens that are scored.
+
+    Returns:
+        Natural logarithms, float64 (T - 1,). Their mean, negated, is nats per token.
+
+    Raises:
+        UserError: tokens of another form or range, less than two of them, or more than the model has positions.
+    """
+    stepper.reset(batch=1)
+    text = token_ids(ids, stepper.signature, 1).array[0]
+    if text.size < 2:
+        raise UserError("a text of at least 2 tokens to score", f"{text.size}", "give more", "token")
+    require_room(stepper, text.size - 1)
+    found = np.empty(text.size - 1)
+    for place, following in enumerate(text[1:]):
+        (logits,) = stepper.step(TokenIds(text[np.newaxis, place : place + 1])).astype(np.float64)
+        best = logits.max()
+        found[place] = logits[following] - best - np.log(np.exp(logits - best).sum())
+        on_progress(place + 1)
+    return found

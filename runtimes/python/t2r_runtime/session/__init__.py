@@ -1,0 +1,1 @@
+"""ONNX Runtime sessions, and the states that go through them."""

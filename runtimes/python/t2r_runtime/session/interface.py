@@ -1,0 +1,273 @@
+"""What a graph's inputs and outputs must be for its metadata, and what is fed to them first: runtimes/CONTRACT.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from t2r_runtime.contract.options import BeamOptions
+from t2r_runtime.contract.sampling import Sampler, Sampling
+from t2r_runtime.contract.signature import (
+    BATCH,
+    BEAM,
+    DRAFT_CHECK,
+    ENCODER,
+    GENERATE,
+    GROWING,
+    INPUT_IDS,
+    KEEP,
+    LOG_SUM,
+    LOGITS,
+    POSITION,
+    PREFILL,
+    SOURCE_IDS,
+    SOURCE_LENGTH,
+    SOURCE_LENGTHS,
+    STEP,
+    TOKENS,
+    TOP_LOGITS,
+    TOP_TOKENS,
+    Signature,
+    StateSpec,
+)
+from t2r_runtime.errors import UserError, printable
+
+# beside ids and states, of a generation graph:
+MAX_TOKENS = "max_tokens"  # int64 (): the most that are generated
+STOP_TOKENS = "stop_tokens"  # int64 (any number): the text ends with the first of them
+TEMPERATURE = "temperature"  # float64 (): 0 is greedy
+TOP_K = "top_k"  # int64 (): draw from that many of the largest logits, 0 from all
+TOP_P = "top_p"  # float64 (): of those, from the most probable that together reach it, 1 from all
+MIN_P = "min_p"  # float64 (): of those, the ones at least so many times as probable as the first, 0 for all
+REPETITION_PENALTY = "repetition_penalty"  # float64 (): of logits of tokens that have occurred, 1 is none
+NO_REPEAT_NGRAM = "no_repeat_ngram"  # int64 (): no row of so many tokens occurs twice, 0 is no limit
+OCCURRED = "occurred"  # int64 (any number): the tokens read before, oldest first, where penalties look back on them
+SEED = "seed"  # int64 (): of the noise, 0 … 2^32 - 1
+DRAWN = "drawn"  # int64 (): tokens that were chosen with this seed before
+GENERATED = "tokens"  # int64 (N,): what was generated
+# of a beam graph, beside source ids and the two that begin a text's length:
+WIDTH = "width"  # int64 (): hypotheses side by side
+MIN_TOKENS = "min_tokens"  # int64 (): before the end
+EARLY_STOPPING = "early_stopping"  # int64 (): 0 is false, 1 true, 2 never
+FORCED_END = "forced_end"  # int64 (): 1 lets a translation of max_tokens end with an end
+LENGTH_PENALTY = "length_penalty"  # float64 (): the power of a length that divides a sum
+SCORES = "scores"  # float64 (n,): of the translations, best first
+SEARCH_NUMBERS = (WIDTH, MAX_TOKENS, MIN_TOKENS, EARLY_STOPPING, FORCED_END)
+WHOLE_NUMBERS = (MAX_TOKENS, TOP_K, NO_REPEAT_NGRAM, SEED, DRAWN)
+REAL_NUMBERS = (TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY)
+
+Form = tuple[str, tuple[int | str | None, ...]]  # dtype, dimensions
+Array = NDArray[Any]
+
+
+def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> None:
+    """Refuse a graph whose inputs and outputs are not exactly those of `signature`.
+
+    Args:
+        inputs, outputs: name → (dtype, dimensions); a dimension that is not a number is free.
+
+    Raises:
+        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+    """
+    wanted_in, wanted_out = _FORMS.get(signature.role, _step)(signature)
+    problems = [
+        f"{label} {', '.join(sorted(names))}"
+        for label, names in (
+            ("missing inputs", wanted_in.keys() - inputs.keys()),
+            ("unexpected inputs", inputs.keys() - wanted_in.keys()),
+            ("missing outputs", wanted_out.keys() - outputs.keys()),
+            ("unexpected outputs", outputs.keys() - wanted_out.keys()),
+        )
+        if names
+    ]
+    if not problems:
+        pairs = [(name, form, inputs[name]) for name, form in wanted_in.items()]
+        pairs += [(name, form, outputs[name]) for name, form in wanted_out.items()]
+        problems = [
+            f"{name} {_show(got)} for {_show(form)}"
+            for name, form, got in pairs
+            if not _agrees(form, got, signature.batch)
+        ]
+    if problems:
+        raise UserError(
+            "the inputs and outputs that the graph's metadata lists",
+            printable("; ".join(problems)),
+            "export the model again",
+            "interface",
+        )
+
+
+def first_feeds(signature: Signature) -> dict[str, Array]:
+    """Inputs of one run that reads token 0 at the start of a text: input name → array."""
+    batch = 1 if signature.role == GENERATE else signature.batch or 1
+    if signature.role == BEAM:
+        return {SOURCE_IDS: np.zeros((1, 2), np.int64), **beam_feeds(BeamOptions(width=2), 2)}
+    if signature.role == ENCODER:
+        length = 2 if signature.source is None else signature.source.source_length or 2
+        return {SOURCE_IDS: np.zeros((batch, length), np.int64), SOURCE_LENGTHS: np.full(batch, 1, np.int64)}
+    states = {spec.past: np.full(spec.dims(batch), spec.initial, spec.dtype) for spec in signature.states}
+    if signature.role == GENERATE:
+        states |= generation_feeds(Sampler(Sampling(temperature=0)), 1, (), ())
+    if signature.role == DRAFT_CHECK:
+        states[KEEP] = np.ones(batch, np.int64)
+    many = signature.role in (PREFILL, DRAFT_CHECK)
+    return {INPUT_IDS: np.zeros((batch, 2) if many else batch, np.int64), **states}
+
+
+def generation_feeds(
+    sampler: Sampler, max_tokens: int, stop_tokens: Iterable[int], occurred: ArrayLike
+) -> dict[str, Array]:
+    """What a generation graph takes beside the token and the states: input name → array.
+
+    Args:
+        occurred: the tokens read before this one, oldest first (T,); none where the sampling does not look back.
+    """
+    sampling = sampler.sampling
+    whole = {MAX_TOKENS: max_tokens, TOP_K: sampling.top_k, SEED: sampler.seed, DRAWN: sampler.draws}
+    whole |= {NO_REPEAT_NGRAM: sampling.no_repeat_ngram}
+    real = {TEMPERATURE: sampling.temperature, TOP_P: sampling.top_p, MIN_P: sampling.min_p}
+    real |= {REPETITION_PENALTY: sampling.repetition_penalty}
+    return {
+        **{name: np.array(number, np.int64) for name, number in whole.items()},
+        **{name: np.array(number, np.float64) for name, number in real.items()},
+        STOP_TOKENS: np.array(sorted(stop_tokens), np.int64),
+        OCCURRED: np.array(occurred, np.int64),
+    }
+
+
+def beam_feeds(beam: BeamOptions, max_tokens: int) -> dict[str, Array]:
+    """What a beam graph takes beside a source: input name → array. It has no penalties."""
+    stopping = {False: 0, True: 1, "never": 2}[beam.early_stopping]
+    whole = {WIDTH: beam.width, MAX_TOKENS: max_tokens, MIN_TOKENS: beam.min_tokens, EARLY_STOPPING: stopping}
+    whole[FORCED_END] = int(beam.forced_end)
+    penalty = np.array(beam.length_penalty, np.float64)
+    return {LENGTH_PENALTY: penalty, **{name: np.array(number, np.int64) for name, number in whole.items()}}
+
+
+def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
+    """Check the names, dtypes and shapes of states for a graph.
+
+    Args:
+        found: name → (dtype, shape).
+
+    Returns:
+        The batch size and the length of the caches that grow (0 if there are none).
+
+    Raises:
+        UserError: with all missing and unexpected names together; if the names agree, with all wrong dtypes and shapes.
+    """
+    specs = {spec.name: spec for spec in signature.states}
+    problems = [
+        f"{label} {', '.join(sorted(names))}"
+        for label, names in (("missing", specs.keys() - found.keys()), ("unexpected", found.keys() - specs.keys()))
+        if names
+    ]
+    letters: dict[str, int] = {} if signature.batch is None else {BATCH: signature.batch}
+    if not problems:
+        problems = [
+            f"{name} {found[name][0]} {found[name][1]} for {spec.dtype} {spec.shape}"
+            for name, spec in specs.items()
+            if not _fits(spec, *found[name], letters)
+        ]
+    if problems:
+        raise UserError(
+            "the states of this graph, one batch size, one cache length and one length of the sources in all of them",
+            printable("; ".join(problems)),
+            "take them from the same model",
+            "snapshot",
+        )
+    return letters.get(BATCH, 1), letters.get(GROWING, 0)
+
+
+def tokens_read(states: Mapping[str, Array], batch: int, length: int, otherwise: int) -> NDArray[np.int64]:
+    """How many tokens each sequence has read (B,): its position state, else its cache's length, else `otherwise`.
+
+    Raises:
+        UserError: a negative position.
+    """
+    positions = states[POSITION].astype(np.int64) if POSITION in states else np.full(batch, length or otherwise)
+    if positions.min() < 0:
+        raise UserError(
+            "positions of at least 0", "a negative one", "take the states from a decoder or a snapshot", "snapshot"
+        )
+    return positions
+
+
+def _step(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of a step, prefill or draft-check graph: name → (dtype, dimensions)."""
+    checks = signature.role == DRAFT_CHECK
+    rows: tuple[int | str | None, ...] = (BATCH, TOKENS) if checks else (BATCH,)  # that have logits
+    wanted_in: dict[str, Form] = {INPUT_IDS: ("int64", (BATCH,) if signature.role == STEP else (BATCH, TOKENS))}
+    wanted_out: dict[str, Form] = {LOGITS: ("float32", (*rows, signature.vocab_size))}
+    wanted_in |= {spec.past: (spec.dtype, spec.shape) for spec in signature.states}
+    if checks:
+        wanted_in[KEEP] = ("int64", (BATCH,))
+    if signature.top_k is not None:
+        few = (*rows, signature.top_k)
+        wanted_out |= {TOP_LOGITS: ("float32", few), TOP_TOKENS: ("int64", few)}
+    if signature.has_log_sum:
+        wanted_out |= {LOG_SUM: ("float32", rows)}
+    wanted_out |= {spec.present: (spec.dtype, spec.shape) for spec in signature.chained}
+    return wanted_in, wanted_out
+
+
+def _generate(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of a generation graph: name → (dtype, dimensions)."""
+    inputs: dict[str, Form] = {INPUT_IDS: ("int64", (1,)), **dict.fromkeys(WHOLE_NUMBERS, ("int64", ()))}
+    inputs |= dict.fromkeys(REAL_NUMBERS, ("float64", ())) | dict.fromkeys((STOP_TOKENS, OCCURRED), ("int64", (None,)))
+    outputs: dict[str, Form] = {GENERATED: ("int64", (None,))}
+
+    def single(spec: StateSpec) -> Form:
+        return spec.dtype, tuple(1 if d == BATCH else d for d in spec.shape)
+
+    inputs |= {spec.past: single(spec) for spec in signature.states}
+    outputs |= {spec.present: single(spec) for spec in signature.chained}
+    return inputs, outputs
+
+
+def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of an encoder graph: name → (dtype, dimensions)."""
+    assert signature.source is not None
+    started = [spec for spec in signature.chained if spec.name in signature.source.start_states]
+    outputs: dict[str, Form] = {spec.name: (spec.dtype, spec.shape) for spec in signature.constant}
+    outputs |= {spec.present: (spec.dtype, spec.shape) for spec in started}
+    length = signature.source.source_length or SOURCE_LENGTH
+    return {SOURCE_IDS: ("int64", (BATCH, length)), SOURCE_LENGTHS: ("int64", (BATCH,))}, outputs
+
+
+def _beam(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Inputs and outputs of a beam graph: name → (dtype, dimensions)."""
+    inputs: dict[str, Form] = {SOURCE_IDS: ("int64", (1, SOURCE_LENGTH)), LENGTH_PENALTY: ("float64", ())}
+    inputs |= dict.fromkeys(SEARCH_NUMBERS, ("int64", ()))
+    return inputs, {GENERATED: ("int64", (None, None)), SCORES: ("float64", (None,))}
+
+
+_FORMS = {GENERATE: _generate, ENCODER: _encoder, BEAM: _beam}
+
+
+def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:
+    def fits(want: int | str | None, have: int | str | None) -> bool:
+        if want == BATCH and batch is not None:
+            want = batch
+        return have == want if isinstance(want, int) else not isinstance(have, int)
+
+    return wanted[0] == got[0] and len(wanted[1]) == len(got[1]) and all(map(fits, wanted[1], got[1]))
+
+
+def _fits(spec: StateSpec, dtype: str, shape: tuple[int, ...], letters: dict[str, int]) -> bool:
+    """Whether a state has its form; fills in `letters` from the first state that shows them."""
+    if dtype != spec.dtype or len(shape) != len(spec.shape):
+        return False
+    for want, have in zip(spec.shape, shape, strict=True):
+        if isinstance(want, str) and have < (0 if want == GROWING else 1):
+            return False
+        if have != (letters.setdefault(want, have) if isinstance(want, str) else want):
+            return False
+    return True
+
+
+def _show(form: Form) -> str:
+    return f"{form[0]} ({', '.join('?' if d is None else str(d) for d in form[1])})"

@@ -1,0 +1,160 @@
+"""The states of a decoder as a file: an uncompressed .npz that numpy opens, one member a state.
+
+    t2r.json       {"snapshot": 1, "checkpoint_sha256": "…", "position": 517, "token": 3}
+    S.3.npy …      one array a state, as in the graph's metadata
+
+`token` is one that was chosen and has not been read; null, or not there at all, if there is none.
+
+runtimes/CONTRACT.md, "Snapshots", says what it is to the byte: one written in any language loads in every other.
+
+A snapshot may come from a stranger. Nothing in it is ever unpickled or unpacked: members are stored, not compressed, so
+that a small file cannot become a large array, and names, dtypes and shapes are compared with the graph before any is
+read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t2r_runtime.contract.signature import Signature
+from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.files import existing_file, replacing
+from t2r_runtime.session.interface import check_states
+
+VERSION = 1
+HEAD = "t2r.json"
+MAX_HEAD_BYTES = 1 << 16
+WHAT = "a snapshot written by save_state"
+
+Array = NDArray[Any]
+
+
+def save(
+    path: str | Path, signature: Signature, states: Mapping[str, Array], position: int, token: int | None = None
+) -> None:
+    """Write states to `path`, whole or not at all.
+
+    Raises:
+        UserError: the place cannot be written to, or a token that the model has not.
+    """
+    if not _is_token(token, signature):
+        raise UserError(
+            f"a token in 0 … {signature.vocab_size - 1}, or None", shown(token), "give one of this model", "token"
+        )
+    head = {"snapshot": VERSION, "checkpoint_sha256": signature.checkpoint_sha256, "position": position}
+    head |= {} if token is None else {"token": token}
+    with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        with _member(archive, HEAD) as member:
+            member.write(json.dumps(head).encode())
+        for spec in signature.states:
+            with _member(archive, spec.name + ".npy") as member:
+                array = np.ascontiguousarray(states[spec.name])
+                np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    """A member to write, the same on every system: ZipInfo dates it 1980."""
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3  # which Windows would make 0
+    return archive.open(info, "w", force_zip64=True)
+
+
+def load(path: str | Path, signature: Signature) -> tuple[dict[str, Array], int, int | None]:
+    """Read states for the graph of `signature`.
+
+    Returns:
+        The states by name, the number of tokens they have read, and the token that was chosen then, if there is one.
+
+    Raises:
+        UserError: not a snapshot, a damaged one, one of another model, or one whose states have another form.
+    """
+    path = existing_file(path, WHAT)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _members(archive)
+            position, token = _check_head(archive, members.pop(HEAD), signature)
+            forms = {name.removesuffix(".npy"): _form(archive, info) for name, info in members.items()}
+            check_states(signature, forms)
+            return {name: _array(archive, members[name + ".npy"]) for name in forms}, position, token
+    except UserError:
+        raise
+    except Exception as error:  # numpy reads a header with Python's own parser, which raises anything
+        raise _damaged(path, printable(error)) from error
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    infos = archive.infolist()
+    members = {info.filename: info for info in infos}
+    if HEAD not in members or len(members) != len(infos):
+        raise ValueError(f"no {HEAD} in it, or a name twice")
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise ValueError(f"{info.filename!r} is compressed")
+    return members
+
+
+def _check_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo, signature: Signature) -> tuple[int, int | None]:
+    if info.file_size > MAX_HEAD_BYTES:
+        raise ValueError(f"{HEAD} is too large")
+    head = json.loads(archive.read(info))
+    if not isinstance(head, dict) or type(head.get("position")) is not int or not 0 <= head["position"] < 1 << 62:
+        raise ValueError(f"{HEAD} is malformed")
+    if head.get("snapshot") != VERSION:
+        raise UserError(
+            f"a snapshot of version {VERSION}",
+            f"version {head.get('snapshot')!r}",
+            "read the prompt again and save it",
+            "snapshot",
+        )
+    theirs, ours = head.get("checkpoint_sha256"), signature.checkpoint_sha256
+    if theirs != ours:
+        raise UserError(
+            f"a snapshot of the checkpoint {ours[:12]}",
+            f"one of the checkpoint {str(theirs)[:12]!r}",
+            "read the prompt again with this model and save it",
+            "snapshot",
+        )
+    if not _is_token(head.get("token"), signature):
+        raise ValueError(f"{HEAD} has a token that the model has not")
+    return head["position"], head.get("token")
+
+
+def _is_token(value: object, signature: Signature) -> bool:
+    return value is None or (type(value) is int and 0 <= value < signature.vocab_size)
+
+
+def _form(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, tuple[int, ...]]:
+    """The dtype and shape in a member's header, if the member is as long as they say."""
+    if not info.filename.endswith(".npy"):
+        raise ValueError(f"{info.filename!r} is not an array")
+    with archive.open(info) as member:
+        shape, dtype = _header(member)
+        if dtype.hasobject or member.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
+            raise ValueError(f"{info.filename!r} is not as long as its header says")
+    return str(dtype), shape
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if np.lib.format.read_magic(member) != (1, 0):
+        raise ValueError("an array format other than 1.0")
+    shape, columns_first, dtype = np.lib.format.read_array_header_1_0(member)
+    if columns_first:
+        raise ValueError("an array whose first dimension runs fastest")
+    return shape, dtype
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+    with archive.open(info) as member:  # reading to the end compares the checksum
+        return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
+
+
+def _damaged(path: Path, why: str) -> UserError:
+    return UserError(WHAT, f"{path}: {why}", "read the prompt again and save it", "snapshot")

@@ -1,0 +1,157 @@
+"""The text of a tokenizer.json as the library's tokenizer: the one place that makes one, to run and to train.
+
+A tokenizer.json may come from a stranger, and can ask for more than a vocabulary. It can ask for all memory, which
+`tokenizer_bounds` finds out before. It can cut or fill up every text, which is switched off. It can make the
+library panic, which is no Exception in Python. And one regular expression of blanks takes the library quadratic time,
+so it is written otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from t2r_runtime.errors import UserError, printable
+from t2r_runtime.text.tokenizer_bounds import Bounded, bounded, require_added_size
+from t2r_runtime.text.tokenizer_parts import DO, EDGES, FORM, LISTS, parts_of, require_known
+
+MAX_TEXT = 1 << 26  # bytes of tokens that may be long
+FREE_TOKEN = 1 << 12  # there may be more tokens if each becomes no more bytes than this
+GROWS = 64  # bytes that parts make of one byte of a text, over all of it
+FREE_TEXT = 1 << 23  # bytes that they may make of a short text, whatever its length
+LINEAR_EDGES = "^ +|(?<! ) +$"  # matches what EDGES does: a run of blanks is looked at once, not from each of them
+LESS = "give less at once"
+_stderr = threading.Lock()  # of the process: one thread may turn it aside
+
+
+class Library:
+    """A tokenizers.Tokenizer within the bounds, that neither cuts nor fills up.
+
+    Args:
+        text: of a tokenizer.json.
+        any_parts: False refuses parts that runtimes/CONTRACT.md does not list.
+
+    Raises:
+        UserError: not a tokenizer.json that the library takes, one past a bound, or the package tokenizers is not
+            installed.
+    """
+
+    def __init__(self, text: str, any_parts: bool = True) -> None:
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise UserError(
+                "the package tokenizers", "a Python without it", "pip install tokenizers", "tokenizer"
+            ) from error
+        if not isinstance(text, str):
+            raise UserError(FORM, type(text).__name__, DO, "tokenizer")
+        with no_panic(FORM):
+            file = bounded(text)
+        if not any_parts:
+            require_known(file.data)
+        self._growth, self._token_bytes = file.growth, file.token_bytes
+        with _quiet(), no_panic(FORM):
+            self.tokenizer: Any = tokenizers.Tokenizer.from_str(_linear(text, file))
+            self.tokenizer.no_truncation()
+            self.tokenizer.no_padding()
+            for content in file.large:
+                require_added_size(content, self.tokenizer.normalizer.normalize_str(content))
+            self.tokenizer.decode(self.tokenizer.encode("a").ids)  # some parts panic as soon as they run
+
+    def encode(self, text: str, special_tokens: bool) -> list[int]:
+        """Token numbers of a text.
+
+        Raises:
+            UserError: the library does not take it, or makes too much of it.
+        """
+        with no_panic("a text that this tokenizer takes"):
+            self._require_text(text)
+            found: list[int] = self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
+            return found
+
+    def encode_batch(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]:
+        """Token numbers of texts. Raises UserError as `encode` does."""
+        with no_panic("texts that this tokenizer takes"):
+            for text in texts:
+                self._require_text(text)
+            return [found.ids for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, without special ones. Raises UserError: the library does not take them, or too many."""
+        with no_panic("tokens that this tokenizer takes"):
+            if self._token_bytes > FREE_TOKEN and len(ids) * self._token_bytes > MAX_TEXT:
+                most = int(MAX_TEXT // self._token_bytes)
+                raise UserError(f"at most {most:,} tokens, some of which are long", f"{len(ids):,}", LESS, "tokenizer")
+            return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _require_text(self, text: str) -> None:
+        """Refuse a text that grows too much; it is tried in slices, each of which stays small."""
+        step = max(1, int(FREE_TEXT // (4 * self._growth)))  # characters, of at most 4 bytes
+        if self._growth <= GROWS or len(text) <= step:
+            return
+        made = size = 0
+        for at in range(0, len(text), step):
+            part = text[at : at + step]
+            made, size = made + len(self._cut(part).encode()), size + len(part.encode())
+            if made > GROWS * size:
+                expected = f"a text of which a tokenizer makes at most {GROWS} times as much"
+                raise UserError(expected, f"{made:,} bytes of {size:,}", LESS, "tokenizer")
+
+    def _cut(self, text: str) -> str:
+        """What the normalizer and the pre-tokenizer make of a text."""
+        made, cutter = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        text = text if made is None else made.normalize_str(text)
+        return text if cutter is None else "".join(piece for piece, _ in cutter.pre_tokenize_str(text))
+
+
+@contextlib.contextmanager
+def no_panic(expected: str) -> Iterator[None]:
+    """Whatever the library raises is a UserError: its own Exceptions, and its panics, which are BaseExceptions.
+
+    Args:
+        expected: what the library was to be given.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(expected, printable(error), DO, "tokenizer") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep a panic's own report off stderr, where what goes wrong is one line; anything else is passed on."""
+    with _stderr, tempfile.TemporaryFile() as report:
+        try:
+            kept = os.dup(2)
+        except OSError:  # closed
+            yield
+            return
+        os.dup2(report.fileno(), 2)
+        try:
+            yield
+        except UserError:
+            report.truncate(0)
+            raise
+        finally:
+            os.dup2(kept, 2)
+            report.seek(0)
+            os.write(kept, report.read())
+            os.close(kept)
+
+
+def _linear(text: str, file: Bounded) -> str:
+    """The same tokenizer without the regular expression that takes quadratic time."""
+    parts = [part for component in LISTS for part in parts_of(file.data, component)]
+    slow = [part["pattern"] for part in parts if part.get("pattern") == {"Regex": EDGES}]
+    for pattern in slow:
+        pattern["Regex"] = LINEAR_EDGES
+    return json.dumps(file.data) if slow else text

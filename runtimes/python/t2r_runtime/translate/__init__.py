@@ -1,0 +1,1 @@
+"""Translators: sources, beam search."""

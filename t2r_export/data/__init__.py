@@ -1,0 +1,1 @@
+"""Training texts and pairs: reading, splitting, batching."""

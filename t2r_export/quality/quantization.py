@@ -1,0 +1,184 @@
+"""What a quantization costs: the quantized graph against its float32 source, on text, by running both.
+
+Both graphs read the same tokens, step by step with their states chained, as a program on a device would run them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from t2r_export.data.corpus import held_out_windows, parallel_sequences, read_documents, read_ids, spread
+from t2r_export.errors import CheckFailed
+from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
+from t2r_runtime import Decoder, Tokenizer, Translator
+from t2r_runtime.contract.signature import Signature
+
+WINDOW = 256  # tokens that a window predicts, from the initial state
+WINDOWS = 64
+CHAIN = 1000  # chained steps of the long run
+CHAINS = 4  # texts that it reads side by side
+PAIRS = 512  # of a translator
+
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A quantized graph beside its source."""
+
+    scheme: str
+    nats_before: float  # a token
+    nats_after: float
+    tokens: int  # that these two are the means of
+    bound: float  # share by which nats may grow
+    steps: int  # of the long run
+    greedy_agreement: float  # share of its predictions that are the same token
+    worst_logits: float  # largest difference of any logit in it
+
+    @property
+    def loss(self) -> float:
+        """Share by which nats/token grew; negative if it shrank."""
+        return self.nats_after / self.nats_before - 1
+
+    @property
+    def passed(self) -> bool:
+        return self.loss <= self.bound  # NaN does not pass
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "loss": self.loss, "passed": self.passed}
+
+
+class QualityCheckFailed(CheckFailed):
+    """The quantized graph is too far from its source; `quality` says how far."""
+
+    def __init__(self, out: Path, quality: Quality) -> None:
+        q = quality
+        super().__init__(
+            f"{out} was not written: {q.scheme} takes nats/token from {q.nats_before:.4f} to {q.nats_after:.4f}, "
+            f"{q.loss:+.2%} of at most {q.bound:+.2%}"
+        )
+        self.quality = quality
+
+
+def measure(before: Path, after: Path, scheme: str, bound: float, text: Path) -> Quality:
+    """Run the graphs at `before` (float32) and `after` (quantized) over a text file, or token ids as .npy; translators
+    over a file of pairs.
+
+    Args:
+        bound: share by which nats/token may grow.
+
+    Raises:
+        UserError: a text too short for one window.
+    """
+    graphs = [Decoder(before), Decoder(after)]
+    if graphs[0].signature.source is not None:
+        return _of_pairs([Translator(before), Translator(after)], scheme, bound, text)
+    tokens = read_tokens(text, graphs[0].signature)
+    rows = windows(tokens, graphs[0].signature)
+    nats = [_nats(graph, rows) for graph in graphs]
+    agreement, worst, steps = _long_run(graphs, tokens)
+    return Quality(
+        scheme=scheme,
+        nats_before=nats[0],
+        nats_after=nats[1],
+        tokens=rows.shape[0] * (rows.shape[1] - 1),
+        bound=bound,
+        steps=steps,
+        greedy_agreement=agreement,
+        worst_logits=worst,
+    )
+
+
+def _of_pairs(graphs: Sequence[Translator], scheme: str, bound: float, file: Path) -> Quality:
+    """`measure` of translators: both read the targets of pairs, which they are to predict."""
+    signature = graphs[0].signature
+    assert signature.source is not None
+    starts, nats, same, steps = len(signature.source.start_tokens), np.zeros(2), [], 0
+    worst = 0.0
+    for group in side_by_side(read_token_pairs(file, signature, PAIRS), signature.batch):
+        decoders = [graph.start(group.sources) for graph in graphs]
+        for step in range(group.targets.shape[1] - 1):
+            logits = [decoder.step(group.targets[:, step]).astype(np.float64) for decoder in decoders]
+            rows = group.predicted(step, starts)
+            nats += [float(_surprise(each[rows], group.targets[rows, step + 1]).sum()) for each in logits]
+            same += (logits[0].argmax(-1) == logits[1].argmax(-1))[rows].tolist()
+            worst = float(np.max([worst, *np.abs(logits[1] - logits[0])[rows].ravel()]))  # which keeps a NaN
+            steps += 1
+    before, after = nats / len(same)
+    return Quality(scheme, before, after, len(same), bound, steps, sum(same) / len(same), worst)
+
+
+def _surprise(logits: npt.NDArray[np.float64], then: Tokens) -> npt.NDArray[np.float64]:
+    """Minus the log-probability of each row's next token (B,)."""
+    peak = logits.max(-1)
+    total = np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak
+    return np.asarray(total - logits[np.arange(len(then)), then])
+
+
+def read_tokens(path: Path, signature: Signature) -> Tokens:
+    """A text as tokens (N,) with the graph's tokenizer, each document from its beginning-of-text token; or a .npy.
+
+    Raises:
+        UserError: an unreadable file, a graph without a tokenizer, tokens that are not in its vocabulary.
+    """
+    if path.suffix == ".npy":
+        return read_ids(path, signature.vocab_size).ravel().astype(np.int64)
+    text, bos = Tokenizer.of(signature), signature.bos_token
+    start, end = ([bos], []) if bos is not None else ([], list(signature.eos_tokens[:1]))
+    tokens: list[int] = []
+    for ids in text.encode_documents(read_documents(path)):
+        tokens += [*start, *ids, *end]
+    return np.array(tokens, np.int64)
+
+
+def windows(tokens: Tokens, signature: Signature) -> Tokens:
+    """Rows (N, length + 1), at most `WINDOWS` and evenly spread: the same every time.
+
+    Raises:
+        UserError: too few tokens for one row.
+    """
+    length = min(WINDOW, signature.max_positions or WINDOW)
+    rows: Tokens = spread(held_out_windows(tokens, length), WINDOWS).numpy()
+    return rows
+
+
+def _nats(graph: Decoder, rows: Tokens) -> float:
+    """Mean cross-entropy of the next token over rows (N, T+1), each read from the initial state."""
+    batch = graph.signature.batch or len(rows)
+    total, count = 0.0, 0
+    for part in _parts(rows, batch):
+        graph.reset(batch=batch)
+        for now, then in zip(part.T[:-1], part.T[1:], strict=True):
+            total += float(_surprise(graph.step(now).astype(np.float64), then).sum())
+            count += batch
+    return total / count
+
+
+def _long_run(graphs: list[Decoder], tokens: Tokens) -> tuple[float, float, int]:
+    """Share of equal greedy predictions, worst difference of a logit, and steps of texts read side by side."""
+    signature = graphs[0].signature
+    batch = signature.batch or CHAINS
+    steps = min(CHAIN, len(tokens) // batch)
+    same, worst = 0, 0.0
+    for step, ids in enumerate(parallel_sequences(tokens, batch, steps).T):
+        if step % (signature.max_positions or CHAIN) == 0:
+            for graph in graphs:
+                graph.reset(batch=batch)
+        before, after = (graph.step(ids) for graph in graphs)
+        same += int((before.argmax(-1) == after.argmax(-1)).sum())
+        difference = float(np.abs(after - before).max())
+        worst = math.nan if math.isnan(difference) or math.isnan(worst) else max(worst, difference)
+    return same / (steps * batch), worst, steps
+
+
+def _parts(rows: Tokens, batch: int) -> list[Tokens]:
+    """Rows in groups of `batch`; what is left over, less than a whole group, fills up with rows from the start."""
+    count = math.ceil(len(rows) / batch) * batch
+    return np.split(np.resize(rows, (count, rows.shape[1])), count // batch)

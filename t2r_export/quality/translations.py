@@ -1,0 +1,117 @@
+"""Translations of many sources: greedy by a checkpoint's eager model, or by beam search over an exported graph.
+
+Written as pairs, they teach a student what its teacher says (sequence-level distillation, Kim and Rush 2016, arXiv
+1606.07947).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.data.pair_batches import Tokenizers
+from t2r_export.data.pairs import bounded_lines, read_pairs, write_pairs
+from t2r_export.model.device import choose_device
+from t2r_export.paths import GRAPHS, existing_graph, existing_model
+from t2r_export.quality.greedy import LONGEST, translate
+from t2r_runtime import Beam, Tokenizer, Translator
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import existing_file
+
+Progress = Callable[[int], object]
+
+
+def is_graph(model: Path) -> bool:
+    """Whether this names an exported graph, and no checkpoint."""
+    return model.suffix in GRAPHS
+
+
+def translator_of(model: Path, device: str) -> Checkpoint:
+    """A translator's checkpoint, on a device. Raises UserError: it is none."""
+    loaded = checkpoint.load(existing_model(model))
+    if loaded.config.encoder is None:
+        raise UserError("a translator, for pairs", "a decoder alone", "give it a text")
+    loaded.model.to(choose_device(device))
+    return loaded
+
+
+def translate_greedily(loaded: Checkpoint, sources: Sequence[str], on_progress: Progress) -> list[str]:
+    """Texts by a checkpoint's eager model, on the device where it is. Raises UserError: there is no tokenizer."""
+    ids = Tokenizers(loaded.tokenizer, loaded.source_tokenizer).sources(sources)
+    assert loaded.tokenizer is not None
+    target = Tokenizer(loaded.tokenizer)
+    return [target.decode(tokens) for tokens in translate(loaded.model, ids, on_progress=on_progress)]
+
+
+def translate_by_graph(graph: Path, sources: Sequence[str], beam: int, on_progress: Progress) -> list[str]:
+    """Texts by an exported graph. Raises UserError: no translator, no tokenizer, or a source that it does not take.
+
+    Sources of like lengths go side by side: caches that grow have one length, so that the longest keeps others waiting.
+    """
+    translator = Translator(existing_graph(graph))
+    source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
+    known = translator.signature.source
+    assert known is not None
+    forced = len(known.start_tokens) - 1  # part of a translation, and of no text
+    longest = LONGEST + forced if translator.signature.reach is None else None  # as many as fit, where positions end
+    ids = [source.encode(text) for text in sources]
+    order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+    translations = translator.translate((ids[place] for place in order), Beam(beam, max_tokens=longest))
+    found: dict[int, str] = {}
+    for place, (best,) in zip(order, translations, strict=True):
+        found[place] = target.decode(best.tokens[forced:])
+        on_progress(len(found))
+    return [found[place] for place in range(len(ids))]
+
+
+def read_sources(path: Path) -> list[str]:
+    """The sources of a .tsv of pairs, or the lines of any other text, without those that are empty.
+
+    Raises:
+        UserError: no such file, one that is not UTF-8, a line that is too long, or nothing in it.
+    """
+    if path.suffix == ".tsv":
+        return [source for source, _ in read_pairs(path)]
+    try:
+        with existing_file(path, "a text of sources").open("rb") as file:
+            lines = [line.strip() for line, _ in bounded_lines(file, str(path))]
+    except OSError as error:
+        raise UserError(f"to be able to read {path}", error.strerror or str(error), "name an existing file") from error
+    found = [" ".join(line.split("\t")) for line in lines if line]
+    if not found:
+        raise UserError(f"lines of text in {path}", "none", "give some")
+    return found
+
+
+def write_translations(
+    model: Path,
+    out: Path,
+    sources: Sequence[str],
+    beam: int = 1,
+    device: str = "auto",
+    on_progress: Progress = lambda done: None,
+) -> int:
+    """Write each source with the model's own translation as a TSV of pairs; returns how many.
+
+    What is translated to nothing is left out.
+
+    Args:
+        model: a checkpoint, which translates greedily, or an exported graph.
+
+    Raises:
+        UserError: a model that cannot translate them, a beam of a checkpoint, or nothing that it translated.
+    """
+    if beam > 1 and not is_graph(model):
+        raise UserError("an exported graph, for a beam", f"{model}", "export the model, or leave the beam out")
+    if is_graph(model):
+        texts = translate_by_graph(model, sources, beam, on_progress)
+    else:
+        texts = translate_greedily(translator_of(model, device), sources, on_progress)
+    pairs = [(source, " ".join(text.split())) for source, text in zip(sources, texts, strict=True)]
+    pairs = [pair for pair in pairs if pair[1]]
+    if not pairs:
+        raise UserError("translations to write", "empty ones alone", "train the model first")
+    write_pairs(out, pairs)
+    return len(pairs)

@@ -1,0 +1,167 @@
+"""What a run of finetuning begins with: its teacher, and batches of its text or its pairs, checked against the student.
+
+A teacher that nobody gives is rebuilt from a student that was converted and not trained since.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pkgutil
+from dataclasses import dataclass
+from typing import Any
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
+from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.plain import to_plain
+from t2r_export.data.batch import Batches
+from t2r_export.data.corpus import Corpus, read_corpus
+from t2r_export.data.pair_batches import PairBatches, PairCorpus, Tokenizers, read_pair_corpus
+from t2r_export.data.starts import check_starts, usual_starts
+from t2r_export.data.windows import WindowBatches
+from t2r_export.model.transformer import Transformer
+from t2r_export.training.window_dropout import check_window_dropout
+from t2r_runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A run that can begin."""
+
+    teacher: Transformer | None
+    batches: Batches
+    config: FinetuneConfig  # as it suits the models and the text
+    identity: dict[str, Any]  # equal for the same run
+    notes: list[str]  # what was chosen, a line each
+
+
+def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> Inputs:
+    """What `config` names, for the student `loaded`.
+
+    Raises:
+        UserError: a file that cannot be used, or a teacher, text or pairs that do not suit the student.
+    """
+    _check_kind(config, loaded.config, processes)
+    teacher, teacher_sha256 = _teacher(config, loaded)
+    corpus: Corpus | PairCorpus
+    batches: Batches
+    if config.pairs:
+        config, notes = _suited(config, loaded, teacher, None)
+        tokenizers = Tokenizers(loaded.tokenizer, loaded.source_tokenizer)
+        files = config.pairs, config.valid, config.test
+        corpus = read_pair_corpus(*files, tokenizers, loaded.config, config.shares, config.window)
+        notes += corpus.notes
+        batches = PairBatches(corpus, config)
+    else:
+        corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.shares, config.separator)
+        config, notes = _suited(config, loaded, teacher, corpus)
+        _check_windows(config, loaded, corpus)
+        batches = WindowBatches(corpus, config)
+    check_window_dropout(config.window_dropout, loaded.model)
+    identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
+    return Inputs(teacher, batches, config, identity, notes)
+
+
+def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> None:
+    """Text is for a decoder alone and pairs are for a translator, whose batches are not cut for several devices."""
+    if config.pairs and model.encoder is None:
+        raise UserError("a translator, to train on pairs", "a decoder alone", "give it a text with --data")
+    if config.data and model.encoder is not None:
+        raise UserError("pairs, to train a translator on", "a text", "give --pairs")
+    if config.pairs and processes > 1:
+        raise UserError("one process that trains on pairs", f"{processes}", "use one device")
+
+
+def _check_windows(config: FinetuneConfig, loaded: Checkpoint, corpus: Corpus) -> None:
+    limit = loaded.config.max_positions
+    if limit is not None and config.reach > limit:
+        received = f"{config.window}" + (", twice that with carried states" if config.carried_states else "")
+        raise UserError(f"a length of at most {limit}, the model's last position", received, "shorten it")
+    check_starts(config, loaded.model, corpus.row)
+
+
+def _suited(
+    config: FinetuneConfig, student: Checkpoint, teacher: Transformer | None, corpus: Corpus | None
+) -> tuple[FinetuneConfig, list[str]]:
+    """What nobody chose, as it suits the models and the text; a line for each of it that is not the usual.
+
+    `corpus`: of a text; None: there are pairs.
+    """
+    asked, notes = config, []
+    row = None if corpus is None else corpus.row
+    config = config.for_model(student.config.width, student.config.max_positions, row)
+    if asked.start_positions is None:
+        config = dataclasses.replace(config, start_positions=0 if corpus is None else usual_starts(student.model))
+    if corpus is not None and asked.length is None and config.window != LENGTH:
+        whose = "the model's context" if row is None else "the rows' length"
+        notes.append(f"windows of {config.window} tokens, {whose}")
+    stages = {name: pkgutil.resolve_name(kind.stage) for name, kind in STAGES.items()}
+    idle = {p.stage for p in config.plan if p.optional and not stages[p.stage].trains(student.model, teacher)}
+    notes += [f"no {name}: the student has nothing that it trains" for name in sorted(idle)]
+    return dataclasses.replace(config, plan=tuple(p for p in config.plan if p.stage not in idle)), notes
+
+
+def _teacher(config: FinetuneConfig, student: Checkpoint) -> tuple[Transformer | None, str | None]:
+    if config.rounding is not None and config.teacher is None:
+        # as it is before the rounding; a fold keeps what it does not change, so that training would change both
+        return copy.deepcopy(student.model), student.sha256
+    if config.teacher is not None:
+        loaded = checkpoint.load(config.teacher)
+        _check_sources(loaded.config, student.config)
+        if loaded.config.vocab_size != student.config.vocab_size:
+            raise UserError(
+                f"a teacher with the student's vocabulary of {student.config.vocab_size}",
+                f"one of {loaded.config.vocab_size}",
+                "give the model that the student was converted from",
+            )
+        return loaded.model, loaded.sha256
+    if not any(STAGES[plan.stage].needs_teacher for plan in config.plan if plan.steps):
+        return None, None
+    return original(student), None
+
+
+def _check_sources(teacher: ModelConfig, student: ModelConfig) -> None:
+    """Raise UserError unless both read sources, of one vocabulary, or neither does."""
+    mine, theirs = (None if m.encoder is None else m.encoder.vocab_size or m.vocab_size for m in (student, teacher))
+    if mine != theirs:
+        expected, received = (
+            "a decoder alone" if size is None else f"a translator whose sources have {size} tokens"
+            for size in (mine, theirs)
+        )
+        raise UserError(f"a teacher that is {expected}", received, "give the model that the student was converted from")
+
+
+def original(converted: Checkpoint) -> Transformer:
+    """The model that a converted, still untrained one was made from, with a copy of its weights: conversion keeps them.
+
+    Raises:
+        UserError: not a conversion of t2r, or trained since, or without some of its source's weights.
+    """
+    if "finetune" in converted.provenance:
+        raise _no_teacher("weights trained since")
+    try:
+        config = ModelConfig.from_dict(converted.provenance["convert"]["source_config"])
+        if _without_mixers(config) != _without_mixers(converted.config):
+            raise _no_teacher("one that differs from its source in more than its mixers")
+        shapes, state = weight_shapes(config), converted.model.state_dict()
+        weights = {name: state[name].clone() for name in shapes if name in state}
+        compare(shapes, {name: weight.shape for name, weight in weights.items()}, "the converted model")
+    except UserError as error:
+        raise _no_teacher(error.received) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything there
+        raise _no_teacher("one without a record of its source") from error
+    return assemble(config, weights)
+
+
+def _without_mixers(config: ModelConfig) -> dict[str, Any]:
+    """What a conversion leaves as it is, of a model and of its layers."""
+    rest = [[to_plain(part) for part in layer.parts if not part.mixes] for layer in config.layers]
+    return {**config.to_dict(), "layers": rest}
+
+
+def _no_teacher(received: str) -> UserError:
+    expected = "a model fresh from t2r convert, which holds its teacher's weights"
+    return UserError(expected, received, "give the teacher explicitly")

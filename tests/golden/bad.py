@@ -1,0 +1,238 @@
+"""Files from a stranger, each with one thing wrong, and the kind of the error that it must be."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from golden.bad_tokenizers import PAST, PIECES
+from golden.models import seeded
+from golden.texts import Case
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.uniform import NoFeedForward, UniformConfig
+from t2r_export.export import export
+from t2r_export.files import write_bytes
+from t2r_runtime import Decoder
+
+BASE = UniformConfig(
+    vocab_size=5,
+    width=2,
+    ffn_size=1,
+    layers=(LinearConfig(feature_size=2, normalizer="none"),),
+    feed_forwards=(NoFeedForward(),),
+    norm="none",
+    position="none",
+    bos_token=1,
+    eos_tokens=(2,),
+    attention=HeadsConfig(heads=1, kv_heads=1, head_size=3, qkv_bias=False, output_bias=False),
+)
+STATE = "S.0"
+DEEP = "[" * 10_000
+Change = Callable[[onnx.ModelProto, dict[str, Any]], object]  # of a graph, or of its metadata as values
+TINY = {"version": "1.0", "model": {"type": "BPE", "vocab": PIECES, "merges": [["a", "b"]]}}
+
+
+def _tokenizer(**parts: Any) -> Change:
+    return lambda _, said: said.update({"t2r.tokenizer": json.dumps({**TINY, **parts})})
+
+
+def _said(key: str, value: Any) -> Change:
+    return lambda _, said: said.update({f"t2r.{key}": value})
+
+
+def _state(**changes: Any) -> Change:
+    return lambda _, said: said["t2r.states"][0].update(changes)
+
+
+def _table(model: onnx.ModelProto) -> TensorProto:
+    found: list[TensorProto] = [t for t in model.graph.initializer if list(t.dims) == [BASE.vocab_size, BASE.width]]
+    return found[0]
+
+
+def _place(name: str) -> Change:
+    """Let the table of tokens lie in a file of this name."""
+
+    def change(model: onnx.ModelProto, _: dict[str, Any]) -> None:
+        tensor = _table(model)
+        length = 4 * int(np.prod(tensor.dims))
+        tensor.ClearField("raw_data")
+        tensor.ClearField("float_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", name), ("offset", "0"), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+
+    return change
+
+
+def _renamed(old: str, new: str) -> Change:
+    def change(model: onnx.ModelProto, _: dict[str, Any]) -> None:
+        for value in (*model.graph.input, *model.graph.output):
+            value.name = new if value.name == old else value.name
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+
+    return change
+
+
+def _cut_output(model: onnx.ModelProto, _: dict[str, Any]) -> None:
+    del model.graph.output[1:]
+
+
+def _not_finite(model: onnx.ModelProto, _: dict[str, Any]) -> None:
+    tensor = _table(model)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(np.full(tensor.dims, np.nan, np.float32), tensor.name))
+
+
+# name -> call, kind, what is changed
+GRAPHS: dict[str, tuple[str, str, Change]] = {
+    "role": ("open", "graph", _said("role", "prefill")),
+    "contract": ("open", "version", _said("contract", 2)),
+    "opset": ("open", "version", lambda model, _: setattr(model.opset_import[0], "version", 99)),
+    "format": ("open", "version", lambda model, _: setattr(model, "ir_version", 99)),
+    "no-metadata": ("open", "metadata", lambda _, said: said.clear()),
+    "no-states": ("open", "metadata", lambda _, said: said.pop("t2r.states")),
+    "states-no-list": ("open", "metadata", _said("states", {"S": 1})),
+    "huge-state": ("open", "metadata", _state(shape=["B", 1 << 20, 1 << 20])),
+    "negative-shape": ("open", "metadata", _state(shape=["B", -1, 2, 3])),
+    "two-letters": ("open", "metadata", _state(shape=["T", "T", 2, 3])),
+    "dtype": ("open", "metadata", _state(dtype="complex64")),
+    "vocabulary": ("open", "metadata", _said("vocab_size", 0)),
+    "end-token": ("open", "metadata", _said("eos_tokens", [5])),
+    "past-end": ("open", "metadata", _said("past_end", "wrap:0")),
+    "options-list": ("open", "metadata", _said("generation", [])),
+    "options-unknown": ("open", "metadata", _said("generation", {"seed": 1})),
+    "options-translator": ("open", "metadata", _said("generation", {"width": 2})),
+    "options-null": ("open", "metadata", _said("generation", {"top_k": None})),
+    "options-type": ("open", "metadata", _said("generation", {"temperature": "1"})),
+    "options-fraction": ("open", "metadata", _said("generation", {"no_repeat_ngram": 2.5})),
+    "options-large": ("open", "metadata", _said("generation", {"top_k": 1 << 31})),
+    "options-range": ("open", "metadata", _said("generation", {"temperature": 1, "top_p": 0})),
+    "folder": ("open", "metadata", _said("graphs", {"prefill": "../ends.onnx"})),
+    "companion": ("open", "file", _said("graphs", {"prefill": "nothing.onnx"})),
+    "renamed-state": ("open", "interface", _renamed(f"past_{STATE}", "past_T.0")),
+    "no-present": ("open", "interface", _cut_output),
+    "other-vocabulary": ("open", "interface", _said("vocab_size", 6)),
+    "other-shape": ("open", "interface", _state(shape=["B", 1, 2, 4])),
+    "no-weights": ("open", "weights", _place("nothing.data")),
+    "short-weights": ("open", "weights", _place("short.data")),
+    "weights-outside": ("open", "weights", _place("../index.json")),
+    "no-tokenizer": ("tokenizer", "tokenizer", lambda *_: None),
+    "tokenizer-no-json": ("tokenizer", "tokenizer", _said("tokenizer", "{")),
+    "tokenizer-deep": ("tokenizer", "tokenizer", _said("tokenizer", DEEP)),
+    "tokenizer-model": (
+        "tokenizer",
+        "tokenizer",
+        _tokenizer(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
+    ),
+    "tokenizer-part": ("tokenizer", "tokenizer", _tokenizer(normalizer={"type": "Lowercase"})),
+    "tokenizer-merge": (
+        "tokenizer",
+        "tokenizer",
+        _tokenizer(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}),
+    ),
+    **{f"tokenizer-{name}": ("tokenizer", "tokenizer", _tokenizer(**parts)) for name, parts in PAST.items()},
+    "not-finite": ("generate", "graph", _not_finite),
+}
+
+
+def cases(folder: Path) -> Iterator[Case]:
+    """All files in a folder `bad`, and what is to be done with each; and tokens that cannot be read."""
+    place = folder / "bad"
+    place.mkdir(exist_ok=True)
+    export(seeded("bad", BASE), place / "good.onnx")
+    good = onnx.load(place / "good.onnx")
+    found: list[dict[str, Any]] = []
+
+    def add(name: str, content: bytes, call: str, kind: str, **more: str) -> None:
+        write_bytes(place / name, content)
+        found.append({"file": f"bad/{name}", "call": call, "kind": kind, **more})
+
+    write_bytes(place / "short.data", b"short")
+    for name, (call, kind, change) in GRAPHS.items():
+        add(f"{name}.onnx", _changed(good, change), call, kind)
+    whole = (place / "good.onnx").read_bytes()
+    for name, content in {"empty": b"", "text": b"no graph\n", "half": whole[: len(whole) // 2]}.items():
+        add(f"{name}.onnx", content, "open", "graph")
+    for name, content in _snapshots(place / "good.onnx").items():
+        add(f"{name}.state", content, "snapshot", "snapshot", graph="bad/good.onnx")
+    found.append({"file": "bad/nothing.onnx", "call": "open", "kind": "file"})
+    found.append({"file": "bad/nothing.state", "call": "snapshot", "kind": "file", "graph": "bad/good.onnx"})
+    reads = {"token": ([[17, 0]], [[-1, 0]]), "batch": ([[1, 2, 3]],), "position": ([[1, 2]] * 41,)}
+    for kind, tokens in reads.items():
+        found += [{"file": "ends.onnx", "call": "read", "kind": kind, "tokens": t} for t in tokens]
+    yield "bad", "bad", {"files": found}
+
+
+def _changed(good: onnx.ModelProto, change: Change) -> bytes:
+    """The bytes of a graph after a change, the metadata before the graph."""
+    model = copy.deepcopy(good)
+    said = {p.key: json.loads(p.value) for p in model.metadata_props}
+    change(model, said)
+    helper.set_model_props(model, {key: json.dumps(value) for key, value in said.items()})
+    graph = onnx.ModelProto(graph=model.graph).SerializeToString()
+    model.ClearField("graph")
+    return bytes(model.SerializeToString() + graph)
+
+
+def _snapshots(graph: Path) -> dict[str, bytes]:
+    """Snapshots of the graph at `graph`, each with one thing wrong."""
+    decoder = Decoder(graph, threads=1)
+    state = decoder.state()[STATE] + np.float32(0.5)
+    head = {"snapshot": 1, "checkpoint_sha256": decoder.signature.checkpoint_sha256, "position": 3}
+    good = {"t2r.json": json.dumps(head).encode(), f"{STATE}.npy": _npy(state)}
+    whole = _zipped(good)
+    at = whole.index(state.tobytes())
+
+    short, long = b"(1, 1, 2, 3), }", b"(99999999, 99999999, 2, 3), }"
+
+    def of(**changes: Any) -> bytes:
+        return _zipped({**good, "t2r.json": json.dumps({**head, **changes}).encode()})
+
+    def with_state(content: bytes) -> bytes:
+        return _zipped({**good, f"{STATE}.npy": content})
+
+    return {
+        "empty": b"",
+        "half": whole[: len(whole) // 2],
+        "checksum": whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :],
+        "compressed": _zipped(good, zipfile.ZIP_DEFLATED),
+        "no-head": _zipped({f"{STATE}.npy": _npy(state)}),
+        "head-deep": _zipped({**good, "t2r.json": DEEP.encode()}),
+        "other-version": of(snapshot=2),
+        "other-checkpoint": of(checkpoint_sha256="0" * 64),
+        "position": of(position=-1),
+        "token": of(token=5),
+        "no-state": _zipped({"t2r.json": good["t2r.json"]}),
+        "one-more": _zipped({**good, "S.1.npy": _npy(state)}),
+        "shape": with_state(_npy(state[..., :2])),
+        "dtype": with_state(_npy(state.astype(np.float64))),
+        "byte-order": with_state(_npy(state.astype(">f4"))),
+        "columns-first": with_state(_npy(np.asfortranarray(state))),
+        "object": with_state(_npy(state).replace(b"'<f4'", b"'|O' ", 1)),
+        "long-shape": with_state(_npy(state).replace(short + b" " * (len(long) - len(short)), long, 1)),
+    }
+
+
+def _npy(array: np.ndarray[Any, Any]) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, version=(1, 0), allow_pickle=False)
+    return out.getvalue()
+
+
+def _zipped(members: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, how)
+    return out.getvalue()

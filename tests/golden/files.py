@@ -1,0 +1,49 @@
+"""All golden files, and the index that names them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from golden import bad, rows, texts, translator
+from golden.choices import sampling
+from golden.models import MODELS, write_graph
+from golden.texts import Case
+from golden.traces import trace
+from t2r_export.files import write_bytes
+
+INDEX = "index.json"
+
+
+def write(folder: Path) -> None:
+    """Write all golden files to a folder, and last the index."""
+    cases = []
+    for make in KINDS:
+        for name, kind, content in make(folder):
+            entries = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+            write_bytes(folder / f"{name}.json", ("{\n" + ",\n".join(entries) + "\n}\n").encode())
+            cases.append({"case": name, "kind": kind, "file": f"{name}.json"})
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    write_bytes(folder / INDEX, f'{{"golden": 1, "cases": [\n{lines}\n]}}\n'.encode())
+
+
+def _traces(folder: Path) -> Iterator[Case]:
+    for name in MODELS:
+        yield name, "trace", trace(name, write_graph(name, folder))
+
+
+def _sampled(folder: Path) -> Iterator[Case]:
+    # by all logits, by the graph's largest, by the graph itself, by the options that the graph has
+    for name in ("tiny", "top3", "loop", "options"):
+        yield f"sampling-{name}", "sampling", sampling(name)
+
+
+KINDS: tuple[Callable[[Path], Iterator[Case]], ...] = (
+    _traces,
+    _sampled,
+    texts.cases,
+    rows.cases,
+    translator.cases,
+    bad.cases,
+)

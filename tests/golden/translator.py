@@ -1,0 +1,179 @@
+"""A translator: what its encoder makes of sources, and their translations by the contract's search, step by step.
+
+t2r_runtime.translate.search is another way to the same translations. No two candidates that a search tells apart are
+nearer to each other than `MARGIN`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from golden.computed import Eager
+from golden.models import CLAMP, PLAIN, seeded
+from golden.texts import Case
+from golden.traces import array
+from t2r_export.config.attention import HeadsConfig
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.generation import GenerationOptions
+from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
+from t2r_export.config.uniform import UniformConfig, UniformEncoder
+from t2r_export.export import export
+from t2r_export.proof.tolerances import tolerance
+from t2r_runtime.contract.options import BeamOptions
+from t2r_runtime.translate.beam import Beam
+
+MARGIN, LENGTHS, ATTEMPTS = 1e-3, (7, 3, 5), 400
+LONG = 3  # tokens of a translation that says something
+SOURCE_VOCABULARY = 13
+CONFIG = dataclasses.replace(
+    PLAIN,
+    layers=(LinearConfig(feature_size=5, guard=CLAMP),) * 2,
+    crosses=(LinearConfig(feature_size=3, guard=CLAMP), SoftmaxConfig()),
+    encoder=UniformEncoder(
+        layers=(SoftmaxConfig(),),
+        attention=HeadsConfig(heads=2, kv_heads=2, head_size=5, qkv_bias=False),
+        ffn_size=9,
+        vocab_size=SOURCE_VOCABULARY,
+    ),
+    start_tokens=(3,),
+    banned_tokens=(5, 0),
+)
+BEAMS: tuple[dict[str, Any], ...] = (
+    {"width": 1, "max_tokens": 9},
+    {"width": 2, "max_tokens": 8, "n_best": 2},
+    {"width": 3, "max_tokens": 8, "n_best": 3, "length_penalty": 0.6, "early_stopping": True},
+    {"width": 3, "max_tokens": 7, "length_penalty": 2.0, "early_stopping": "never", "min_tokens": 3},
+    {"width": 2, "max_tokens": 6, "forced_end": False, "length_penalty": -0.5},
+)
+# what a caller gives beside the options of the graph
+OF_GRAPH = GenerationOptions(
+    width=2, max_tokens=9, min_tokens=4, length_penalty=0.5, early_stopping="never", forced_end=False
+)
+GIVEN: tuple[dict[str, Any], ...] = (
+    {},
+    {"n_best": 2},
+    {"width": 1},
+    {"max_tokens": 6, "forced_end": True},
+    {"min_tokens": 0, "width": 3},
+    {"length_penalty": 1, "early_stopping": False},
+)
+MODELS = {
+    "translator": (CONFIG, BEAMS),
+    "translator-options": (dataclasses.replace(CONFIG, generation=OF_GRAPH), GIVEN),
+}
+
+
+class TooNear(Exception):
+    """Candidates that rounding could exchange."""
+
+
+def cases(folder: Path) -> Iterator[Case]:
+    """The translators' graphs, with beam graphs, and their cases."""
+    for name, (config, given) in MODELS.items():
+        yield _case(folder, name, config, given)
+
+
+def _case(folder: Path, name: str, config: UniformConfig, beams: Sequence[dict[str, Any]]) -> Case:
+    golden = seeded(name, config)
+    signature = export(golden, folder / f"{name}.onnx", ExportConfig(beam=True)).signature
+    made, random = Eager(golden), np.random.default_rng(list(name.encode()))
+    searches = []
+    for place, options in enumerate(beams):
+        for _ in range(ATTEMPTS):
+            source = random.integers(0, SOURCE_VOCABULARY, LENGTHS[place % len(LENGTHS)]).tolist()
+            try:
+                found = _search(made, source, Beam(**options).resolved(signature.generation))
+            except TooNear:
+                continue
+            if len(found[-1][1]) < LONG:
+                continue
+            translations = [{"tokens": tokens, "score": float(f"{score:.9g}")} for score, tokens in found]
+            searches.append({"source": source, "beam": options, "translations": translations})
+            break
+    assert len(searches) == len(beams), "too few attempts"
+    sources = [search["source"] for search in searches[:1]]
+    encoded = _encoded(made, sources[0])
+    given = [*(spec.name for spec in signature.constant), *(signature.source.start_states if signature.source else ())]
+    bound = tolerance("cpu", "none")
+    return (
+        name,
+        "translator",
+        {
+            "graph": f"{name}.onnx",
+            "tolerance": {"logits_absolute": bound.logits, "state_relative_to_its_largest": bound.states},
+            "sources": sources,
+            "states": {name: array(encoded[name]) for name in given},
+            "searches": searches,
+        },
+    )
+
+
+@torch.no_grad()
+def _encoded(made: Eager, source: list[int]) -> dict[str, Any]:
+    states = made.model.start(torch.tensor([source]), torch.tensor([len(source)]))
+    return {name: value.numpy() for name, value in states.items()}
+
+
+def _search(made: Eager, source: list[int], beam: BeamOptions) -> list[tuple[float, list[int]]]:
+    """The n best, score and tokens, by "The search" of the contract; one hypothesis after the other, no penalties."""
+    ends, last, width = CONFIG.eos_tokens, beam.max_tokens or 1, beam.width
+    states = _encoded(made, source)
+    for token in CONFIG.start_tokens:
+        logits, states = made.step(np.array([token]), states)
+    going = [(0.0, list[int](), states, logits[0])]
+    finished: list[tuple[float, list[int]]] = []
+    for n in range(last):
+        candidates = [
+            (total + added, place, token)
+            for place, (total, _, _, row) in enumerate(going)
+            for token, added in enumerate(_added(row, n, beam))
+            if added > -math.inf
+        ]
+        candidates.sort(key=lambda c: (-c[0], c[1], c[2]))
+        most = 1 if width == 1 else max(2, 1 + len(ends)) * width
+        if any(a[0] - b[0] < MARGIN for a, b in zip(candidates[: most + 1], candidates[1 : most + 1], strict=False)):
+            raise TooNear
+        candidates = candidates[:most]
+        ended = [c for c in candidates if c[2] in ends or n + 1 == last]
+        for total, place, token in (c for c in candidates[:width] if c in ended):
+            finished.append((total / (n + 1) ** beam.length_penalty, [*going[place][1], token]))
+        finished = sorted(finished, key=lambda f: -f[0])[:width]
+        if any(a[0] - b[0] < MARGIN for a, b in zip(finished, finished[1:], strict=False)):
+            raise TooNear
+        kept = [c for c in candidates if c not in ended][:width]
+        if not kept or _done(finished, kept[0][0], n + 1, beam):
+            break
+        before, going = going, []
+        for total, place, token in kept:
+            logits, states = made.step(np.array([token]), before[place][2])
+            going.append((total, [*before[place][1], token], states, logits[0]))
+    return finished[: beam.n_best]
+
+
+def _added(logits: Any, n: int, beam: BeamOptions) -> list[float]:
+    """What each token adds to a hypothesis of n tokens."""
+    if beam.forced_end and n + 1 == beam.max_tokens:
+        return [0.0 if token == CONFIG.eos_tokens[0] else -math.inf for token in range(len(logits))]
+    added = (logits - np.log(np.exp(logits).sum())).tolist()
+    never = {*CONFIG.banned_tokens, *(CONFIG.eos_tokens if n < beam.min_tokens else ())}
+    return [-math.inf if token in never else float(value) for token, value in enumerate(added)]
+
+
+def _done(finished: list[tuple[float, list[int]]], best: float, n: int, beam: BeamOptions) -> bool:
+    if len(finished) < beam.width:
+        return False
+    if beam.width == 1 or beam.early_stopping is True:
+        return True
+    never = beam.early_stopping == "never" and beam.length_penalty > 0
+    length = (beam.max_tokens or 1) if never else n
+    score = best / length**beam.length_penalty
+    if abs(score - finished[-1][0]) < MARGIN:
+        raise TooNear
+    return bool(score <= finished[-1][0])
