@@ -10,7 +10,7 @@ type Kind int
 
 const (
 	KindFile      Kind = C.T2R_FILE      // no such file, or one that cannot be read or written
-	KindGraph     Kind = C.T2R_GRAPH     // not a graph that ONNX Runtime opens, or of another role; closed, or in use
+	KindGraph     Kind = C.T2R_GRAPH     // not a graph that ONNX Runtime opens, or of another role
 	KindVersion   Kind = C.T2R_VERSION   // another contract version, or a newer opset than ONNX Runtime reads
 	KindMetadata  Kind = C.T2R_METADATA  // metadata that is missing, malformed or too large; states that are
 	KindInterface Kind = C.T2R_INTERFACE // other inputs or outputs than the metadata says
@@ -21,7 +21,12 @@ const (
 	KindBatch     Kind = C.T2R_BATCH     // another number of sequences
 	KindSnapshot  Kind = C.T2R_SNAPSHOT  // anything wrong with a snapshot, or with states that are given
 	KindSampling  Kind = C.T2R_SAMPLING  // an option out of range
-	KindProvider  Kind = C.T2R_PROVIDER  // ONNX Runtime, its threads, or memory
+	KindProvider  Kind = C.T2R_PROVIDER  // an execution provider, its options, or threads
+	KindArgument  Kind = C.T2R_ARGUMENT  // NULL, an index or a structure's size where a function of C cannot take it
+	KindState     Kind = C.T2R_STATE     // a handle that is closed, or in use
+	KindMemory    Kind = C.T2R_MEMORY    // no more memory, or too many open handles
+	KindRuntime   Kind = C.T2R_RUNTIME   // ONNX Runtime failed in a run
+	KindCancelled Kind = C.T2R_CANCELLED // t2r_cancel ended the call
 )
 
 // String is the kind's name, as in "token".

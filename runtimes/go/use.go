@@ -21,7 +21,7 @@ type use struct {
 // do makes a call, and then takes what it handed out. then may be nil.
 func (u *use) do(call func() C.t2r_kind, then func()) error {
 	if !u.mutex.TryLock() {
-		return failed(KindGraph, "expected one call at a time in a %s; received another, from a second goroutine or a callback; "+
+		return failed(KindState, "expected one call at a time in a %s; received another, from a second goroutine or a callback; "+
 			"give each goroutine one of its own", u.name)
 	}
 	defer u.mutex.Unlock()

@@ -52,12 +52,12 @@ def late(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     others = [path for path in objects.glob("*.o") if path.name != "sampler.cpp.o"]
     includes = [f"-I{HERE / 'src'}", f"-I{HERE / 'include'}", *headers()]
     links = [f"-L{release / 'onnxruntime'}", "-lonnxruntime", f"-Wl,-rpath,{release / 'onnxruntime'}"]
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-DT2R_BUILDING", "-Wl,-soname,libt2r.so.0"]
-    made = ["-o", str(folder / "libt2r.so.0")]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-DT2R_BUILDING", "-Wl,-soname,libt2r.so.0.1"]
+    made = ["-o", str(folder / "libt2r.so.0.1")]
     compiler = os.environ.get("CXX", "c++")
     command = [compiler, *flags, *includes, str(folder / "sampler.cpp"), *map(str, others), *links, *made]
     subprocess.run(command, check=True, timeout=300)
-    (folder / "libt2r.so").symlink_to("libt2r.so.0")
+    (folder / "libt2r.so").symlink_to("libt2r.so.0.1")
     return folder
 
 

@@ -5,7 +5,11 @@
 
    A handle belongs to one thread at a time; another thread in it at once is an error there. What a function hands out
    (logits, tokens, text) belongs to its handle, and is good until the next call with that handle. A handle that was
-   closed, or is NULL, is an error and nothing worse. Texts are UTF-8, and say how many bytes they have. */
+   closed, or is NULL, is an error and nothing worse. Texts are UTF-8, and say how many bytes they have.
+
+   Structures grow at their ends. Who passes one says its size, so a program and a library of other patch releases fit:
+   what a shorter structure has not, has its default; what a longer one has beyond the library's must be 0, which is what
+   the functions that fill structures in put there. t2r_tensor alone has no size, and stays as it is. */
 #ifndef T2R_H
 #define T2R_H
 
@@ -24,6 +28,12 @@
 #define T2R_API
 #endif
 
+/* The release that this header is of. Libraries of one major and minor version have one soname and fit each other. */
+#define T2R_VERSION_MAJOR 0
+#define T2R_VERSION_MINOR 1
+#define T2R_VERSION_PATCH 0
+#define T2R_VERSION_NUMBER (T2R_VERSION_MAJOR * 1000000 + T2R_VERSION_MINOR * 1000 + T2R_VERSION_PATCH)
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,7 +42,7 @@ extern "C" {
 typedef enum t2r_kind {
     T2R_OK = 0,
     T2R_FILE,       /* no such file, or one that cannot be read or written */
-    T2R_GRAPH,      /* not a graph that ONNX Runtime opens, or one of another role; a handle that is closed or in use */
+    T2R_GRAPH,      /* not a graph that ONNX Runtime opens, or one of another role; logits that are not finite */
     T2R_VERSION,    /* another contract version, or a newer opset than ONNX Runtime reads */
     T2R_METADATA,   /* metadata that is missing, malformed or too large; states that are */
     T2R_INTERFACE,  /* other inputs or outputs than the metadata says */
@@ -43,7 +53,12 @@ typedef enum t2r_kind {
     T2R_BATCH,      /* another number of sequences */
     T2R_SNAPSHOT,   /* anything wrong with a snapshot, or with states that are given */
     T2R_SAMPLING,   /* an option out of range */
-    T2R_PROVIDER    /* ONNX Runtime, its threads, or memory */
+    T2R_PROVIDER,   /* an execution provider, its options, or threads */
+    T2R_ARGUMENT,   /* NULL, an index or a structure's size where the function cannot take it */
+    T2R_STATE,      /* a handle that is closed, or in use by another thread or by the call whose callback this is */
+    T2R_MEMORY,     /* no more memory, or too many open handles */
+    T2R_RUNTIME,    /* ONNX Runtime failed in a run */
+    T2R_CANCELLED   /* t2r_cancel ended the call */
 } t2r_kind;
 
 /* The kind's name, as in "token". */
@@ -51,6 +66,9 @@ T2R_API const char *t2r_kind_name(t2r_kind kind);
 
 /* What went wrong in this thread's last call that failed. */
 T2R_API const char *t2r_error(void);
+
+/* T2R_VERSION_NUMBER of the library that runs. */
+T2R_API int32_t t2r_version(void);
 
 typedef struct t2r_decoder t2r_decoder;
 typedef struct t2r_tokenizer t2r_tokenizer;

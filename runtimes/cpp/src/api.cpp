@@ -2,15 +2,19 @@
 #include "generate.hpp"
 #include "snapshot.hpp"
 
+#include <cstdio>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 
 namespace {
 
 using namespace t2r;
 
-constexpr const char *kind_names[] = {"ok",    "file",     "graph", "version",  "metadata", "interface", "weights",
-                                      "tokenizer", "token", "position", "batch",    "snapshot", "sampling",  "provider"};
+constexpr const char *kind_names[] = {"ok",       "file",     "graph",    "version",  "metadata", "interface",
+                                      "weights",  "tokenizer", "token",   "position", "batch",    "snapshot",
+                                      "sampling", "provider", "argument", "state",    "memory",   "runtime",
+                                      "cancelled"};
 constexpr std::size_t max_line = 1024;
 thread_local char last_error[max_line] = "";  // no std::string: keeping a line must not fail
 
@@ -19,10 +23,19 @@ t2r_kind keep(t2r_kind kind, const char *line) noexcept {
     return kind;
 }
 
+constexpr const char *no_memory = "expected memory; received none; close other programs, or use a smaller model or batch";
+
+t2r_kind keep_unknown(const char *what) noexcept {
+    std::snprintf(last_error, max_line, "expected the call to go on; received %.500s; report it", what);
+    for (char *at = last_error; *at; at++)
+        if (*at == '\n') *at = ' ';
+    return T2R_RUNTIME;
+}
+
 t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes}; }
 
 Options options_of(const t2r_options *given) {
-    const t2r_options found = over(default_options(), given, T2R_PROVIDER);
+    const t2r_options found = over(default_options(), given);
     Options options;
     options.threads = found.threads;
     options.companions = found.companions != 0;
@@ -51,6 +64,33 @@ void hand_out(const Logits &found, const float **logits) {
     if (logits) *logits = found.values;
 }
 
+// The decoder compares the batch with its own before it reads.
+void require_rows(const int64_t *tokens, size_t batch, size_t length) {
+    if (batch > 0) require_list(tokens, length, "tokens");
+    if (length >= size_t{1} << 40)
+        fail(T2R_ARGUMENT, "a length below 2^40", std::to_string(length), "read the tokens in parts");
+}
+
+GivenState given_state(const t2r_tensor &state) {
+    require(state.name, "a state's name");
+    require(state.dtype, "a state's dtype");
+    require_list(state.shape, state.rank, "a state's shape");
+    require_list(state.data, state.bytes, "a state's data");
+    const auto refuse = [&](const std::string &received) {
+        fail(T2R_SNAPSHOT, "a state of a dtype and shape that say its bytes", printable(state.name, 100) + ": " + received, "see t2r_state");
+    };
+    const auto dtype = dtype_named(state.dtype);
+    if (!dtype) refuse("dtype " + printable(state.dtype, 40));
+    std::size_t bytes = size_of(*dtype);
+    for (std::size_t i = 0; i < state.rank; i++) {
+        const std::int64_t dim = state.shape[i];
+        if (dim < 0 || (dim > 0 && bytes > (std::size_t{1} << 62) / static_cast<std::size_t>(dim))) refuse("a dimension " + number(dim));
+        bytes *= static_cast<std::size_t>(dim);
+    }
+    if (bytes != state.bytes) refuse(std::to_string(state.bytes) + " bytes, not " + std::to_string(bytes));
+    return {state.name, *dtype, Shape(state.shape, state.shape + state.rank), state.data};
+}
+
 }  // namespace
 
 namespace t2r {
@@ -66,29 +106,34 @@ t2r_kind remember() noexcept {
     } catch (const Error &error) {
         return keep(error.kind, error.line.c_str());
     } catch (const std::bad_alloc &) {
-        return keep(T2R_PROVIDER, "expected memory; received none; close other programs, or use a smaller model or batch");
+        return keep(T2R_MEMORY, no_memory);
+    } catch (const std::length_error &) {
+        return keep(T2R_MEMORY, no_memory);
     } catch (const std::exception &error) {
-        return keep(T2R_GRAPH, error.what());
+        return keep_unknown(error.what());
     } catch (...) {
-        return keep(T2R_GRAPH, "expected to go on; received an unknown exception; report it");
+        return keep_unknown("an exception without a text");
     }
 }
 
 }  // namespace t2r
 
 const char *t2r_kind_name(t2r_kind kind) {
-    return kind >= T2R_OK && kind <= T2R_PROVIDER ? kind_names[kind] : "unknown";
+    return kind >= T2R_OK && kind <= T2R_CANCELLED ? kind_names[kind] : "unknown";
 }
 
 const char *t2r_error(void) { return last_error; }
 
+int32_t t2r_version(void) { return T2R_VERSION_NUMBER; }
+
 t2r_kind t2r_defaults(t2r_options *options, size_t size) {
-    return guarded([&] { hand_out_options(default_options(), options, size, T2R_PROVIDER); });
+    return guarded([&] { hand_out_options(default_options(), options, size); });
 }
 
 t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **decoder) {
     return guarded([&] {
-        require_argument(path && decoder, T2R_FILE, "a path, and where to put the decoder");
+        require(path, "a path");
+        require(decoder, "where to put the decoder");
         *decoder = nullptr;
         auto graph = std::make_shared<Graph>(path, options_of(options));
         *decoder = decoders().add(std::make_unique<OpenDecoder>(std::move(graph)));
@@ -97,7 +142,7 @@ t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **de
 
 t2r_kind t2r_fork(t2r_decoder *decoder, t2r_decoder **other) {
     return guarded([&] {
-        require_argument(other, T2R_GRAPH, "where to put the decoder");
+        require(other, "where to put the decoder");
         *other = nullptr;
         const Decoders::Use use(decoders(), decoder);
         *other = decoders().add(std::make_unique<OpenDecoder>(use->decoder.opened()));
@@ -127,7 +172,7 @@ t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
         made.checkpoint = signature.checkpoint.c_str();
         made.prefills = found.opened()->has("prefill");
         made.generates = found.opened()->has("generate");
-        hand_out(made, info, size, T2R_VERSION);
+        hand_out(made, info, size);
     });
 }
 
@@ -141,7 +186,7 @@ t2r_kind t2r_reset(t2r_decoder *decoder, size_t batch) {
 t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, const float **logits) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(tokens, T2R_TOKEN, "tokens");
+        require_list(tokens, count, "tokens");
         hand_out(use->decoder.read(tokens, static_cast<std::int64_t>(count), 1), logits);
     });
 }
@@ -149,8 +194,7 @@ t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, con
 t2r_kind t2r_prefill(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length, const float **logits) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(tokens || length == 0, T2R_TOKEN, "tokens");
-        require_argument(length < size_t{1} << 40, T2R_TOKEN, "a length of at most 2^40");
+        require_rows(tokens, batch, length);
         hand_out(use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length)), logits);
     });
 }
@@ -159,8 +203,7 @@ t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, si
                    const int64_t **chosen) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(tokens || length == 0, T2R_TOKEN, "tokens");
-        require_argument(length < size_t{1} << 40, T2R_TOKEN, "a length of at most 2^40");
+        require_rows(tokens, batch, length);
         const Logits found =
             use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length), Wanted::top);
         hand_out(found, logits);
@@ -171,7 +214,7 @@ t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, si
 t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(rows || count == 0, T2R_BATCH, "rows");
+        require_list(rows, count, "rows");
         use->decoder.reorder({rows, rows + count});
     });
 }
@@ -179,7 +222,8 @@ t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count) {
 t2r_kind t2r_state(t2r_decoder *decoder, size_t index, t2r_tensor *state) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(state && index < use->decoder.all_states().count(), T2R_SNAPSHOT, "a state's number, and where to put it");
+        require(state, "where to put the state");
+        require_index(index, use->decoder.all_states().count(), "state");
         const StateView view = use->decoder.all_states().state(index);
         *state = {view.spec->name.c_str(), name_of(view.spec->dtype), view.shape->size(), view.shape->data(), view.data, view.bytes};
     });
@@ -188,30 +232,18 @@ t2r_kind t2r_state(t2r_decoder *decoder, size_t index, t2r_tensor *state) {
 t2r_kind t2r_set_states(t2r_decoder *decoder, const t2r_tensor *states, size_t count, int64_t position) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(states && count == use->decoder.all_states().count(), T2R_SNAPSHOT, "all states of the graph");
+        require_list(states, count, "states");
         std::vector<GivenState> given;
-        for (size_t i = 0; i < count; i++) {
-            const t2r_tensor &state = states[i];
-            const auto dtype = state.dtype ? dtype_named(state.dtype) : std::nullopt;
-            require_argument(state.name && dtype && (state.shape || !state.rank) && (state.data || !state.bytes),
-                             T2R_SNAPSHOT, "states with a name, a dtype, a shape and data");
-            given.push_back({state.name, *dtype, Shape(state.shape, state.shape + state.rank), state.data});
-            std::size_t bytes = size_of(*dtype);
-            for (const std::int64_t dim : given.back().shape) {
-                require_argument(dim >= 0 && (dim == 0 || bytes <= (std::size_t{1} << 62) / static_cast<std::size_t>(dim)), T2R_SNAPSHOT, "a shape");
-                bytes *= static_cast<std::size_t>(dim);
-            }
-            require_argument(bytes == state.bytes, T2R_SNAPSHOT, "as many bytes as a state's shape says");
-        }
+        for (size_t i = 0; i < count; i++) given.push_back(given_state(states[i]));
         use->decoder.set_states(given, position);
     });
 }
 
 t2r_kind t2r_sampling_defaults(t2r_decoder *decoder, t2r_sampling *sampling, size_t size) {
     return guarded([&] {
-        if (!decoder) return hand_out_options(sampling_of(Sampling()), sampling, size, T2R_SAMPLING);
+        if (!decoder) return hand_out_options(sampling_of(Sampling()), sampling, size);
         const Decoders::Use use(decoders(), decoder);
-        hand_out_options(sampling_of(use->decoder.signature().sampling), sampling, size, T2R_SAMPLING);
+        hand_out_options(sampling_of(use->decoder.signature().sampling), sampling, size);
     });
 }
 
@@ -220,12 +252,13 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
                       size_t *count) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(prompt || length == 0, T2R_TOKEN, "a prompt");
-        require_argument(tokens && count, T2R_TOKEN, "where to put tokens and their number");
+        require_list(prompt, length, "a prompt");
+        require(tokens, "where to put the tokens");
+        require(count, "where to put the number of tokens");
         Request request;
         request.prompt.assign(prompt, prompt + length);
         request.max_tokens = max_tokens;
-        const t2r_sampling given = over(sampling_of(use->decoder.signature().sampling), sampling, T2R_SAMPLING);
+        const t2r_sampling given = over(sampling_of(use->decoder.signature().sampling), sampling);
         request.sampling = sampling_of(given);
         if (given.stop_tokens) request.stop_tokens.emplace(given.stop_tokens, given.stop_tokens + given.stop_count);
         if (callback) request.callback = [=](std::int64_t token) { return callback(token, user) != 0; };
@@ -238,7 +271,7 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
 t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(path, T2R_FILE, "a path");
+        require(path, "a path");
         save_snapshot(use->decoder, path, token);
     });
 }
@@ -246,7 +279,7 @@ t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token) {
 t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(path, T2R_FILE, "a path");
+        require(path, "a path");
         const std::int64_t saved = load_snapshot(use->decoder, path);
         if (token) *token = saved;
     });

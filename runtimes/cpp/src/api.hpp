@@ -35,28 +35,57 @@ template <class F> t2r_kind guarded(F body) noexcept {
     }
 }
 
-// Of arguments that no program in its senses gives. Throws Error of that kind.
-inline void require_argument(bool good, t2r_kind kind, const char *expected) {
-    if (!good) fail(kind, expected, "something else", "see t2r.h");
+// Throws Error of the kind argument: a pointer is NULL. expected: what it should lead to.
+inline void require(const void *pointer, const char *expected) {
+    if (!pointer) fail(T2R_ARGUMENT, expected, "NULL", "pass its address");
 }
 
-// Hand out a structure of the API, as much of it as fits: one of an older t2r.h is shorter.
-template <class T> void hand_out(const T &found, T *out, size_t size, t2r_kind kind) {
-    require_argument(out && size >= sizeof(size_t), kind, "a structure, and its size");
-    std::memcpy(out, &found, std::min(size, sizeof(T)));
+// The same of a list, which may be NULL where it is empty.
+inline void require_list(const void *pointer, size_t count, const char *expected) {
+    if (count > 0) require(pointer, expected);
+}
+
+// Throws Error of the kind argument: there is none of this number. what: as in "state".
+inline void require_index(size_t index, size_t count, const std::string &what) {
+    if (index >= count)
+        fail(T2R_ARGUMENT, "a number of a " + what + " below " + std::to_string(count), std::to_string(index), "count from 0");
+}
+
+// A structure of the API has a size; one that is larger than this is no structure.
+inline constexpr size_t most_struct_bytes = 4096;
+
+inline void require_size(size_t size) {
+    if (size < sizeof(size_t) || size > most_struct_bytes)
+        fail(T2R_ARGUMENT, "the size of a structure, from " + std::to_string(sizeof(size_t)) + " to " + std::to_string(most_struct_bytes) + " bytes",
+             std::to_string(size), "pass sizeof, or fill it in with its _defaults function");
+}
+
+// Fill in a structure of the caller's size: one of an older t2r.h is shorter, of a newer one longer, with 0 at its end.
+template <class T> void hand_out(const T &found, T *out, size_t size) {
+    require(out, "a structure to fill in");
+    require_size(size);
+    const size_t known = std::min(size, sizeof(T));
+    std::memcpy(out, &found, known);
+    std::memset(reinterpret_cast<unsigned char *>(out) + known, 0, size - known);
 }
 
 // The same of options, which know their size.
-template <class T> void hand_out_options(T found, T *out, size_t size, t2r_kind kind) {
-    found.size = std::min(size, sizeof(T));
-    hand_out(found, out, size, kind);
+template <class T> void hand_out_options(T found, T *out, size_t size) {
+    found.size = size;
+    hand_out(found, out, size);
 }
 
-// What the caller gives over what holds where it says nothing, as for the fields that an older t2r.h has not.
-template <class T> T over(T options, const T *given, t2r_kind kind) {
+// What the caller gives over what holds where it says nothing, as for the fields that an older t2r.h does not have. Throws
+// Error of the kind argument: a newer t2r.h has a field, and it is set, which is not known here.
+template <class T> T over(T options, const T *given) {
     if (!given) return options;
-    require_argument(given->size >= sizeof(size_t) && given->size <= sizeof(T), kind, "options that their _defaults function has filled in");
-    std::memcpy(&options, given, given->size);
+    require_size(given->size);
+    const auto *bytes = reinterpret_cast<const unsigned char *>(given);
+    for (size_t i = sizeof(T); i < given->size; i++)
+        if (bytes[i])
+            fail(T2R_ARGUMENT, "options of at most " + std::to_string(sizeof(T)) + " bytes, which this libt2r knows",
+                 "one that is set at byte " + std::to_string(i), "leave newer options 0, or update libt2r");
+    std::memcpy(&options, given, std::min(given->size, sizeof(T)));
     return options;
 }
 

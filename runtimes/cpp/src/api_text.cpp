@@ -37,7 +37,7 @@ t2r_tokenizer *add(std::string json, std::int64_t bos) {
 }
 
 void open(t2r_decoder *decoder, bool of_source, t2r_tokenizer **tokenizer) {
-    require_argument(tokenizer, T2R_TOKENIZER, "where to put the tokenizer");
+    require(tokenizer, "where to put the tokenizer");
     *tokenizer = nullptr;
     const Decoders::Use use(decoders(), decoder);
     const Signature &signature = use->decoder.signature();
@@ -65,7 +65,8 @@ t2r_kind t2r_open_source_tokenizer(t2r_decoder *decoder, t2r_tokenizer **tokeniz
 
 t2r_kind t2r_make_tokenizer(const char *json, size_t size, int64_t bos_token, t2r_tokenizer **tokenizer) {
     return guarded([&] {
-        require_argument(tokenizer && json, T2R_TOKENIZER, "the text of a tokenizer.json, and where to put the tokenizer");
+        require(json, "the text of a tokenizer.json");
+        require(tokenizer, "where to put the tokenizer");
         *tokenizer = nullptr;
         if (size > std::size_t{1} << 24)
             fail(T2R_TOKENIZER, "a tokenizer of at most 16 MiB", std::to_string(size) + " bytes", "check where this file is from");
@@ -80,7 +81,9 @@ t2r_kind t2r_close_tokenizer(t2r_tokenizer *tokenizer) {
 t2r_kind t2r_encode(t2r_tokenizer *tokenizer, const char *text, size_t size, int special, const int64_t **tokens, size_t *count) {
     return guarded([&] {
         const Tokenizers::Use use(tokenizers(), tokenizer);
-        require_argument((text || size == 0) && tokens && count, T2R_TOKENIZER, "a text, and where to put tokens");
+        require_list(text, size, "a text");
+        require(tokens, "where to put the tokens");
+        require(count, "where to put the number of tokens");
         use->tokens = use->tokenizer->encode({text ? text : "", size}, special != 0);
         *tokens = use->tokens.data();
         *count = use->tokens.size();
@@ -90,7 +93,8 @@ t2r_kind t2r_encode(t2r_tokenizer *tokenizer, const char *text, size_t size, int
 t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, size_t count, const char **text, size_t *size) {
     return guarded([&] {
         const Tokenizers::Use use(tokenizers(), tokenizer);
-        require_argument((tokens || count == 0) && text, T2R_TOKENIZER, "tokens, and where to put a text");
+        require_list(tokens, count, "tokens");
+        require(text, "where to put the text");
         use->text = use->tokenizer->decode(tokens, count);
         hand_out(use->text, text, size);
     });
@@ -98,7 +102,8 @@ t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, size_t coun
 
 t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t count, t2r_stream **stream) {
     return guarded([&] {
-        require_argument(stream && (prompt || count == 0), T2R_TOKENIZER, "a prompt, and where to put the stream");
+        require(stream, "where to put the stream");
+        require_list(prompt, count, "the tokens of a prompt");
         *stream = nullptr;
         const Tokenizers::Use use(tokenizers(), tokenizer);
         *stream = streams().add(std::make_unique<OpenStream>(OpenStream{TextStream(use->tokenizer, {prompt, prompt + count}), ""}));
@@ -108,7 +113,7 @@ t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t
 t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *size) {
     return guarded([&] {
         const Streams::Use use(streams(), stream);
-        require_argument(text, T2R_TOKENIZER, "where to put a text");
+        require(text, "where to put the text");
         use->text = use->stream.feed(token);
         hand_out(use->text, text, size);
     });
@@ -117,7 +122,7 @@ t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *
 t2r_kind t2r_end_stream(t2r_stream *stream, const char **text, size_t *size) {
     return guarded([&] {
         const Streams::Use use(streams(), stream);
-        require_argument(text, T2R_TOKENIZER, "where to put a text");
+        require(text, "where to put the text");
         use->text = use->stream.end();
         hand_out(use->text, text, size);
     });

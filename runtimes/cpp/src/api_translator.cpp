@@ -26,19 +26,21 @@ Beam beam_of(const t2r_beam &given) {
 
 t2r_kind t2r_beam_defaults(t2r_decoder *decoder, t2r_beam *beam, size_t size) {
     return guarded([&] {
-        if (!decoder) return hand_out_options(beam_of(Beam()), beam, size, T2R_SAMPLING);
+        if (!decoder) return hand_out_options(beam_of(Beam()), beam, size);
         const Decoders::Use use(decoders(), decoder);
-        hand_out_options(beam_of(use->decoder.signature().beam), beam, size, T2R_SAMPLING);
+        hand_out_options(beam_of(use->decoder.signature().beam), beam, size);
     });
 }
 
 t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const int64_t *lengths, size_t count, size_t longest) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument((tokens && lengths) || count == 0, T2R_TOKEN, "sources and their lengths");
+        require_list(lengths, count, "the lengths of the sources");
+        if (longest > 0) require_list(tokens, count, "the tokens of the sources");
         std::vector<std::vector<std::int64_t>> sources;
         for (size_t row = 0; row < count; row++) {
-            require_argument(lengths[row] >= 0 && static_cast<size_t>(lengths[row]) <= longest, T2R_TOKEN, "lengths within their rows");
+            if (lengths[row] < 0 || static_cast<size_t>(lengths[row]) > longest)
+                fail(T2R_ARGUMENT, "lengths in 0 … " + std::to_string(longest) + ", their rows", number(lengths[row]), "pass the length of the longest");
             sources.emplace_back(tokens + row * longest, tokens + row * longest + lengths[row]);
         }
         encode_sources(use->decoder, sources);
@@ -48,8 +50,9 @@ t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const i
 t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t length, const t2r_beam *beam, size_t *found) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument((source || length == 0) && found, T2R_TOKEN, "a source, and where to put a number");
-        const t2r_beam given = over(beam_of(use->decoder.signature().beam), beam, T2R_SAMPLING);
+        require_list(source, length, "a source");
+        require(found, "where to put the number of translations");
+        const t2r_beam given = over(beam_of(use->decoder.signature().beam), beam);
         use->translations = translate(use->decoder, {source, source + length}, beam_of(given));
         *found = use->translations.size();
     });
@@ -58,7 +61,9 @@ t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t lengt
 t2r_kind t2r_translation(t2r_decoder *decoder, size_t index, const int64_t **tokens, size_t *count, double *score) {
     return guarded([&] {
         const Decoders::Use use(decoders(), decoder);
-        require_argument(index < use->translations.size() && tokens && count, T2R_BATCH, "the number of a translation that was found");
+        require_index(index, use->translations.size(), "translation");
+        require(tokens, "where to put the tokens");
+        require(count, "where to put the number of tokens");
         *tokens = use->translations[index].tokens.data();
         *count = use->translations[index].tokens.size();
         if (score) *score = use->translations[index].score;

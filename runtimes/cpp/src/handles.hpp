@@ -28,20 +28,20 @@ public:
         std::size_t place = 0;
         while (place < slots.size() && (slots[place].entry || slots[place].turn >= last_turn)) place++;
         if (place == slots.size()) {
-            if (place >= max_open) fail(T2R_PROVIDER, "at most 4096 open handles of a kind", "more", "close those that are done");
+            if (place >= max_open) fail(T2R_MEMORY, "at most 4096 open handles of a kind", "more", "close those that are done");
             slots.emplace_back();
         }
         slots[place].entry = std::move(entry);
         return reinterpret_cast<Handle *>(((slots[place].turn << place_bits) | place) << 1 | 1);
     }
 
-    // The object, which nobody else has until this goes out of scope. Throws Error of the kind graph.
+    // The object, which nobody else has until this goes out of scope. Throws Error of the kinds argument and state.
     class Use {
     public:
         Use(Handles &handles, Handle *handle) : entry(handles.find(handle)) {
             if (entry->busy.test_and_set(std::memory_order_acquire)) {
                 entry.reset();
-                fail(T2R_GRAPH, std::string("one call at a time in a ") + handles.name, "another, from a second thread or a callback",
+                fail(T2R_STATE, std::string("one call at a time in a ") + handles.name, "another, from a second thread or a callback",
                      "give each thread a handle of its own");
             }
         }
@@ -79,13 +79,14 @@ private:
     }
 
     std::shared_ptr<Entry> find(Handle *handle) {
+        if (!handle) fail(T2R_ARGUMENT, std::string("an open ") + name, "NULL", "open it first");
         const auto value = reinterpret_cast<std::uintptr_t>(handle);
         const std::lock_guard<std::mutex> lock(mutex);
         const std::size_t place = place_of(handle);
         const bool open = (value & 1) && place < slots.size() && slots[place].entry &&
                           slots[place].turn == value >> (place_bits + 1);
-        if (!open) fail(T2R_GRAPH, std::string("an open ") + name, handle ? "one that was closed, or never was one" : "NULL",
-                        "open it first, and close it last");
+        if (!open)
+            fail(T2R_STATE, std::string("an open ") + name, "one that was closed, or never was one", "open it first, and close it last");
         return slots[place].entry;
     }
 

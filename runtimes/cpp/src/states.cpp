@@ -157,7 +157,7 @@ void States::run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t le
     try {
         session.Run(run_options, binding);
     } catch (const Ort::Exception &error) {
-        fail(T2R_GRAPH, "the graph to run a step", printable(error.what()), "export the model again");
+        fail(T2R_RUNTIME, "the graph to run a step", printable(error.what()), "export the model again");
     }
     for (Slot &slot : slots)
         if (grows && slot.spec->grows()) slot.shape.swap(slot.next);

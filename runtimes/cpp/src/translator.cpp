@@ -60,7 +60,7 @@ std::vector<Ort::Value> run(Ort::Session &session, const std::vector<const char 
     try {
         return session.Run(Ort::RunOptions{nullptr}, names.data(), inputs.data(), inputs.size(), outputs.data(), outputs.size());
     } catch (const Ort::Exception &error) {
-        fail(T2R_GRAPH, "the graph beside the step graph to run", printable(error.what()), "export the model again");
+        fail(T2R_RUNTIME, "the graph beside the step graph to run", printable(error.what()), "export the model again");
     }
 }
 

@@ -53,7 +53,7 @@ std::string path() {
 // What a call says: a kind that has a name, and a line if it failed.
 bool told(t2r_kind kind) {
     const char *line = t2r_error();
-    if (kind < T2R_OK || kind > T2R_PROVIDER || (kind != T2R_OK && (std::strncmp(line, "expected ", 9) != 0 || std::strchr(line, '\n')))) {
+    if (kind < T2R_OK || kind > T2R_CANCELLED || (kind != T2R_OK && (std::strncmp(line, "expected ", 9) != 0 || std::strchr(line, '\n')))) {
         std::fprintf(stderr, "%s: kind %d, %s\n", calling, static_cast<int>(kind), line);
         std::abort();
     }
@@ -89,17 +89,28 @@ t2r_info info_of(t2r_decoder *decoder) {
     return info;
 }
 
+// A structure of the API, with room behind it for one of a newer header.
+template <class T> struct Roomy {
+    T made = {};
+    unsigned char behind[sizeof(T)] = {};
+
+    Roomy() {
+        if (seldom()) behind[below(sizeof(T))] = 1;
+    }
+    T *operator->() { return &made; }
+};
+
 std::size_t struct_size(std::size_t size) { return seldom() ? below(2 * size) : size; }
 
 void open() {
-    t2r_options options = {};
+    Roomy<t2r_options> options;
     t2r_decoder *made;
-    told(t2r_defaults(&options, struct_size(sizeof options)));
-    if (seldom()) options.threads = static_cast<std::int32_t>(number());
-    if (seldom()) options.max_state_bytes = number();
-    options.companions = static_cast<std::int32_t>(below(2));
-    if (options.threads > 2) options.threads = 1;
-    if (told(t2r_open(path().c_str(), below(2) ? &options : nullptr, seldom() ? nullptr : &made))) decoders.add(made);
+    told(t2r_defaults(&options.made, struct_size(sizeof(t2r_options))));
+    if (seldom()) options->threads = static_cast<std::int32_t>(number());
+    if (seldom()) options->max_state_bytes = number();
+    options->companions = static_cast<std::int32_t>(below(2));
+    if (options->threads > 2) options->threads = 1;
+    if (told(t2r_open(path().c_str(), below(2) ? &options.made : nullptr, seldom() ? nullptr : &made))) decoders.add(made);
 }
 
 void fork() {
@@ -110,8 +121,8 @@ void fork() {
 void close() { told(t2r_close(decoders.any())); }
 
 void get_info() {
-    t2r_info info = {};
-    told(t2r_get_info(decoders.any(), &info, struct_size(sizeof info)));
+    Roomy<t2r_info> info;
+    told(t2r_get_info(decoders.any(), &info.made, struct_size(sizeof(t2r_info))));
 }
 
 void reset() { told(t2r_reset(decoders.any(), seldom() ? one_of<std::size_t>({SIZE_MAX, std::size_t{1} << 62, 200}) : below(4))); }
@@ -152,22 +163,22 @@ int callback(std::int64_t token, void *user) {
 
 void generate() {
     t2r_decoder *decoder = decoders.any();
-    t2r_sampling sampling = {};
-    told(t2r_sampling_defaults(seldom() ? nullptr : decoder, &sampling, struct_size(sizeof sampling)));
+    Roomy<t2r_sampling> sampling;
+    told(t2r_sampling_defaults(seldom() ? nullptr : decoder, &sampling.made, struct_size(sizeof(t2r_sampling))));
     const Ids prompt = tokens(below(6)), stops = tokens(below(3));
-    if (below(2)) sampling.temperature = real();
-    if (below(4) == 0) sampling.top_k = number();
-    if (below(4) == 0) sampling.top_p = real();
-    if (below(4) == 0) sampling.min_p = real();
-    if (below(4) == 0) sampling.repetition_penalty = real();
-    if (below(4) == 0) sampling.no_repeat_ngram = number();
-    if (below(2)) sampling.seed = number();
-    if (below(2)) sampling.stop_tokens = stops.data(), sampling.stop_count = stops.size();
-    if (seldom()) sampling.size = below(2 * sizeof sampling);
+    if (below(2)) sampling->temperature = real();
+    if (below(4) == 0) sampling->top_k = number();
+    if (below(4) == 0) sampling->top_p = real();
+    if (below(4) == 0) sampling->min_p = real();
+    if (below(4) == 0) sampling->repetition_penalty = real();
+    if (below(4) == 0) sampling->no_repeat_ngram = number();
+    if (below(2)) sampling->seed = number();
+    if (below(2)) sampling->stop_tokens = stops.data(), sampling->stop_count = stops.size();
+    if (seldom()) sampling->size = below(2 * sizeof(t2r_sampling));
     const std::int64_t most = seldom() ? one_of<std::int64_t>({-1, 0, INT64_MIN}) : static_cast<std::int64_t>(below(30));
     const std::int64_t *written;
     std::size_t count;
-    if (told(t2r_generate(decoder, prompt.data(), prompt.size(), most, below(4) ? &sampling : nullptr, below(2) ? callback : nullptr, decoder,
+    if (told(t2r_generate(decoder, prompt.data(), prompt.size(), most, below(4) ? &sampling.made : nullptr, below(2) ? callback : nullptr, decoder,
                           &written, seldom() ? nullptr : &count)))
         read(written, count);
 }
@@ -206,19 +217,19 @@ void encode_sources() {
 
 void translate() {
     t2r_decoder *decoder = decoders.any();
-    t2r_beam beam = {};
-    told(t2r_beam_defaults(seldom() ? nullptr : decoder, &beam, struct_size(sizeof beam)));
-    for (std::int64_t *whole : {&beam.width, &beam.min_tokens, &beam.n_best, &beam.no_repeat_ngram})
+    Roomy<t2r_beam> beam;
+    told(t2r_beam_defaults(seldom() ? nullptr : decoder, &beam.made, struct_size(sizeof(t2r_beam))));
+    for (std::int64_t *whole : {&beam->width, &beam->min_tokens, &beam->n_best, &beam->no_repeat_ngram})
         if (below(4) == 0) *whole = number();
-    for (double *to : {&beam.length_penalty, &beam.repetition_penalty})
+    for (double *to : {&beam->length_penalty, &beam->repetition_penalty})
         if (below(4) == 0) *to = real();
-    beam.max_tokens = seldom() ? number() : 1 + static_cast<std::int64_t>(below(12));
-    if (below(4) == 0) beam.early_stopping = static_cast<std::int32_t>(below(4));
-    if (beam.max_tokens > 12) beam.max_tokens = 11;
-    if (beam.width > 64) beam.width = 17;
+    beam->max_tokens = seldom() ? number() : 1 + static_cast<std::int64_t>(below(12));
+    if (below(4) == 0) beam->early_stopping = static_cast<std::int32_t>(below(4));
+    if (beam->max_tokens > 12) beam->max_tokens = 11;
+    if (beam->width > 64) beam->width = 17;
     const Ids source = tokens(below(8));
     std::size_t found = 0, count;
-    told(t2r_translate(decoder, source.data(), source.size(), below(4) ? &beam : nullptr, &found));
+    told(t2r_translate(decoder, source.data(), source.size(), below(4) ? &beam.made : nullptr, &found));
     for (std::size_t i = 0; i < found + 1 && i < 5; i++) {
         const std::int64_t *ids;
         double score;

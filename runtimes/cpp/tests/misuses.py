@@ -19,11 +19,11 @@ MISUSES = {
     "other-model": "snapshot: expected a snapshot of the checkpoint ",
     "state-name": "snapshot: expected a state's name and dtype; received a zero byte in it; ",
     "no-utf8": "tokenizer: expected text in UTF-8; ",
-    "closed": "graph: expected an open decoder; received one that was closed",
-    "closed-tokenizer": "graph: expected an open tokenizer; received one that was closed",
-    "moved": "graph: expected an open decoder; received NULL; ",
-    "two-threads": "graph: expected one call at a time in a decoder; ",
-    "from-a-callback": "graph: expected one call at a time in a decoder; ",
+    "closed": "state: expected an open decoder; received one that was closed",
+    "closed-tokenizer": "state: expected an open tokenizer; received one that was closed",
+    "moved": "argument: expected an open decoder; received NULL; ",
+    "two-threads": "state: expected one call at a time in a decoder; ",
+    "from-a-callback": "state: expected one call at a time in a decoder; ",
 }
 _PATHS = {"zero-byte", "zero-byte-saved", "zero-byte-loaded"}
 UNSAYABLE = {

@@ -81,6 +81,9 @@ class Library:
             assert line.startswith("expected ") and "\n" not in line and line.count("; ") >= 2, line
             raise Failed(self._library.t2r_kind_name(kind).decode(), line)
 
+    def version(self) -> int:
+        return int(self._library.t2r_version())
+
     def options(self, **values: int) -> Options:
         made = Options()
         self.call("t2r_defaults", byref(made), c_size_t(ctypes.sizeof(made)))

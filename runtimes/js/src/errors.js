@@ -1,8 +1,8 @@
-/** Errors as the contract has them: a kind out of thirteen, and one line of what was expected, received and to do. */
+/** Errors as the contract has them: a kind of a closed list, and one line of what was expected, received and to do. */
 
 export const KINDS = Object.freeze([
   "file", "graph", "version", "metadata", "interface", "weights", "tokenizer", "token", "position", "batch", "snapshot",
-  "sampling", "provider",
+  "sampling", "provider", "argument", "state", "memory", "runtime", "cancelled",
 ]);
 
 const MOST = 300; // characters of somebody else's text

@@ -69,7 +69,7 @@ export class Graphs {
     throw new T2RError("graph", `the ${role} graph of ${place.name || "this graph"}`, `another ${key}`, "copy all files together");
   }
 
-  /** Do one thing while nobody else uses them. @throws {T2RError} graph: they are in use, or closed */
+  /** Do one thing while nobody else uses them. @throws {T2RError} state: they are in use, or closed */
   async alone(work) {
     this.enter();
     try {
@@ -80,8 +80,8 @@ export class Graphs {
   }
 
   enter() {
-    if (this.#closed) throw new T2RError("graph", `an open ${this.#what}`, "one that is closed", "open the graph again");
-    if (this.#inUse) throw new T2RError("graph", `a ${this.#what} that nobody else uses`, "one in use", "wait for its end");
+    if (this.#closed) throw new T2RError("state", `an open ${this.#what}`, "one that is closed", "open the graph again");
+    if (this.#inUse) throw new T2RError("state", `a ${this.#what} that nobody else uses`, "one in use", "wait for its end");
     this.#inUse = true;
   }
 

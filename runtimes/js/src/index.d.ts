@@ -2,7 +2,7 @@
 
 export type Kind =
   | "file" | "graph" | "version" | "metadata" | "interface" | "weights" | "tokenizer" | "token" | "position" | "batch"
-  | "snapshot" | "sampling" | "provider";
+  | "snapshot" | "sampling" | "provider" | "argument" | "state" | "memory" | "runtime" | "cancelled";
 
 export const KINDS: readonly Kind[];
 

@@ -104,7 +104,7 @@ export class States {
     try {
       return await graph.session.run(feeds, fetches);
     } catch (error) {
-      throw new T2RError("graph", "a graph that runs", printable(error), "check it with t2r verify");
+      throw new T2RError("runtime", "a graph that runs", printable(error), "check it with t2r verify");
     }
   }
 

@@ -192,7 +192,7 @@ async function ran(session, feeds, what) {
   try {
     return await session.run(feeds);
   } catch (error) {
-    throw new T2RError("graph", `${what} that runs`, printable(error), "check it with t2r verify");
+    throw new T2RError("runtime", `${what} that runs`, printable(error), "check it with t2r verify");
   }
 }
 

@@ -107,17 +107,17 @@ test("generate checks in the contract's order", async () => {
 test("use by two at once, and after close", async () => {
   const other = await Decoder.open(golden("tiny.onnx"));
   const first = other.step(1);
-  await refused(() => other.step(2), "graph", /received one in use/);
+  await refused(() => other.step(2), "state", /received one in use/);
   await first;
   const stream = other.stream([1], 5);
   await stream.next();
-  await refused(() => other.reset(), "graph", /in use/);
+  await refused(() => other.reset(), "state", /in use/);
   await stream.return();
   await other.reset();
   await other.close();
   await other.close();
-  await refused(() => other.step(1), "graph", /received one that is closed/);
-  await refused(() => other.generate([1], 1), "graph");
+  await refused(() => other.step(1), "state", /received one that is closed/);
+  await refused(() => other.generate([1], 1), "state");
 });
 
 test("translators", async () => {
@@ -131,10 +131,10 @@ test("translators", async () => {
     await refused(() => made.translate([1], wrong), "sampling");
   }
   const first = made.translate([1, 3]);
-  await refused(() => made.translate([1]), "graph", /in use/);
+  await refused(() => made.translate([1]), "state", /in use/);
   assert.equal((await first).length, 1);
   await made.close();
-  await refused(() => made.translate([1]), "graph", /closed/);
+  await refused(() => made.translate([1]), "state", /closed/);
 });
 
 test("a callback, a signal and a broken loop end a text within a token, and the next begins with it", async () => {

@@ -116,7 +116,7 @@ test("it checks in the contract's order, and reads nothing then", () => withDeco
   await refused(() => decoder.generate([1], 1, { stop_tokens: [17] }), "token", /stop tokens/);
   assert.equal(decoder.position, 0);
   const first = decoder.generate([1], 4);
-  await refused(() => decoder.generate([1], 4), "graph", /in use/);
+  await refused(() => decoder.generate([1], 4), "state", /in use/);
   await first;
 }));
 
@@ -153,7 +153,7 @@ test("files in memory, and two of them closed", async () => {
   const tokens = await decoder.generate([1], 12, RULES[0]);
   assert.deepEqual(counts, { opened: 2, runs: 1 });
   await decoder.close();
-  await refused(() => decoder.generate([1], 12, RULES[0]), "graph", /closed/);
+  await refused(() => decoder.generate([1], 12, RULES[0]), "state", /closed/);
   await withDecoder({ generation: false }, async (other) => assert.deepEqual(tokens, await other.generate([1], 12, RULES[0])));
   delete files[decoder.signature.graphs.generate];
   const without = await Decoder.open({ graph: "loop.onnx", files });
@@ -205,10 +205,10 @@ test("what a beam graph does not do is refused", async () => {
   await refused(() => translator.search([]), "token", /received none/);
   await refused(() => translator.search([99]), "token");
   const first = translator.search([1, 3]);
-  await refused(() => translator.search([1]), "graph", /in use/);
+  await refused(() => translator.search([1]), "state", /in use/);
   await first;
   await translator.close();
-  await refused(() => translator.search([1]), "graph", /closed/);
+  await refused(() => translator.search([1]), "state", /closed/);
   await inCopy(async (folder) => {
     const file = join(folder, "translator.onnx");
     await writeFile(file, exchanged(await readFile(file), '"beam":', '"bean":'));

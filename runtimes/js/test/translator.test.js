@@ -58,9 +58,9 @@ test("what is refused, in Python's order: options, the source, and what a text n
   await refused(() => translator.generate([1], 1, { stop_tokens: [99] }), "token", /stop tokens/);
   const stream = translator.stream([1], 5);
   await stream.next();
-  await refused(() => translator.translate([1]), "graph", /in use/);
+  await refused(() => translator.translate([1]), "state", /in use/);
   await stream.return();
   const other = await Translator.open(golden("translator.onnx"));
   await other.close();
-  await refused(() => other.generate([1], 1), "graph", /closed/);
+  await refused(() => other.generate([1], 1), "state", /closed/);
 });

@@ -23,6 +23,6 @@ export async function used(bytes: Uint8Array): Promise<string> {
   await decoder.step("1");
   // @ts-expect-error there is no such option
   await decoder.generate([1], 2, { heat: 1 });
-  // @ts-expect-error a kind is one of thirteen
+  // @ts-expect-error a kind is one of a closed list
   throw new T2RError("other", "a", "b", `${kinds.length} ${found.vocab_size} ${story}`);
 }

@@ -27,6 +27,11 @@ Kind = Literal[
     "snapshot",
     "sampling",
     "provider",
+    "argument",
+    "state",
+    "memory",
+    "runtime",
+    "cancelled",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 _SHORT = reprlib.Repr()

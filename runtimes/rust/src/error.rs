@@ -11,7 +11,7 @@ use crate::sys;
 pub enum Kind {
     /// No such file, or one that cannot be read or written.
     File = 1,
-    /// Not a graph that ONNX Runtime opens, or one of another role.
+    /// Not a graph that ONNX Runtime opens, or one of another role; logits that are not finite.
     Graph,
     /// Another contract version, or a newer opset than ONNX Runtime reads.
     Version,
@@ -33,11 +33,21 @@ pub enum Kind {
     Snapshot,
     /// An option out of range.
     Sampling,
-    /// ONNX Runtime, its threads, or memory.
+    /// An execution provider, its options, or threads.
     Provider,
+    /// NULL, an index or a structure's size where a function of C cannot take it.
+    Argument,
+    /// A handle that is closed, or in use.
+    State,
+    /// No more memory, or too many open handles.
+    Memory,
+    /// ONNX Runtime failed in a run; and a kind that this crate does not know.
+    Runtime,
+    /// [`sys::t2r_cancel`] ended the call.
+    Cancelled,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 18] = [
     Kind::File,
     Kind::Graph,
     Kind::Version,
@@ -51,6 +61,11 @@ const KINDS: [Kind; 13] = [
     Kind::Snapshot,
     Kind::Sampling,
     Kind::Provider,
+    Kind::Argument,
+    Kind::State,
+    Kind::Memory,
+    Kind::Runtime,
+    Kind::Cancelled,
 ];
 
 impl fmt::Display for Kind {
@@ -88,7 +103,7 @@ pub(crate) fn check(kind: sys::t2r_kind) -> Result<()> {
     if kind == sys::T2R_OK {
         return Ok(());
     }
-    let known = KINDS.get(kind as usize - 1).copied().unwrap_or(Kind::Graph);
+    let known = KINDS.get(kind as usize - 1).copied().unwrap_or(Kind::Runtime);
     Err(Error { kind: known, message: text(unsafe { sys::t2r_error() }) })
 }
 

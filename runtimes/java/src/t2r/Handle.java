@@ -29,7 +29,7 @@ abstract sealed class Handle implements AutoCloseable permits Decoder, Tokenizer
     /** Makes a call while no other thread is in one. */
     final <T> T use(Call<T> call) {
         if (!busy.compareAndSet(false, true)) {
-            throw new T2rException(Kind.GRAPH, "expected one call at a time in a " + name
+            throw new T2rException(Kind.STATE, "expected one call at a time in a " + name
                     + "; received another, from a second thread or a callback; give each thread one of its own");
         }
         try {

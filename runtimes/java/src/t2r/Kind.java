@@ -6,7 +6,7 @@ import java.util.Locale;
 public enum Kind {
     /** No such file, or one that cannot be read or written. */
     FILE,
-    /** Not a graph that ONNX Runtime opens, or one of another role; a handle that is closed or in use. */
+    /** Not a graph that ONNX Runtime opens, or one of another role; logits that are not finite. */
     GRAPH,
     /** Another contract version, or a newer opset than ONNX Runtime reads. */
     VERSION,
@@ -28,8 +28,18 @@ public enum Kind {
     SNAPSHOT,
     /** An option out of range. */
     SAMPLING,
-    /** ONNX Runtime, its threads, or memory. */
-    PROVIDER;
+    /** An execution provider, its options, or threads. */
+    PROVIDER,
+    /** NULL, an index or a structure's size where a function of C cannot take it. */
+    ARGUMENT,
+    /** What is closed, or in use by another thread or by the call whose callback this is. */
+    STATE,
+    /** No more memory, or too many open handles. */
+    MEMORY,
+    /** ONNX Runtime failed in a run. */
+    RUNTIME,
+    /** t2r_cancel ended the call. */
+    CANCELLED;
 
     /** The kind's name, as in "token". */
     @Override

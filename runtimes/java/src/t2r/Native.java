@@ -120,7 +120,7 @@ final class Native {
         }
         Kind[] kinds = Kind.values();
         String line = text((MemorySegment) ERROR.invokeExact());
-        throw new T2rException(kind <= kinds.length ? kinds[kind - 1] : Kind.GRAPH, line);
+        throw new T2rException(kind <= kinds.length ? kinds[kind - 1] : Kind.RUNTIME, line);
     }
 
     static MemorySegment numbers(Arena arena, long[] tokens) {

@@ -275,7 +275,7 @@ class States:
         try:
             session.run_with_iobinding(binding, options)
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the graph to run a step", printable(error), "export the model again", "graph") from error
+            raise UserError("the graph to run a step", printable(error), "export the model again", "runtime") from error
 
     def _bind(
         self,

@@ -28,7 +28,7 @@ class InUse:
     def __enter__(self) -> None:
         """Raises UserError where another thread is inside."""
         if not self._lock.acquire(blocking=False):
-            raise UserError(f"one thread at a time to use a {self._what}", "two at once", self._do, "graph")
+            raise UserError(f"one thread at a time to use a {self._what}", "two at once", self._do, "state")
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

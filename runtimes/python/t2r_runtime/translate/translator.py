@@ -121,7 +121,8 @@ class Translator:
         try:
             found = session.run(self._encoded_as, {SOURCE_IDS: ids, SOURCE_LENGTHS: lengths})
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the encoder graph to run", printable(error), "export the model again", "graph") from error
+            why = printable(error)
+            raise UserError("the encoder graph to run", why, "export the model again", "runtime") from error
         states: dict[str, Array] = {}
         for spec, state in zip(self._encoded, map(np.asarray, found), strict=True):
             if state.shape != (shape := spec.dims(len(rows), source=ids.shape[1])):
@@ -214,7 +215,7 @@ class Translator:
             feeds = {SOURCE_IDS: ids[None], **beam_feeds(rules.beam, rules.max_tokens)}
             tokens, scores = map(np.asarray, session.run([GENERATED, SCORES], feeds))
         except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the beam graph to run", printable(error), "export the model again", "graph") from error
+            raise UserError("the beam graph to run", printable(error), "export the model again", "runtime") from error
         if not scores.size:
             raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")
         found = zip(tokens.tolist(), scores.tolist(), strict=True)

@@ -11,12 +11,13 @@ public struct Failure: Error, CustomStringConvertible {
 /// What can go wrong: the same kinds, by the same names, in every language's runtime.
 public enum Kind: UInt32 {
     case file = 1, graph, version, metadata, interface, weights, tokenizer, token, position, batch, snapshot, sampling, provider
+    case argument, state, memory, runtime, cancelled
 }
 
 /// The line is this thread's, so it is taken at once.
 func check(_ kind: t2r_kind) throws {
     if kind != T2R_OK {
-        throw Failure(kind: Kind(rawValue: UInt32(kind.rawValue)) ?? .graph, message: String(cString: t2r_error()))
+        throw Failure(kind: Kind(rawValue: UInt32(kind.rawValue)) ?? .runtime, message: String(cString: t2r_error()))
     }
 }
 
@@ -30,7 +31,7 @@ final class Turn {
     func use<T>(_ body: () throws -> T) throws -> T {
         guard lock.try() else {
             throw Failure(
-                kind: .graph,
+                kind: .state,
                 message: "expected one call at a time in a \(name); received another, from a second thread or a callback; "
                     + "give each thread one of its own")
         }

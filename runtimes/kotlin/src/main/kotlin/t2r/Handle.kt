@@ -4,7 +4,8 @@ import java.util.concurrent.atomic.AtomicBoolean
 
 /** What can go wrong: the same kinds, by the same names, in every language's runtime. */
 enum class Kind {
-    FILE, GRAPH, VERSION, METADATA, INTERFACE, WEIGHTS, TOKENIZER, TOKEN, POSITION, BATCH, SNAPSHOT, SAMPLING, PROVIDER;
+    FILE, GRAPH, VERSION, METADATA, INTERFACE, WEIGHTS, TOKENIZER, TOKEN, POSITION, BATCH, SNAPSHOT, SAMPLING, PROVIDER,
+    ARGUMENT, STATE, MEMORY, RUNTIME, CANCELLED;
 
     override fun toString() = name.lowercase()
 }
@@ -13,7 +14,7 @@ enum class Kind {
 class T2rException internal constructor(val kind: Kind, line: String) : RuntimeException("$kind: $line") {
     /** Called by t2r_jni.c. */
     @Suppress("unused")
-    internal constructor(kind: Int, line: ByteArray) : this(Kind.entries.getOrElse(kind - 1) { Kind.GRAPH }, String(line))
+    internal constructor(kind: Int, line: ByteArray) : this(Kind.entries.getOrElse(kind - 1) { Kind.RUNTIME }, String(line))
 }
 
 /** It is of one thread at a time: another in it at once is an error there, and so is what is done with one that was closed. */
@@ -23,7 +24,7 @@ abstract class Handle internal constructor(private val name: String) : AutoClose
     internal fun <T> use(call: () -> T): T {
         if (!busy.compareAndSet(false, true)) {
             throw T2rException(
-                Kind.GRAPH,
+                Kind.STATE,
                 "expected one call at a time in a $name; received another, from a second thread or a callback; " +
                     "give each thread one of its own",
             )
