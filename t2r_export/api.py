@@ -30,7 +30,6 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.students import student_mixer
 from t2r_export.config.typed import typed, with_paths
-from t2r_export.config.validation import did_you_mean
 from t2r_export.convert import convert, provenance, source_mixers
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
@@ -39,7 +38,7 @@ from t2r_export.paths import check_outputs
 from t2r_export.proof.report import Report
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
-from t2r_runtime.errors import UserError
+from t2r_runtime.errors import UserError, did_you_mean
 
 C = TypeVar("C")
 Files = str | Path | Iterable[str | Path]

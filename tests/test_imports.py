@@ -259,7 +259,7 @@ def verbs() -> list[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in verbs())])
 def test_help_brings_in_nothing_heavy(arguments: list[str]) -> None:
     program = f"from t2r_export.cli import main; assert main({arguments!r}) == 0"
-    assert loaded_by(program) & HEAVY == set()
+    assert loaded_by(program) & (HEAVY | {"numpy"}) == set()
 
 
 @pytest.mark.skipif("PYTHONSAFEPATH" not in os.environ, reason="run from the source tree, outside tox")

@@ -12,15 +12,15 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from click.shell_completion import shell_complete
 
 from t2r_export.cli import exit as errors
 from t2r_export.cli import numbers, startup
-from t2r_export.config.validation import did_you_mean
 from t2r_export.version import __version__
-from t2r_runtime.contract.signature import CONTRACT_VERSION
+from t2r_runtime.errors import did_you_mean
 
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
@@ -82,8 +82,15 @@ def _load(verb: str) -> click.Command:
 
 
 def _version_option(command: click.Command) -> click.Command:
-    message = f"t2r-export {__version__}, graph contract {CONTRACT_VERSION}"
-    return click.version_option(message=message, version=__version__)(command)
+    def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+        if asked:
+            from t2r_runtime.contract.signature import CONTRACT_VERSION
+
+            click.echo(f"t2r-export {__version__}, graph contract {CONTRACT_VERSION}")
+            context.exit()
+
+    form: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": show}
+    return click.option("--version", help="Show the version and exit.", **form)(command)
 
 
 @_version_option

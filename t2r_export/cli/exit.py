@@ -15,26 +15,20 @@ from __future__ import annotations
 import _thread
 import contextlib
 import errno
-import importlib.metadata
 import os
-import platform
 import re
-import shlex
 import signal
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import click
 
-from t2r_export.config.validation import did_you_mean
 from t2r_export.errors import CheckFailed
-from t2r_runtime.errors import T2RError, UserError, printable
+from t2r_runtime.errors import T2RError, UserError, did_you_mean, printable
 
 USER = UserError.exit_code
 BUG = 3
@@ -186,6 +180,11 @@ def _environment(error: Exception) -> str | None:
 
 
 def _report_bug(program: str, arguments: Sequence[str], error: Exception) -> int:
+    import platform
+    import shlex
+    import tempfile
+    import traceback
+
     report = "".join(
         [
             f"command: {shlex.join([program, *arguments])}\n",
@@ -208,6 +207,8 @@ def _report_bug(program: str, arguments: Sequence[str], error: Exception) -> int
 
 
 def _version(package: str) -> str:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -15,8 +15,8 @@ from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.uniform import MIXERS, mixer_from_dict
-from t2r_export.config.validation import did_you_mean, entry
-from t2r_runtime.errors import UserError
+from t2r_export.config.validation import entry
+from t2r_runtime.errors import UserError, did_you_mean
 
 GATE = {"update_rule": "gated", "gate": "data"}
 MEASURED = {"feature_map": "relu", "normalizer": "z"}  # with features that rotate

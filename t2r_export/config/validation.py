@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.errors import UserError, did_you_mean, printable, shown
 
 V = TypeVar("V")
 
@@ -23,12 +22,6 @@ LARGEST = 1e300  # any number that is not a size
 def need(condition: bool, expected: str, received: Any, do: str) -> None:
     if not condition:
         raise UserError(expected, printable(received) if isinstance(received, str) else shown(received), do)
-
-
-def did_you_mean(name: Any, known: Iterable[str], otherwise: str) -> str:
-    """The known name that is nearest to a misspelt one, as a question; `otherwise` where none is near."""
-    near = difflib.get_close_matches(name, list(map(str, known)), n=1) if isinstance(name, str) else []
-    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:

@@ -25,7 +25,8 @@ def loaded_by(program: str) -> set[str]:
 
 def test_the_names_of_the_contract_cost_no_onnxruntime() -> None:
     assert (
-        loaded_by("import t2r_runtime.contract.signature, t2r_runtime.errors") & {"onnxruntime", "tokenizers", "torch"}
+        loaded_by("import t2r_runtime.contract.signature, t2r_runtime.errors")
+        & {"numpy", "onnxruntime", "tokenizers", "torch"}
         == set()
     )
 
@@ -40,6 +41,9 @@ def test_running_a_graph_brings_in_no_torch_and_no_toolchain(tmp_path: Path) -> 
 
 def test_the_public_names_exist() -> None:
     assert all(hasattr(t2r_runtime, name) for name in t2r_runtime.__all__)
+    assert set(t2r_runtime.__all__) <= set(dir(t2r_runtime))
+    with pytest.raises(AttributeError, match="no attribute 'Decodr'"):
+        t2r_runtime.Decodr  # noqa: B018
     assert t2r_runtime.__version__[0].isdigit()
 
 

@@ -5,21 +5,27 @@
     ids = decoder.generate(tokenizer.encode("Once upon a time"), max_tokens=100, sampling=Sampling(temperature=0))
     print(tokenizer.decode(ids))
 
-onnxruntime and tokenizers are imported when the first graph or tokenizer is opened, so that a program that needs only
-the contract's names (the exporter, `--help`) does not pay for them.
+A name is imported when it is first asked for, and onnxruntime and tokenizers when the first graph or tokenizer is
+opened: a program that needs less (the exporter, `--help`) waits for less.
 """
 
-from t2r_runtime.contract.sampling import Sampler, Sampling
-from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature, StateSpec
-from t2r_runtime.decode.batch import Batch
-from t2r_runtime.decode.decoder import Decoder
-from t2r_runtime.decode.prefix import PrefixCache
-from t2r_runtime.errors import T2RError, UserError
-from t2r_runtime.session.providers import PROVIDERS
-from t2r_runtime.session.stepper import Stepper
-from t2r_runtime.text.tokenizer import StreamingDetokenizer, Tokenizer
-from t2r_runtime.translate.beam import Beam, Translation
-from t2r_runtime.translate.translator import Translator
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from t2r_runtime.contract.sampling import Sampler, Sampling
+    from t2r_runtime.contract.signature import CONTRACT_VERSION, Signature, StateSpec
+    from t2r_runtime.decode.batch import Batch
+    from t2r_runtime.decode.decoder import Decoder
+    from t2r_runtime.decode.prefix import PrefixCache
+    from t2r_runtime.errors import T2RError, UserError
+    from t2r_runtime.session.providers import PROVIDERS
+    from t2r_runtime.session.stepper import Stepper
+    from t2r_runtime.text.tokenizer import StreamingDetokenizer, Tokenizer
+    from t2r_runtime.translate.beam import Beam, Translation
+    from t2r_runtime.translate.translator import Translator
 
 __version__ = "0.1.0"
 
@@ -42,3 +48,28 @@ __all__ = [
     "Translator",
     "UserError",
 ]
+_HOMES = {
+    "contract.sampling": ("Sampler", "Sampling"),
+    "contract.signature": ("CONTRACT_VERSION", "Signature", "StateSpec"),
+    "decode.batch": ("Batch",),
+    "decode.decoder": ("Decoder",),
+    "decode.prefix": ("PrefixCache",),
+    "errors": ("T2RError", "UserError"),
+    "session.providers": ("PROVIDERS",),
+    "session.stepper": ("Stepper",),
+    "text.tokenizer": ("StreamingDetokenizer", "Tokenizer"),
+    "translate.beam": ("Beam", "Translation"),
+    "translate.translator": ("Translator",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

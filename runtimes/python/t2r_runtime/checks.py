@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeGuard
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from t2r_runtime.errors import Kind, UserError, printable, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LARGEST = (1 << 63) - 1  # what a graph takes for a whole number
 
@@ -44,6 +44,8 @@ def array_of(value: object, what: str, kind: Kind) -> NDArray[Any]:
     Raises:
         UserError: rows of different lengths, or what numpy makes no array of.
     """
+    import numpy as np
+
     try:
         return np.asarray(value)
     except Exception as error:  # another library's array says in its own way that it is none of numpy's

@@ -10,6 +10,7 @@ A command of the toolchain ends in one of three ways besides success, each with 
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 # what is wrong, in the same words in every language: runtimes/CONTRACT.md, "Errors"
@@ -90,3 +91,11 @@ def shown(value: object) -> str:
         return printable(_SHORT.repr(value), 100)
     except ValueError:  # an integer of more digits than Python writes
         return f"a number of type {type(value).__name__}"
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
+    """The known name that is nearest to a misspelt one, as a question; `otherwise` where none is near."""
+    import difflib  # which `--help` does without
+
+    near = difflib.get_close_matches(name, list(map(str, known)), n=1) if isinstance(name, str) else []
+    return f"did you mean {near[0]}?" if near else otherwise

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from t2r_runtime.checks import LARGEST, is_number, require_kind, require_value
-from t2r_runtime.contract.penalties import check_penalties
 from t2r_runtime.errors import UserError
 
+LARGEST_PENALTY = 100.0
+LONGEST_NGRAM = 64  # tokens
 STEEPEST = 10.0  # the largest exponent of a length
 MOST = 1 << 31  # above the whole numbers of a search, and of a graph's metadata
 DECODER = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram")
@@ -39,7 +40,18 @@ class _LooksBack:
     no_repeat_ngram: int = 0
 
     def __post_init__(self) -> None:
-        check_penalties(self.repetition_penalty, self.no_repeat_ngram)
+        require_value(
+            is_number(self.repetition_penalty) and 1 / LARGEST_PENALTY <= self.repetition_penalty <= LARGEST_PENALTY,
+            f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
+            self.repetition_penalty,
+            "sampling",
+        )
+        require_value(
+            type(self.no_repeat_ngram) is int and 0 <= self.no_repeat_ngram <= LONGEST_NGRAM,
+            f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
+            self.no_repeat_ngram,
+            "sampling",
+        )
 
     @property
     def looks_back(self) -> bool:

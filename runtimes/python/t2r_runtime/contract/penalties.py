@@ -7,11 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t2r_runtime.checks import is_number, require_value
-
-LARGEST_PENALTY = 100.0
-LONGEST_NGRAM = 64  # tokens
-
 Logits = NDArray[np.floating[Any]]
 
 
@@ -37,19 +32,3 @@ def penalized(logits: Logits, text: NDArray[np.int64], penalty: float, ngram: in
         left[rows[begun, -1]] = -np.inf
         logits = left if left.max() > -np.inf else logits
     return logits
-
-
-def check_penalties(penalty: object, ngram: object) -> None:
-    """Refuse what the two cannot be. Raises UserError."""
-    require_value(
-        is_number(penalty) and 1 / LARGEST_PENALTY <= penalty <= LARGEST_PENALTY,
-        f"a repetition_penalty from {1 / LARGEST_PENALTY} to {LARGEST_PENALTY:.0f} (1 is none)",
-        penalty,
-        "sampling",
-    )
-    require_value(
-        type(ngram) is int and 0 <= ngram <= LONGEST_NGRAM,
-        f"no_repeat_ngram from 0 (no limit) to {LONGEST_NGRAM}",
-        ngram,
-        "sampling",
-    )

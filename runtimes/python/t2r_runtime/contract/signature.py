@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from t2r_runtime.checks import require_kind
 from t2r_runtime.contract.chat import is_chat_template
@@ -141,7 +140,7 @@ class StateSpec:
     def bytes(self, batch: int = 1, length: int = 0, source: int = 1) -> int:
         """Memory of its numbers, for a cache of `length` tokens and a source of `source`."""
         for name, value in (("batch", batch), ("length", length), ("source", source)):
-            require_kind(value, (int, np.integer), f"an integer as {name}", "batch")
+            require_kind(value, numbers.Integral, f"an integer as {name}", "batch")
         size = {"float32": 4, "float16": 2, "int32": 4, "int64": 8}[self.dtype]
         return size * math.prod(self.dims(batch, length, source))
 
@@ -367,6 +366,8 @@ def _malformed(signature: Signature) -> list[str]:
         return type(value) is int and 0 <= value < signature.vocab_size
 
     def initial(spec: StateSpec) -> bool:
+        import numpy as np  # which `--help` does without
+
         kind = np.dtype(spec.dtype)
         most = float((np.finfo if kind.kind == "f" else np.iinfo)(kind).max)
         return type(spec.initial) in (int, float) and abs(spec.initial) <= most
