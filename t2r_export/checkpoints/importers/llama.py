@@ -1,8 +1,7 @@
 """Llama (Touvron et al. 2023): RMS norm, rotary positions, grouped key/value heads, a gated feed-forward.
 
 SmolLM, TinyLlama and many others are of this family; Qwen2, Qwen3 and Mistral are it with a few options, and read
-their files with what stands here. Rotary parameters have moved between keys of config.json over the years; both places
-are read.
+their files with what stands here.
 """
 
 from __future__ import annotations
@@ -13,27 +12,13 @@ from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.checkpoints.importers.rotary import ROTARY, rotary
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AttentionConfig, DenseConfig
 from t2r_export.config.uniform import UniformConfig
 
-# a rope type and the keys that it reads, besides the theta that all have
-ROPE_TYPES = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-}
-
-
-ROTARY: dict[str, Any] = {
-    "max_position_embeddings": 2048,
-    "original_max_position_embeddings": None,
-    "rope_parameters": None,
-    "rope_scaling": None,
-    "rope_theta": 10000.0,
-}
 DECODER: dict[str, Any] = {
     **ROTARY,
     "vocab_size": 32000,
@@ -78,6 +63,7 @@ def decoder(
         raise fields.wrong("num_key_value_heads", f"a divisor of num_attention_heads={heads}", kv_heads)
     if fields.get("head_dim") is None and width % heads:
         raise fields.wrong("num_attention_heads", f"a divisor of hidden_size={width}", heads)
+    head_size = fields.size("head_dim", max(1, width // heads))
     return UniformConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
@@ -93,38 +79,13 @@ def decoder(
         attention=HeadsConfig(
             heads=heads,
             kv_heads=kv_heads,
-            head_size=fields.size("head_dim", max(1, width // heads)),
+            head_size=head_size,
             qkv_bias=qkv_bias,
             output_bias=output_bias,
             qk_norm=qk_norm,
-            rotary=_rotary(fields),
+            rotary=rotary(fields, head_size),
         ),
     ).build()
-
-
-def _rotary(fields: Fields) -> RotaryConfig:
-    """From rope_parameters, where transformers 5 keeps all, or from rope_theta and rope_scaling, as before."""
-    new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
-    if new and old and new != old:
-        raise fields.wrong("rope_scaling", "absent beside rope_parameters", old)
-    fields.get("rope_theta")  # known, also where the one among them goes before it
-    trained, preferred = fields.get("max_position_embeddings"), fields.get("original_max_position_embeddings")
-    rope = Fields(new or old, f"the rotary parameters of {fields.where}")
-    kind = rope.choice("rope_type", {name: name for name in ROPE_TYPES}, rope.get("type", "default"))
-    if rope.get("partial_rotary_factor", 1) != 1:
-        raise rope.wrong("partial_rotary_factor", "absent or 1", rope.get("partial_rotary_factor"))
-    theta = fields.number("rope_theta") if rope.get("rope_theta") is None else rope.number("rope_theta")
-    values: dict[str, Any] = {key: rope.number(key) for key in ROPE_TYPES[kind]}
-    rope.get("original_max_position_embeddings")  # of no meaning to the other types
-    if kind == "llama3":
-        # as transformers has it: a length beside the rotary parameters goes before the one among them
-        where = fields if preferred is not None else rope
-        values["original_max_positions"] = where.size("original_max_position_embeddings", trained)
-    unread = [key for key in rope.unread() if rope.data[key] is not None]
-    if unread:
-        known = sorted(("rope_theta", *ROPE_TYPES[kind]))
-        raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(known)}", ", ".join(unread))
-    return RotaryConfig(theta=theta, scaling="none" if kind == "default" else kind, **values)
 
 
 def sliding_layers(fields: Fields, window: int | None, first: int = 0, stated: bool = True) -> tuple[MixerConfig, ...]:
