@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from t2r_export.checkpoints.importers.llama import LLAMA
+from t2r_export.checkpoints.weights import weight_shapes
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AttentionConfig, DenseConfig
 from t2r_export.model.transformer import Transformer
@@ -39,10 +39,7 @@ def write_folder(model: Transformer, folder: Path) -> Path:
         raise UserError("a model of the Llama family for a Hugging Face folder", c.position, "leave that engine out")
     folder.mkdir(parents=True)
     weights = model.state_dict()
-    tensors = {
-        name: torch.cat([weights[part] for part in source.parts]).contiguous()
-        for name, source in LLAMA.sources(c).items()
-    }
+    tensors = {name: source.stored(weights).contiguous() for name, source in LLAMA.sources(c, weight_shapes(c)).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_llama_config(c)))
     words = {f"<{i}>": i for i in range(c.vocab_size)}

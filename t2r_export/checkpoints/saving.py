@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.importers import IMPORTERS
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Source
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
+from t2r_export.checkpoints.weights import weight_shapes
 from t2r_export.config.model import ModelConfig, StackConfig
 from t2r_export.config.parts import DenseConfig
 from t2r_runtime.errors import UserError, shown
@@ -51,11 +50,9 @@ def save_folder(loaded: Checkpoint, folder: Path, family: str) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"a folder at {folder}", error.strerror or str(error), "name another place") from error
-    sources = IMPORTERS[family].sources(loaded.config)
-    state = loaded.model.state_dict()
-    if loaded.config.head_bias is False:
-        del sources["final_logits_bias"]
-    tensors = {name: _stored(source, state) for name, source in sources.items()}
+    sources = IMPORTERS[family].sources(loaded.config, weight_shapes(loaded.config))
+    state = {name: tensor.detach().cpu().float() for name, tensor in loaded.model.state_dict().items()}
+    tensors = {name: source.stored(state).contiguous() for name, source in sources.items()}
     texts = {"config.json": config, "generation_config.json": generation}
     files = [folder / name for name in (*texts, "model.safetensors")]
     for path, data in zip(files, texts.values(), strict=False):
@@ -82,12 +79,6 @@ def _special(model: ModelConfig, tokenizer: str) -> dict[str, str]:
     library = Library(tokenizer).tokenizer
     texts = {name: None if token is None else library.id_to_token(token) for name, token in named.items()}
     return {name: text for name, text in texts.items() if text is not None}
-
-
-def _stored(source: Source, state: Mapping[str, Tensor]) -> Tensor:
-    whole = torch.cat([state[part].detach().cpu().float() for part in source.parts])
-    assert not source.transposed and not source.skipped
-    return (whole[None] if source.row else whole).contiguous()
 
 
 def _configs(model: ModelConfig, family: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,11 +7,12 @@ positions has two rows in front that no token has. A bias of the head is stored 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer
 from t2r_export.checkpoints.importers.keys import Keys, keys
+from t2r_export.checkpoints.importers.sources import HEAD, ROW, Source, named, skipped
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -41,6 +42,7 @@ HARMLESS = """
     force_bos_token_to_be_generated gradient_checkpointing init_std save_step
 """
 SHARED, BIAS, OFFSET = "model.shared.weight", "final_logits_bias", 2
+SIDES = {"encoder": "encoder.", "decoder": ""}  # theirs and ours
 
 
 def refused(pre_norm: bool, embedding_norm: bool, fixed_positions: bool) -> dict[str, tuple[Any, ...]]:
@@ -111,51 +113,34 @@ def _attention(fields: Fields, key: str, width: int) -> HeadsConfig:
     return HeadsConfig(heads=heads, kv_heads=heads, head_size=width // heads)
 
 
-def sources(config: ModelConfig) -> dict[str, Source]:
+def _names(own_source: bool) -> dict[str, str]:
+    """A table of names; norms stand before or behind a part as the family has them."""
+    found = {"embedding": SHARED.removesuffix(".weight"), "head": "lm_head", "head.bias": BIAS}
+    if own_source:
+        found |= {f"{ours}embedding": f"model.{side}.embed_tokens" for side, ours in SIDES.items()}
+    for side, ours in SIDES.items():
+        stack, layer = f"model.{side}", f"model.{side}.layers.{{}}"
+        found |= {f"{ours}positions.table": f"{stack}.embed_positions", f"{ours}norm": f"{stack}.layer_norm"}
+        found[f"{ours}embedding_norm"] = f"{stack}.layernorm_embedding"
+        attentions = {"attention": "self_attn", "cross": "encoder_attn", "encoder_attention": "self_attn"}
+        parts = {f"{kind}.{one}": f"{name}.{one}_proj" for kind, name in attentions.items() for one in "qkv"}
+        parts |= {f"{kind}.o": f"{name}.out_proj" for kind, name in attentions.items()}
+        parts |= {"dense.up": "fc1", "dense.down": "fc2"}
+        norms = {**attentions, "dense": "final"}
+        parts |= {
+            f"{kind}.{norm}": f"{name}_layer_norm" for kind, name in norms.items() for norm in ("norm", "norm_sum")
+        }
+        found |= {f"{ours}{part}": f"{layer}.{name}" for part, name in parts.items()}
+    return found
+
+
+def sources(config: ModelConfig, weights: Iterable[str]) -> dict[str, Source]:
     assert config.encoder is not None
+    tables = [f"model.{side}.embed_positions.weight" for side in SIDES]
+    bart = config.embedding_norm is not None
+    transforms = {BIAS: ROW, **dict.fromkeys(tables if bart else (), skipped(OFFSET))}
     own = config.encoder.vocab_size is not None
-    norms = "norms" if config.layers[0].parts[0].norm_sum is None else "norms_sum"
-    found = {
-        ("model.decoder.embed_tokens.weight" if own else SHARED): Source(("embedding.weight",)),
-        BIAS: Source(("head.bias",), row=True, optional=True),
-    }
-    if own:
-        found["model.encoder.embed_tokens.weight"] = Source(("encoder.embedding.weight",))
-    if not config.tied_head:
-        found[HEAD] = Source(("head.weight",))
-    for side, ours, count in (
-        ("encoder", "encoder.", len(config.encoder.layers)),
-        ("decoder", "", len(config.layers)),
-    ):
-        theirs = f"model.{side}"
-        if config.position == "learned":
-            bart = config.embedding_norm
-            table = Source((f"{ours}positions.table.weight",), skipped=OFFSET if bart else 0, optional=not bart)
-            found[f"{theirs}.embed_positions.weight"] = table
-        for kind in ("weight", "bias"):
-            if config.embedding_norm:
-                found[f"{theirs}.layernorm_embedding.{kind}"] = Source((f"{ours}embedding_norm.{kind}",))
-            if config.last_norm:
-                found[f"{theirs}.layer_norm.{kind}"] = Source((f"{ours}norm.{kind}",))
-            for layer in range(count):
-                names = _layer(side == "decoder", norms)
-                found |= {
-                    f"{theirs}.layers.{layer}.{name}.{kind}": Source((f"{ours}blocks.{layer}.{part}.{kind}",))
-                    for name, part in names.items()
-                }
-    return found
-
-
-def _layer(crosses: bool, norms: str) -> dict[str, str]:
-    """Their parts of a layer, and ours."""
-    attentions = ["self_attn", "encoder_attn"][: 1 + crosses]
-    last = len(attentions)
-    found = {"fc1": f"parts.{last}.up", "fc2": f"parts.{last}.down", "final_layer_norm": f"{norms}.{last}"}
-    for number, name in enumerate(attentions):
-        found[f"{name}_layer_norm"] = f"{norms}.{number}"
-        for part, theirs in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
-            found[f"{name}.{theirs}_proj"] = f"parts.{number}.{part}"
-    return found
+    return named(config, weights, _names(own), transforms, {BIAS, *(() if bart else tables)})
 
 
 def copies(config: ModelConfig) -> dict[str, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.checkpoints.importers.keys import Keys
+from t2r_export.checkpoints.importers.sources import HEAD, Source
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.validation import LARGEST, MAX_LAYERS
 from t2r_runtime.errors import UserError, printable
@@ -33,20 +34,6 @@ ACTIVATIONS = {
 }
 
 
-HEAD = "lm_head.weight"  # of the output projection, in every family so far
-
-
-@dataclass(frozen=True)
-class Source:
-    """One tensor of a checkpoint: our weights that it holds, one below the other, and how it is stored."""
-
-    parts: tuple[str, ...]
-    transposed: bool = False
-    skipped: int = 0  # rows before the first of ours, which no token has
-    row: bool = False  # a vector (N,) as (1, N)
-    optional: bool = False  # zeros where it is absent
-
-
 @dataclass(frozen=True)
 class Importer:
     """One checkpoint family.
@@ -54,7 +41,8 @@ class Importer:
     Attributes:
         keys: what each key of its config.json is.
         config: config.json -> our config. Raises UserError for what is missing, wrong, or a feature that we lack.
-        sources: our config -> every tensor that a checkpoint with this config has, by its full name.
+        sources: our config and the names of its weights -> every tensor that a checkpoint with this config has, by
+            its full name.
         prefix: what full names begin with; a checkpoint of the bare backbone leaves it out.
         outside: full names that have no prefix.
         copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
@@ -65,7 +53,7 @@ class Importer:
 
     keys: Keys
     config: Callable[[Fields], ModelConfig]
-    sources: Callable[[ModelConfig], dict[str, Source]]
+    sources: Callable[[ModelConfig, Iterable[str]], dict[str, Source]]
     prefix: str
     buffers: re.Pattern[str]
     copies: Callable[[ModelConfig], dict[str, str]]

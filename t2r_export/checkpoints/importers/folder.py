@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from t2r_export.checkpoints.importers.base import Fields, Importer, Source
+from t2r_export.checkpoints.importers.base import Fields, Importer
 from t2r_export.checkpoints.importers.chat import chat_template
 from t2r_export.checkpoints.importers.files import DOWNLOAD, Folder
 from t2r_export.checkpoints.importers.generation import with_generation
@@ -166,8 +166,8 @@ def _header(path: Path) -> dict[str, _Stored]:
 def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored], folder: Path) -> dict[str, Tensor]:
     """Our weights, cut out of the stored tensors once names and shapes are known to fit."""
     ours = weight_shapes(config)
-    sources = importer.sources(config)
-    shapes = {name: _source_shape(source, ours) for name, source in sources.items()}
+    sources = importer.sources(config, ours)
+    shapes = {name: source.shape(ours) for name, source in sources.items()}
     copies = {name: of for name, of in importer.copies(config).items() if name in tensors}  # they are compared below
     expected = {name: shape for name, shape in shapes.items() if name in tensors or not sources[name].optional}
     expected |= {name: shapes[of] for name, of in copies.items()}
@@ -179,7 +179,7 @@ def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored
         if name in copies:
             copied[name] = tensor
         else:
-            weights.update(zip(sources[name].parts, _cut(tensor, sources[name], ours), strict=True))
+            weights |= sources[name].cut(tensor, ours)
     for name, tensor in copied.items():
         if not torch.equal(tensor, weights[sources[copies[name]].parts[0]]):
             raise UserError(
@@ -206,21 +206,6 @@ def _stored_positions(
         return config, {}
     config = with_tables(config, fields.size("max_position_embeddings"))
     return config, absent_tables(config, stored)
-
-
-def _cut(tensor: Tensor, source: Source, ours: Mapping[str, tuple[int, ...]]) -> list[Tensor]:
-    """Our weights out of a stored tensor: each has its own memory, in the order it is used in."""
-    tensor = tensor.squeeze(0) if source.row else tensor.T if source.transposed else tensor
-    parts = tensor[source.skipped :].split([ours[part][0] for part in source.parts])
-    if source.transposed or source.skipped or len(parts) > 1:
-        return [part.clone(memory_format=torch.contiguous_format) for part in parts]
-    return list(parts)
-
-
-def _source_shape(source: Source, ours: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    rest = ours[source.parts[0]][1:]
-    shape = (source.skipped + sum(ours[part][0] for part in source.parts), *rest)
-    return shape[::-1] if source.transposed else (1, *shape) if source.row else shape
 
 
 def _values(tensors: dict[str, _Stored]) -> Iterator[tuple[str, Tensor]]:

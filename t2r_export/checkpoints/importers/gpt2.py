@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.sources import TRANSPOSED, named
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -65,33 +66,26 @@ def _config(fields: Fields) -> ModelConfig:
     ).build()
 
 
-def _sources(config: ModelConfig) -> dict[str, Source]:
-    sources = {
-        "transformer.wte.weight": Source(("embedding.weight",)),
-        "transformer.wpe.weight": Source(("positions.table.weight",)),
-        "transformer.ln_f.weight": Source(("norm.weight",)),
-        "transformer.ln_f.bias": Source(("norm.bias",)),
-    }
-    for layer in range(len(config.layers)):
-        theirs, ours = f"transformer.h.{layer}", f"blocks.{layer}"
-        for kind in ("weight", "bias"):
-            turned = kind == "weight"
-            qkv = tuple(f"{ours}.parts.0.{part}.{kind}" for part in "qkv")
-            sources[f"{theirs}.ln_1.{kind}"] = Source((f"{ours}.norms.0.{kind}",))
-            sources[f"{theirs}.attn.c_attn.{kind}"] = Source(qkv, turned)
-            sources[f"{theirs}.attn.c_proj.{kind}"] = Source((f"{ours}.parts.0.o.{kind}",), turned)
-            sources[f"{theirs}.ln_2.{kind}"] = Source((f"{ours}.norms.1.{kind}",))
-            sources[f"{theirs}.mlp.c_fc.{kind}"] = Source((f"{ours}.parts.1.up.{kind}",), turned)
-            sources[f"{theirs}.mlp.c_proj.{kind}"] = Source((f"{ours}.parts.1.down.{kind}",), turned)
-    if not config.tied_head:
-        sources[HEAD] = Source(("head.weight",))
-    return sources
+LAYER = "transformer.h.{}"
+NAMES = {
+    "embedding": "transformer.wte",
+    "positions.table": "transformer.wpe",
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+    "attention.norm": f"{LAYER}.ln_1",
+    **{f"attention.{part}": f"{LAYER}.attn.c_attn" for part in "qkv"},
+    "attention.o": f"{LAYER}.attn.c_proj",
+    "dense.norm": f"{LAYER}.ln_2",
+    "dense.up": f"{LAYER}.mlp.c_fc",
+    "dense.down": f"{LAYER}.mlp.c_proj",
+}
+TURNED = {f"{LAYER}.{name}.weight": TRANSPOSED for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
 
 
 GPT2 = Importer(
     keys=KEYS,
     config=_config,
-    sources=_sources,
+    sources=lambda model, weights: named(model, weights, NAMES, TURNED),
     prefix="transformer.",
     buffers=re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"),
     copies=tied_head("transformer.wte.weight"),

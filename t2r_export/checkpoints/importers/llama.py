@@ -10,15 +10,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from t2r_export.checkpoints.importers.base import ACTIVATIONS, HEAD, Fields, Importer, Source, tied_head
+from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.rotary import ROTARY, rotary
+from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import AttentionConfig, DenseConfig
 from t2r_export.config.uniform import UniformConfig
 
+LAYER = "model.layers.{}"
 DECODER: dict[str, Any] = {
     **ROTARY,
     "vocab_size": 32000,
@@ -111,30 +112,16 @@ def sliding_layers(fields: Fields, window: int | None, first: int = 0, stated: b
     )
 
 
-def sources(config: ModelConfig) -> dict[str, Source]:
-    found = {
-        "model.embed_tokens.weight": Source(("embedding.weight",)),
-        "model.norm.weight": Source(("norm.weight",)),
-    }
-    for number, layer in enumerate(config.layers):
-        attention, dense = layer.parts
-        assert isinstance(attention, AttentionConfig) and isinstance(dense, DenseConfig)
-        theirs, ours = f"model.layers.{number}", f"blocks.{number}"
-        found[f"{theirs}.input_layernorm.weight"] = Source((f"{ours}.norms.0.weight",))
-        found[f"{theirs}.post_attention_layernorm.weight"] = Source((f"{ours}.norms.1.weight",))
-        biased = dict.fromkeys("qkv", attention.qkv_bias) | {"o": attention.output_bias}
-        for part, bias in biased.items():
-            for kind in ("weight", "bias") if bias else ("weight",):
-                found[f"{theirs}.self_attn.{part}_proj.{kind}"] = Source((f"{ours}.parts.0.{part}.{kind}",))
-        if attention.qk_norm:
-            for part in "qk":
-                found[f"{theirs}.self_attn.{part}_norm.weight"] = Source((f"{ours}.parts.0.{part}_norm.weight",))
-        for part in ("gate", "up", "down"):
-            for kind in ("weight", "bias") if dense.bias else ("weight",):
-                found[f"{theirs}.mlp.{part}_proj.{kind}"] = Source((f"{ours}.parts.1.{part}.{kind}",))
-    if not config.tied_head:
-        found[HEAD] = Source(("head.weight",))
-    return found
+NAMES = {
+    "embedding": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "attention.norm": f"{LAYER}.input_layernorm",
+    **{f"attention.{part}": f"{LAYER}.self_attn.{part}_proj" for part in "qkvo"},
+    **{f"attention.{part}_norm": f"{LAYER}.self_attn.{part}_norm" for part in "qk"},
+    "dense.norm": f"{LAYER}.post_attention_layernorm",
+    **{f"dense.{part}": f"{LAYER}.mlp.{part}_proj" for part in ("gate", "up", "down")},
+}
 
 
 def importer(keys: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
@@ -142,7 +129,7 @@ def importer(keys: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
     return Importer(
         keys=keys,
         config=config,
-        sources=sources,
+        sources=lambda model, weights: named(model, weights, NAMES),
         prefix="model.",
         buffers=re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
         copies=tied_head("model.embed_tokens.weight"),
