@@ -1,4 +1,5 @@
-"""A model as ONNX graphs of one set of weights: what an export builds, a quantization maps, and one writer writes."""
+"""A model as ONNX graphs that share one set of weights. Exports build bundles, quantizers map them, one writer writes
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from t2r_runtime.contract.signature import ENCODER, Signature
 
 @dataclass(frozen=True)
 class Bundle:
-    """A step graph and its companions, which get their metadata and their files' names when they are written."""
+    """A step graph and its companions. Metadata and file names are set when the bundle is written."""
 
     step: onnx.ModelProto
     signature: Signature  # the step's; it names no companions yet
@@ -23,7 +24,7 @@ class Bundle:
 
     @property
     def halves(self) -> tuple[onnx.ModelProto, ...]:
-        """The step graph, and a translator's encoder graph behind it: all others are made of their weights."""
+        """The step graph, followed by a translator's encoder graph. All other graphs use their weights."""
         return (self.step, *(graph for role, graph in self.companions.items() if role == ENCODER))
 
     @property

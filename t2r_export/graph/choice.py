@@ -1,6 +1,6 @@
-"""How a token is chosen, as a graph: the contract's sampling and penalties, number for number.
+"""Token sampling as a graph: the contract's sampling and penalties, with the same numerics.
 
-Written in ONNX's own text form. Names are apart from a step's, whose nodes name their outputs `node.out`.
+Written in ONNX's text format. Names cannot collide with a step graph's, which have the form `node.out`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _CONSTANTS = f"""
 
 
 def _mix(x: str, out: str) -> str:
-    """The contract's `noise.mix` of x < 2^32 in int64. Factors have 2^32 taken off, so that no product passes 63 bits;
-    what that changes are bits above the lowest 32, which are cut off."""
+    """The contract's `noise.mix` of x < 2^32 in int64. Factors are reduced by 2^32 so that products fit into 63 bits;
+    this changes only bits above the lowest 32, which are masked."""
     lines = []
     for i, (shift, _) in enumerate(zip(SHIFTS, FACTORS, strict=False)):
         lines += [
@@ -51,7 +51,7 @@ def _mix(x: str, out: str) -> str:
     return "\n".join([*lines, f"{out}_down = Div({x}, shift_{SHIFTS[-1]})", f"{out} = BitwiseXor({x}, {out}_down)"])
 
 
-# before the loop: what is the same for all draws
+# loop-invariant: the same for all draws
 _START = f"""
 start (int64 {SEED}, int64 {DRAWN}) => (int64[P] text_before) <{_CONSTANTS}> {{
     seeded = Add({SEED}, golden)
@@ -139,8 +139,8 @@ _PENALIZED = f"""
     >
 """
 
-# in the loop: logits (1, vocabulary) become a token (1), or -1 where they are not finite, and whether to go on; the
-# text becomes longer by it, where anything looks back on it
+# loop body: logits (1, vocabulary) -> a token (1), or -1 if they are not finite, and the continue flag; appends the
+# token to the history if penalties need one
 _CHOOSE = f"""
 choose (float[1, %(vocabulary)d] {LOGITS}, int64 iteration, int64[P] text) =>
     (bool go_on, int64[1] token, int64[Q] text_after, int64 written) {{
@@ -226,11 +226,11 @@ choose (float[1, %(vocabulary)d] {LOGITS}, int64 iteration, int64[P] text) =>
 
 
 def start(vocabulary: int) -> onnx.GraphProto:
-    """Before the loop, what is the same for all choices; its output is the text, where anything looks back on it."""
+    """Loop-invariant nodes. Their output is the initial history, if penalties need one."""
     return onnx.parser.parse_graph(_START % {"vocabulary": vocabulary})
 
 
 def choose(vocabulary: int) -> onnx.GraphProto:
-    """In the loop: logits, the iteration's number and the text -> whether to go on, the token (1), the text with it and
-    the token again ()."""
+    """Loop body: logits, iteration number and history -> continue flag, token (1), extended history, and the token as a
+    scalar ()."""
     return onnx.parser.parse_graph(_CHOOSE % {"vocabulary": vocabulary})

@@ -1,4 +1,4 @@
-"""What a graph's file holds, in either format: metadata, weights, operators."""
+"""Summary of a graph file in either format (.onnx or .ort): metadata, weights, operators."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from t2r_runtime.session.session import open_graph
 
 @dataclass(frozen=True)
 class Contents:
-    """What the step graph's file says."""
+    """Contents of a step graph's file."""
 
     metadata: dict[str, str]
-    elements: int  # numbers in all initializers
+    elements: int  # elements in all initializers
     opsets: dict[str, int]
     ir_version: int
     operators: Counter[str]
 
     @property
     def parameters(self) -> int:
-        """The model's parameters, as export counted them; of a graph that does not say it, all numbers in it."""
+        """Number of model parameters as recorded at export; if not recorded, the number of elements in all
+        initializers."""
         said = self.metadata.get(PARAMETERS, "")
         return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else self.elements
 
 
 def contents(path: Path) -> Contents:
-    """The contents of a graph that the runtime takes.
+    """Read the contents of a graph that the runtime accepts.
 
     Raises:
         UserError: what t2r_export.graph.reader.read_graph raises.
@@ -49,9 +50,9 @@ def _onnx(path: Path) -> Contents:
 
 
 def _ort(path: Path) -> Contents:
-    """Read with the classes that ONNX Runtime's tools bring, after ONNX Runtime itself has found the file sound."""
+    """Parse with the flatbuffer classes of ONNX Runtime's tools. ONNX Runtime has validated the file before."""
     open_graph(path)
-    from onnxruntime.tools import ort_format_model  # noqa: F401  (which makes the next line possible)
+    from onnxruntime.tools import ort_format_model  # noqa: F401  (required by the next import)
     from ort_flatbuffers_py.fbs.InferenceSession import InferenceSession
 
     model = InferenceSession.GetRootAsInferenceSession(path.read_bytes(), 0).Model()

@@ -1,4 +1,4 @@
-"""What is left of earlier tokens inside a piece, as nodes: t2r_export.model.decays has the formulas."""
+"""Decay of earlier tokens within a piece, as graph nodes. Formulas are in t2r_export.model.decays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t2r_export.model.decays import halves
 
 
 class Decay:
-    """No decay. Keys are (X, C, K); `rows` are what `Pieces.rows` makes of queries, or as keys."""
+    """No decay. Keys are (X, C, K); `rows` are queries from `Pieces.rows`, or have the layout of keys."""
 
     def __init__(self, pieces: Pieces) -> None:
         self.pieces, self.ops = pieces, pieces.ops
@@ -20,7 +20,7 @@ class Decay:
 
     @property
     def carry(self) -> Value | None:
-        """Γ_C0, what a piece leaves of the state before it: (X, 1, 1), (X, K, 1), or None for all."""
+        """Γ_C0, the decay of the incoming state over the piece: (X, 1, 1), (X, K, 1), or None for no decay."""
         return None
 
     def scores(self, rows: Value, keys: Value) -> Value:
@@ -33,11 +33,11 @@ class Decay:
         return rows
 
     def to_end(self, keys: Value) -> Value:
-        """Γ_Cj keys_j, transposed (X, K, C), zero for tokens that the state after the piece does not read."""
+        """Γ_Cj keys_j, transposed (X, K, C); zero for tokens that do not enter the state."""
         return self.pieces.of_kept(self.transposed(keys))
 
     def transposed(self, x: Value) -> Value:
-        """x (X, C, n) -> (X, n, C), once for all its uses."""
+        """x (X, C, n) -> (X, n, C), computed once and reused."""
         if x.name not in self._transposed:
             self._transposed[x.name] = self.ops.transpose(x, (0, 1, 2, 4, 3))
         return self._transposed[x.name]
@@ -68,7 +68,7 @@ class HeadDecay(Decay):
     def _left(self) -> tuple[Value, Value]:
         """Γ_i0 (X, C, 1) and Γ_ij (X, C, C), 0 for j > i: exponentials of sums that are at most 0."""
         pieces, ops, C = self.pieces, self.ops, self.pieces.capacity
-        sums = np.tri(C)  # each over its own gates: a product with ones adds up those from j + 1 to i
+        sums = np.tri(C)  # a product with a triangular matrix of ones sums the gates from j + 1 to i
         taken = np.concatenate([np.ones((C, 1)), np.tri(C, k=-1)], axis=1)
         seen = np.concatenate([np.ones((C, 1)), sums], axis=1)
         spread = ops.mul(self.log_gate, pieces.square(f"later_{C}", taken))
@@ -118,12 +118,12 @@ class ChannelDecay(Decay):
 
     @cached_property
     def _of_kept(self) -> Value:
-        """The log gates (X, K, C), 0 for tokens that the state after the piece does not read."""
+        """The log gates (X, K, C); 0 for tokens that do not enter the state."""
         return self.pieces.of_kept(self.transposed(self.log_gate))
 
     @cached_property
     def _reaches(self) -> list[Value]:
-        """For each size of halves, what is left between a token and the middle of its block (X, C, K)."""
+        """For each block size, the decay between a token and the middle of its block (X, C, K)."""
         C = self.pieces.capacity
         squares = (self.pieces.square(f"to_middle_{n}_{C}", sums) for n, (_, sums) in enumerate(halves(C)))
         return [self.ops.exp(self.ops.matmul(square, self.log_gate)) for square in squares]

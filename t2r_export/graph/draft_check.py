@@ -1,13 +1,12 @@
-"""A graph that checks drafts: logits behind each of a few tokens, and the states after the first `keep` of them alone.
+"""The draft-check graph: logits after each of a few tokens, and the states after only the first `keep` of them.
 
-Speculative decoding (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318) guesses tokens, reads
-them all at once and keeps those that the model would have chosen. A cache drops what was wrong; a sum cannot. So the
-usual ways for recurrent decoders are copies of the states, one a token, or another run. Here a run is given the tokens
-that the run before has accepted, and new drafts behind them: the state takes in the first, which are certain now, and
-the logits see all. Nothing is rolled back, and nothing copied.
+Speculative decoding (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318) drafts tokens, reads
+them in one run and keeps those that the model would have chosen. A cache can drop rejected tokens; a sum cannot.
+Recurrent decoders therefore usually copy the state at every token, or run again. Here each run gets the tokens that the
+previous run accepted, followed by new drafts: only the accepted ones update the state, and the logits see all of them.
+Nothing is rolled back or copied.
 
-A product over a few tokens needs no chunks: they are one piece, of as many tokens as there are. Only the delta rule,
-whose system wants a size, fills them up.
+A few tokens need no chunks: they form one piece. Only the delta rule, which solves a system of fixed size, pads them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from t2r_runtime.contract.signature import MOST_CHECKED
 
 
 class Kept:
-    """Which of the tokens the states after them have read.
+    """Selects the tokens that update the states.
 
     Args:
         keep: (B,) int64, how many of the first; at least 1.
@@ -38,19 +37,19 @@ class Kept:
         self._indices: dict[tuple[Dim, int], Value] = {}
 
     def mask(self, padded: bool = False) -> Value:
-        """(B, 1, 1, 1, C), 1 for the tokens that are read; C is T, or `MOST_CHECKED` where they are filled up."""
+        """(B, 1, 1, 1, C), 1 for tokens that update the state; C is T, or `MOST_CHECKED` if padded."""
         if padded not in self._masks:
             self._masks[padded] = self._compared("Less", padded, self.count)
         return self._masks[padded]
 
     def last(self, padded: bool = False) -> Value:
-        """(B, 1, 1, 1, C), 1 for the last token that is read."""
+        """(B, 1, 1, 1, C), 1 for the last token that updates the state."""
         if padded not in self._lasts:
             self._lasts[padded] = self._compared("Equal", padded, self.ops.sub(self.count, 1))
         return self._lasts[padded]
 
     def of_buffer(self, x: Value, count: int) -> Value:
-        """x (B, heads, count + T, d), what stood before the tokens and they -> the last `count` of what is read."""
+        """x (B, heads, count + T, d), earlier columns followed by the tokens' -> the last `count` kept columns."""
         ops, (B, heads, _, d) = self.ops, x.shape
         if (heads, count) not in self._indices:
             first = ops.reshape(self.count, (-1, 1, 1, 1))
@@ -60,7 +59,7 @@ class Kept:
         return ops.emit("GatherND", [x, self._indices[heads, count]], (B, heads, count, d), batch_dims=2)
 
     def of_cache(self, x: Value) -> Value:
-        """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep as many: a cache has one length."""
+        """x (B, heads, P + T, d) -> (B, heads, P + keep, d). All rows keep equally many: a cache has one length."""
         ops, (B, heads, total, d) = self.ops, x.shape
         end = ops.sub(self._first, self.prompt.tokens)  # at most 0, and counted from the end
         length = ops.emit("Shape", [x], (1,), "int64", start=2, end=3)
@@ -85,7 +84,7 @@ class Kept:
 
 
 class Few(Pieces):
-    """One piece of all tokens, the R heads of a group on the axis of pieces.
+    """One piece of all tokens, with the R heads of a group on the axis of pieces.
 
     Args:
         padded: fill it up to `MOST_CHECKED` tokens.
@@ -157,7 +156,7 @@ class Few(Pieces):
         return before, ops.squeeze(ops.add(left, added), 2)
 
     def _filled(self, x: Value) -> Value:
-        """x (B, heads, T, d) -> with zeros behind the tokens, where it is filled up."""
+        """x (B, heads, T, d), zero-padded along T if the piece is padded."""
         if not self.padded:
             return x
         rest = self.ops.sub(self.ops.constant([self.capacity], "int64"), self.prompt.tokens)

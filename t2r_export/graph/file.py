@@ -1,13 +1,13 @@
-"""A bundle of graphs to disk, one weight at a time.
+"""Write a bundle of graphs to disk, one weight at a time.
 
-onnx's own way, and onnx-ir's, build a file in memory before they write it: an export of 512 MB then peaks at 2,326 MB,
-where this one peaks at 898 MB, which is the model and one tensor more. (With the weights in a file of their own both
-peak there; but importing onnx-ir and turning a graph into its classes and back takes a sixth of an export's time.)
-So a message is made without its weights, and each is appended in protobuf's own encoding: `_write_inline`.
+onnx and onnx-ir build a file in memory before writing it: an export of 512 MB then peaks at 2,326 MB; this writer peaks
+at 898 MB, the model plus one tensor. (With the weights in a file of their own both peak there; but importing onnx-ir
+and turning a graph into its classes and back takes a sixth of an export's time.) The message is therefore serialized
+without its weights, and each weight is appended in protobuf encoding (`_write_inline`).
 
-Where several graphs share their weights, or past `EXTERNAL_BYTES`, since a protobuf message ends at 2 GiB, the weights
-go to a file beside the graph. Such files, and companions, are named for their content: a graph that stood there keeps
-what it refers to until the new one takes its place, whenever the program is stopped.
+If several graphs share weights, or above `EXTERNAL_BYTES` (a protobuf message is limited to 2 GiB), the weights go to a
+file beside the graph. These files and companion graphs are named by their content, so an existing graph keeps the files
+it refers to until the new one replaces it, even if the program is killed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from t2r_runtime.contract.signature import Signature
 from t2r_runtime.files import replacing, temporary_beside
 
 EXTERNAL_BYTES = 1_500_000_000
-_SMALL = 1024  # bytes; what is less stays in the graph
-_LARGE = 1 << 16  # bytes; what is less need not begin a page
-_PAGE, _LINE = 4096, 64  # so that a runtime can map a weight straight from the file, or read it by whole cache lines
+_SMALL = 1024  # bytes; smaller weights stay in the graph
+_LARGE = 1 << 16  # bytes; smaller weights are not page-aligned
+_PAGE, _LINE = 4096, 64  # so that a runtime can memory-map a weight, or read it by whole cache lines
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _RAW_DATA_FIELD = TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
@@ -44,21 +44,23 @@ _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].nu
 def write(
     bundle: Bundle, out: Path, external_bytes: int = EXTERNAL_BYTES, check: Callable[[Path], None] = lambda _: None
 ) -> tuple[list[Path], Signature]:
-    """Write a bundle, which stays as it is; nothing stands at `out` until all of it is whole.
+    """Write a bundle without modifying it. `out` appears only once all files are complete.
 
-    Of two programs that write one name, the second waits for the first: each removes what the other's graph refers to.
+    Concurrent writers of the same name wait for each other, because each removes files that the other's graph refers
+    to.
 
     Args:
-        out: a name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
-        external_bytes: weights past that go to a file of their own.
-        check: called with the finished .onnx, which has run a step, before it takes its place; what it raises leaves
-            all as it was.
+        out: a name ending in .ort selects ONNX Runtime's format and the files that t2r_export.graph.ort writes beside
+        it.
+        external_bytes: larger weights go to a separate file.
+        check: called with the finished .onnx, after a trial run and before it is moved into place; if it raises,
+        nothing changes.
 
     Returns:
-        The files, `out` first, and the step's signature, which names the companions.
+        The files, `out` first, and the step's signature, which lists the companions.
 
     Raises:
-        CheckFailed: a graph that does not run.
+        CheckFailed: the trial run fails.
     """
     refuse_companions(out, list(bundle.companions))
     if out.suffix == ".ort":
@@ -81,7 +83,7 @@ def write(
 def _write_onnx(
     bundle: Bundle, out: Path, external_bytes: int, check: Callable[[Path], None]
 ) -> tuple[list[Path], Signature]:
-    """The files of `write`: the weights first, and last the graph that names all others."""
+    """Write the files: weights first, and last the graph that refers to all others."""
     signature, weights, files = bundle.signature, bundle.weights, [out]
     outside: list[list[TensorProto]] = []
     if bundle.companions or sum(_size(t, weights) for t in bundle.step.graph.initializer) > external_bytes:
@@ -107,10 +109,10 @@ def _write_onnx(
 def write_alone(
     bundle: Bundle, metadata: Mapping[str, str], out: Path, external_bytes: int = EXTERNAL_BYTES
 ) -> list[Path]:
-    """Write the step of a bundle, which is another program's graph, with this metadata and nothing of ours.
+    """Write the step of a bundle as a graph for another program, with only the given metadata.
 
     Returns:
-        The files, `out` first, and where weights take more than `external_bytes`, that of them.
+        The files: `out`, then the file of weights if they exceed `external_bytes`.
     """
     files, outside = [out], list[TensorProto]()
     if sum(_size(t, bundle.weights) for t in bundle.step.graph.initializer) > external_bytes:
@@ -122,7 +124,7 @@ def write_alone(
 
 
 def _write_step(bundle: Bundle, metadata: Mapping[str, str], outside: Sequence[TensorProto], part: Path) -> None:
-    """The step graph: with `outside` for initializers where there are such, else with its weights inside."""
+    """Write the step graph with the initializers `outside` if given, else with its weights inline."""
     message = _message(bundle.step, metadata, outside)
     with open(part, "wb") as stream:
         _write_inline(stream, message, [] if outside else bundle.step.graph.initializer, bundle.weights)
@@ -131,7 +133,7 @@ def _write_step(bundle: Bundle, metadata: Mapping[str, str], outside: Sequence[T
 def _message(
     model: onnx.ModelProto, metadata: Mapping[str, str], initializers: Sequence[TensorProto]
 ) -> onnx.ModelProto:
-    """A copy of `model` with these initializers instead of its own."""
+    """A copy of `model` with other initializers."""
     graph = helper.make_graph(
         model.graph.node,
         model.graph.name,
@@ -152,10 +154,11 @@ def _message(
 
 
 def _write_data(bundle: Bundle, out: Path) -> tuple[Path, list[list[TensorProto]]]:
-    """Write the larger weights of all graphs to one file, equal ones once; and each graph's initializers then."""
+    """Write the larger weights of all graphs to one file, without duplicates; returns the new initializers of each
+    graph."""
     weights = bundle.weights
     contents: dict[bytes, TensorProto] = {}  # by their SHA-256
-    digests: dict[str, bytes] = {}  # by the names of weights, whose bytes are read once
+    digests: dict[str, bytes] = {}  # by the names of weights; each weight is read once
     found: list[list[tuple[TensorProto, bytes]]] = []
     for model in bundle.graphs:
         found.append([])
@@ -179,20 +182,20 @@ def _write_data(bundle: Bundle, out: Path) -> tuple[Path, list[list[TensorProto]
 
 
 def _inside(tensor: TensorProto, weights: Mapping[str, Weight]) -> TensorProto:
-    """A copy that holds its numbers."""
+    """A copy with its data inline."""
     copy = TensorProto()
     copy.CopyFrom(tensor)
     return hold(copy, weights)
 
 
 def _size(tensor: TensorProto, weights: Mapping[str, Weight]) -> int:
-    """Bytes that an initializer takes: about, where it holds its numbers itself."""
+    """Size of an initializer in bytes; approximate if its data is inline."""
     name = named(tensor)
     return int(tensor.ByteSize()) if name is None else size(weights[name])
 
 
 def _pieces(tensor: TensorProto, weights: Mapping[str, Weight]) -> Iterable[bytes | memoryview]:
-    """The numbers of an initializer as bytes, a part at a time."""
+    """The data of an initializer as chunks of bytes."""
     name = named(tensor)
     return [tensor.raw_data] if name is None else parts(weights[name])
 
@@ -207,14 +210,14 @@ def _sha256(pieces: Iterable[bytes | memoryview]) -> bytes:
 def _write_inline(
     file: BinaryIO, message: onnx.ModelProto, initializers: Iterable[TensorProto], weights: Mapping[str, Weight]
 ) -> None:
-    """Write `message`, and behind its graph the initializers, with their numbers inside, one at a time.
+    """Write `message` and append the initializers to its graph with inline data, one at a time.
 
-    The graph stands last, so that a program can read the metadata without a parser of ONNX: runtimes/CONTRACT.md.
+    The graph is the last field, so that a program can read the metadata without an ONNX parser (runtimes/CONTRACT.md).
     """
     graph = message.graph.SerializeToString()
     message.ClearField("graph")
     heads, total = [], len(graph)
-    for tensor in initializers:  # each is a field of the graph: a head, and then what ends it
+    for tensor in initializers:  # each is a field of the graph: tag and length, then the payload
         name = named(tensor)
         if name is None:
             head, rest = b"", tensor.ByteSize()

@@ -1,9 +1,9 @@
-"""A step graph and its prefill graph as the one graph that onnxruntime-genai calls, for prompts and for tokens alike.
+"""Combine a step graph and its prefill graph into the single graph that onnxruntime-genai calls for prompts and tokens.
 
-The usual way is a graph of attention layers that it knows. But it also feeds back what it does not know, by name: of
-each layer a state of rank 4 and one of rank 3, which S and z are. So an If of the number of tokens chooses between our
-two graphs, whose weights are initializers outside of it. What genai hands in otherwise than runtimes/CONTRACT.md says
-(`position_ids` (B, N), logits (B, 1, vocabulary)) is changed around that If.
+genai usually runs graphs of attention layers that it knows. It also feeds back unknown states by name: for each layer
+one state of rank 4 and one of rank 3, which fits S and z. An If on the number of tokens selects one of our two graphs;
+their weights are initializers of the outer graph. Inputs and outputs that differ from runtimes/CONTRACT.md
+(`position_ids` (B, N), logits (B, 1, vocabulary)) are converted around the If.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from t2r_runtime.contract.signature import (
 )
 from t2r_runtime.errors import UserError
 
-POSITION_IDS = "position_ids"  # int64 (B, N): the places of the tokens, from 0
+POSITION_IDS = "position_ids"  # int64 (B, N): positions of the tokens, from 0
 SUMS, CACHE = ("S", "z"), ("k", "v")
 GROWN = "T+N"  # the length of a cache after a run
 ZERO, ONE, FIRST = (
@@ -41,14 +41,14 @@ EXPECTED = "softmax layers of one shape and linear layers of one shape, with S a
 
 
 def genai_graph(bundle: Bundle) -> onnx.ModelProto:
-    """The graph of a bundle with a prefill graph; its initializers are those of both, which name the bundle's weights.
+    """The combined graph of a bundle that has a prefill graph. Its initializers refer to the bundle's weights.
 
     Inputs are int64 `input_ids` (B, N), `position_ids` (B, N) where the model has a state `position`, and `past_X` of
-    every other state; outputs are `logits` (B, 1, vocabulary) and `present_X`. A linear layer whose rule has no z gets
-    one that stays zero.
+    every other state; outputs are `logits` (B, 1, vocabulary) and `present_X`. A linear layer without z gets one that
+    stays zero.
 
     Raises:
-        UserError: as `check_layers`.
+        UserError: see `check_layers`.
     """
     signature = bundle.signature
     check_layers(signature)
@@ -86,10 +86,10 @@ def genai_graph(bundle: Bundle) -> onnx.ModelProto:
 
 
 def check_layers(signature: Signature) -> None:
-    """Refuse states that genai does not feed back; every layer's are S, or S and z, or k and v.
+    """Refuse states that genai does not feed back. Each layer must have S, or S and z, or k and v.
 
     Raises:
-        UserError: a layer with others, or of another shape than the first of its kind; names the layer and its kind.
+        UserError: a layer has other states, or shapes that differ from the first layer of its kind.
     """
     if signature.source is not None:
         raise _refused("a translator")
@@ -117,7 +117,7 @@ def _refused(received: str) -> UserError:
 
 
 def _missing(states: Sequence[StateSpec]) -> list[StateSpec]:
-    """A z for every S without one: of the shape of those that there are, else as small as can be."""
+    """A z for every S that has none, with the shape of existing ones, or the smallest possible shape."""
     there = {spec.name: spec for spec in states}
     shape = next((spec.shape for spec in states if spec.name.startswith("z.")), (BATCH, 1, 1))
     layers = [name.partition(".")[2] for name in there if name.startswith("S.")]
@@ -125,7 +125,7 @@ def _missing(states: Sequence[StateSpec]) -> list[StateSpec]:
 
 
 def _before(positions: bool) -> list[onnx.NodeProto]:
-    """Whether one token is read, and the tokens read so far, which are the place of the first."""
+    """Whether one token is read, and the number of tokens read so far (the position of the first)."""
     nodes = [
         helper.make_node("Shape", [INPUT_IDS], ["genai.tokens"], start=1, end=2),
         helper.make_node("Equal", ["genai.tokens", ONE.name], ["genai.single"]),
@@ -142,14 +142,14 @@ def _before(positions: bool) -> list[onnx.NodeProto]:
 def _branch(
     name: str, graph: onnx.GraphProto, states: Sequence[StateSpec], before: Sequence[onnx.NodeProto] = ()
 ) -> onnx.GraphProto:
-    """One of the two graphs, which takes its inputs from around it; what `before` gives are its ids."""
+    """One branch; it reads outer-scope values, and `before` produces its token ids."""
     results = [LOGITS, *(spec.present for spec in states)]
     names = {result: f"{name}.{result}" for result in results}
     if before:
         names[INPUT_IDS] = before[0].output[0]
     nodes = renamed(needed(graph.node, results), names)
     made = {output for node in nodes for output in node.output}
-    # no shapes: an If asks those of its branches to agree, letter by letter
+    # no shapes: an If requires symbolic shapes of its branches to match exactly
     outputs = [helper.make_tensor_value_info(names[result], TensorProto.FLOAT, None) for result in results]
     return helper.make_graph(
         [*before, *nodes], name, [], outputs, value_info=[v for v in graph.value_info if v.name in made]
@@ -157,7 +157,7 @@ def _branch(
 
 
 def _together(*parts: Iterable[TensorProto]) -> list[TensorProto]:
-    """The initializers of both graphs, those of one name once."""
+    """The initializers of both graphs, without duplicate names."""
     found: dict[str, TensorProto] = {}
     for tensor in (tensor for part in parts for tensor in part):
         assert found.setdefault(tensor.name, tensor) == tensor, tensor.name

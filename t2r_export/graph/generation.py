@@ -1,10 +1,9 @@
-"""A step graph as a generation graph: an ONNX Loop around the step, which chooses each token and reads it.
+"""The generation graph: an ONNX Loop around the step that samples each token and feeds it back.
 
-The usual way is a program that calls the step once per token. Made from a finished step graph, float32 or quantized, of
-any target, whose weights stay where they are: as initializers outside of the loop, where ONNX Runtime packs them for
-its kernels once and maps them from a file. Everything that the step remembers has a fixed size, so it is what a Loop
-carries; a cache that grows is refused. Beside it goes the text so far, where penalties look back on it. What a
-translator keeps of its source stays outside, and tokens that are banned have a logit of -inf.
+Usually a program calls the step once per token. This graph is made from a finished step graph of any target, float32 or
+quantized. Its weights remain initializers outside of the loop, where ONNX Runtime packs them once and can map them from
+a file. Loop-carried values are the states, which must have a fixed size (growing caches are refused), and the history
+if penalties need it. Constant states of a translator stay outside, and banned tokens get a logit of -inf.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from t2r_runtime.contract.signature import BATCH, INPUT_IDS, LOGITS, PRESENT, Si
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.interface import GENERATED, MAX_TOKENS, OCCURRED, REAL_NUMBERS, STOP_TOKENS, WHOLE_NUMBERS
 
-INSIDE = "loop."  # before the names that the body and the graph around it would share
+INSIDE = "loop."  # prefix of names that the body would otherwise share with the outer graph
 
 
 def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
-    """The graph that generates with `step`; its initializers are those of `step`, and a few small ones.
+    """The generation graph of `step`. Its initializers are those of `step` and a few small ones.
 
     Args:
-        step: a step graph, whose initializers hold their weights or name them.
+        step: a step graph whose initializers hold or name their weights.
         signature: the step graph's.
 
     Raises:
@@ -70,7 +69,7 @@ def generation_graph(step: onnx.ModelProto, signature: Signature) -> onnx.ModelP
 
 
 def check_signature(signature: Signature) -> None:
-    """Refuse a step graph that no loop can carry.
+    """Refuse a step graph whose states a Loop cannot carry.
 
     Raises:
         UserError: a state that grows, or a batch other than 1.
@@ -83,7 +82,7 @@ def check_signature(signature: Signature) -> None:
 
 
 def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto) -> onnx.GraphProto:
-    """One iteration: the step, whose states and token are the loop's, and the choice of the next token."""
+    """The loop body: the step on the loop's states and token, then sampling of the next token."""
     chained = signature.chained
     shared = [INPUT_IDS, *(spec.past for spec in chained), *(spec.present for spec in chained)]
     names = {name: INSIDE + name for name in shared}
@@ -114,7 +113,7 @@ def _body(graph: onnx.GraphProto, signature: Signature, choose: onnx.GraphProto)
 
 
 def _free(signature: Signature) -> list[onnx.TensorProto]:
-    """1 for each token that may be chosen and 0 for the others (1, vocabulary), where tokens are banned."""
+    """Mask (1, vocabulary): 1 for allowed tokens, 0 for banned ones; None if no token is banned."""
     banned = () if signature.source is None else signature.source.banned_tokens
     if not banned:
         return []
@@ -124,12 +123,12 @@ def _free(signature: Signature) -> list[onnx.TensorProto]:
 
 
 def _mask(signature: Signature) -> list[onnx.NodeProto]:
-    """What is added to the logits: 0 or -inf, which no weight of a file may be."""
+    """Term added to the logits: 0 or -inf. It is computed because weights in files must be finite."""
     return [helper.make_node("Log", [free.name], ["banned"], name="banned") for free in _free(signature)]
 
 
 def _single(value: onnx.ValueInfoProto, prefix: str = "") -> onnx.ValueInfoProto:
-    """The declaration for a batch of 1."""
+    """The value declaration for batch size 1."""
     copy = onnx.ValueInfoProto()
     copy.CopyFrom(value)
     copy.name = prefix + value.name

@@ -1,9 +1,9 @@
-"""How a model's states stand in a graph: each as it is, as two that add up to it, or all of a kind packed into one.
+"""Layout of a model's states in a graph: separate, split into high and low parts, or packed into one tensor per kind.
 
-An accelerator that computes in float16 wants sums in two parts, S.3 and S_low.3; the export's target adds the second.
-Some accelerators' engines take no more than three states beside the tokens: `packed` stacks those of all layers on a
-second axis, S (B, L, G, K, V), as the last step before a bundle is written. Nothing else knows of it but the
-functions here that translate states for whoever compares a graph with its model.
+For accelerators that compute in float16, a sum is kept in two parts, S.3 and S_low.3; the export's target adds the
+second. Some engines accept at most three states beside the tokens: `packed` stacks the states of all layers on a second
+axis, S (B, L, G, K, V), as the last step before a bundle is written. Only the functions here, which translate states to
+compare a graph with its model, know about it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from t2r_export.graph.nodes import set_nodes
 from t2r_runtime.contract.signature import PAST, PRESENT, SOURCE_LENGTH, Signature, StateSpec
 from t2r_runtime.errors import UserError
 
-Kinds = dict[str, list[StateSpec]]  # the states by what stands before the layer's number in their names
+Kinds = dict[str, list[StateSpec]]  # the states by their name without the layer's number
 
 
 def low_name(name: str) -> str:
-    """`S.3` -> `S_low.3`: what the sum of a compensated state has rounded off."""
+    """`S.3` -> `S_low.3`: the rounding error of a compensated sum."""
     kind, dot, layer = name.partition(".")
     return f"{kind}_low{dot}{layer}"
 
 
 def with_source_length(specs: Sequence[StateSpec], length: int | None) -> list[StateSpec]:
-    """The states of sources of this one length; None: of any."""
+    """The states for sources of exactly this length; None: of any length."""
     if length is None:
         return list(specs)
     return [replace(s, shape=tuple(length if d == SOURCE_LENGTH else d for d in s.shape)) for s in specs]
 
 
 def with_low(specs: Sequence[StateSpec], names: Iterable[str]) -> list[StateSpec]:
-    """The states with a low part behind each that is among the names, as of a graph's inputs."""
+    """The states, each followed by its low part if that is among `names` (the graph's inputs)."""
     chosen = set(names)
     both: list[StateSpec] = []
     for spec in specs:
@@ -47,7 +47,7 @@ def with_low(specs: Sequence[StateSpec], names: Iterable[str]) -> list[StateSpec
 
 
 def packed(bundle: Bundle) -> Bundle:
-    """The bundle with one state for all layers' of a kind; its graphs are changed in place.
+    """Pack the states of each kind into one tensor; modifies the bundle's graphs in place.
 
     Raises:
         UserError: layers whose states differ in shape.
@@ -63,7 +63,7 @@ def packed(bundle: Bundle) -> Bundle:
 
 
 def states_in(specs: Sequence[StateSpec], signature: Signature) -> list[StateSpec]:
-    """The states that a graph of this signature must have for a model's."""
+    """The states that a graph with this signature must have for a model's states."""
     if signature.state_layout == "packed":
         return [_packed_spec(kind, members) for kind, members in _kinds(specs).items()]
     specs = with_source_length(specs, None if signature.source is None else signature.source.source_length)
@@ -73,14 +73,14 @@ def states_in(specs: Sequence[StateSpec], signature: Signature) -> list[StateSpe
 
 
 def pack(states: Mapping[str, Any], specs: Iterable[StateSpec]) -> dict[str, np.ndarray]:
-    """A model's states (arrays by name) as those of a graph, which are `specs`."""
+    """Convert a model's states (arrays by name) to a graph's states, described by `specs`."""
     names = {spec.name for spec in specs}
     out: dict[str, np.ndarray] = {}
     for name, state in states.items():
         if name not in names:
             continue
         out[name], low = np.asarray(state), low_name(name)
-        if low in names:  # the state to half precision, as an accelerator would round it, and the rest
+        if low in names:  # the state rounded to float16, and the remainder
             whole = out[name]
             out[name] = whole.astype(np.float16).astype(whole.dtype)
             out[low] = whole - out[name]
@@ -90,7 +90,7 @@ def pack(states: Mapping[str, Any], specs: Iterable[StateSpec]) -> dict[str, np.
 
 
 def unpack(states: Mapping[str, np.ndarray], specs: Sequence[StateSpec]) -> dict[str, np.ndarray]:
-    """Inverse of `pack`: a graph's states as those of the model, which are `specs`."""
+    """Inverse of `pack`: convert a graph's states to the model's states, described by `specs`."""
     out: dict[str, np.ndarray] = {}
     for kind, members in _kinds(specs).items():
         for i, name in enumerate(spec.name for spec in members):
@@ -108,7 +108,7 @@ def _kinds(specs: Iterable[StateSpec]) -> Kinds:
 
 
 def _packed_starts(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
-    """The kinds of which the encoder starts all states, where these are the names of those that it starts."""
+    """The kinds whose states are all started by the encoder, given the names of started states."""
     starts = {kind: [spec.name in names for spec in members] for kind, members in kinds.items()}
     for kind, started in starts.items():
         if any(started) and not all(started):
@@ -133,9 +133,9 @@ def _packed_spec(kind: str, members: Sequence[StateSpec]) -> StateSpec:
 
 
 def _pack_graph(graph: onnx.GraphProto, kinds: Kinds) -> None:
-    """Let the graph split its packed inputs before its first node, and join its outputs behind the last.
+    """Insert nodes that split the packed inputs before the first node and join the outputs after the last.
 
-    What a source has made is an input of a step graph and an output of an encoder's; a beam graph has no states.
+    Constant states are inputs of a step graph and outputs of an encoder graph.
     """
     inputs, outputs = ({value.name: value for value in values} for values in (graph.input, graph.output))
     axis = numpy_helper.from_array(np.array([1]), "packed.axis")
@@ -156,7 +156,7 @@ def _pack_graph(graph: onnx.GraphProto, kinds: Kinds) -> None:
             elif name != names[0]:
                 after += [_node("Unsqueeze", each, axis, part) for part, each in zip(parts, names, strict=True)]
                 after.append(helper.make_node("Concat", parts, [name], name, axis=1))
-            inside = [values.pop(each) for each in names]  # in the order of the kinds behind what is no state
+            inside = [values.pop(each) for each in names]  # non-states first, then states in the order of kinds
             values[name] = inside[0] if name == names[0] else _stacked(inside[0], name, len(names))
             if name != names[0]:
                 apart = inside if parts[0] != name else []
@@ -175,7 +175,7 @@ def _node(op: str, x: str, axis: onnx.TensorProto, y: str) -> onnx.NodeProto:
 
 
 def _stacked(value: onnx.ValueInfoProto, name: str, count: int) -> onnx.ValueInfoProto:
-    """The declaration of `count` tensors like `value` on an axis behind the first."""
+    """The declaration of `count` tensors like `value` stacked on the second axis."""
     tensor = value.type.tensor_type
     batch, *rest = (d.dim_param or d.dim_value for d in tensor.shape.dim)
     return helper.make_tensor_value_info(name, tensor.elem_type, [batch, count, *rest])

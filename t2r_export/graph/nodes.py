@@ -1,4 +1,4 @@
-"""Changes to a graph that more than one stage makes."""
+"""Graph edits shared by several stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 
 def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """Those of `nodes`, which are in topological order, that the tensors of these names are computed with."""
+    """The subset of `nodes` (in topological order) needed to compute the named tensors."""
     names, kept = set(outputs), []
     for node in reversed(nodes):
         if names.intersection(node.output):
@@ -19,14 +19,14 @@ def needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx
 
 
 def set_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Let these be all nodes of the graph."""
+    """Replace all nodes of the graph."""
     kept = list(nodes)
     del graph.node[:]
     graph.node.extend(kept)
 
 
 def renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """Copies of nodes whose tensors have other names where `names` says so; nodes inside of them stay as they are."""
+    """Copies of nodes with tensors renamed by `names`; nodes in subgraphs are unchanged."""
     copies = []
     for node in nodes:
         copy = onnx.NodeProto()
@@ -38,7 +38,7 @@ def renamed(nodes: Sequence[onnx.NodeProto], names: Mapping[str, str]) -> list[o
 
 
 def made_of(step: onnx.ModelProto, graph: onnx.GraphProto) -> onnx.ModelProto:
-    """A checked model of a graph that was made of a step graph's parts."""
+    """Build and check a model from a graph that was made of parts of a step graph."""
     made = helper.make_model(graph, opset_imports=step.opset_import, ir_version=step.ir_version)
     made.producer_name, made.producer_version = step.producer_name, step.producer_version
     check(made)
@@ -46,7 +46,7 @@ def made_of(step: onnx.ModelProto, graph: onnx.GraphProto) -> onnx.ModelProto:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """ONNX's own checker, to which weights that are not there are inputs, as in t2r_export.graph.recording."""
+    """Run ONNX's checker, with absent weights declared as inputs (see t2r_export.graph.recording)."""
     checked = onnx.ModelProto()
     checked.CopyFrom(model)
     there = checked.graph.initializer
@@ -58,10 +58,10 @@ def check(model: onnx.ModelProto) -> None:
 
 
 def name_dims(values: Iterable[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int | str]]) -> None:
-    """Say which dimensions are the same, where ONNX has inferred no more of each than that it is unknown.
+    """Give equal symbolic names to dimensions that ONNX's shape inference left unknown.
 
-    ONNX Runtime's plan of memory lets a result take the place of one of the same shape. Where no two are the same, it
-    finds none, and to find that out for every one takes most of the time in which a graph is opened.
+    ONNX Runtime's memory planner reuses buffers of equal shape. Without equal names it finds none, and the search takes
+    most of the time that opening the graph takes.
     """
     for value in values:
         for inferred, dim in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):

@@ -1,6 +1,6 @@
-"""The operators of `t2r_export.model.ops` that do not depend on how many tokens are read, as nodes of a graph.
+"""The operators of `t2r_export.model.ops` that do not depend on the number of tokens, as graph nodes.
 
-Every operator here belongs to the default domain at opset 21, so that any provider may take it.
+All operators are in the default domain at opset 21, so that any provider may support them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ END = np.iinfo(np.int64).max  # of a slice
 
 
 class Operators(Recorder, Ops[Value]):
-    """Each method adds nodes and returns the `Value` that they compute."""
+    """Each method adds nodes and returns their result as a `Value`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.sums: dict[str, tuple[Value, Value]] = {}  # of two tensors of one shape, by the name of what they give
+        self.sums: dict[str, tuple[Value, Value]] = {}  # operands of equal shape, by the name of the result
 
     def _operand(self, x: Value | float, like: Value) -> Value:
         return x if isinstance(x, Value) else self.constant(x, like.dtype)
@@ -50,8 +50,8 @@ class Operators(Recorder, Ops[Value]):
         return self.emit(op, [a, b], shape)
 
     def _together(self, a: Value, b: Value) -> tuple[Value, Value]:
-        """Two values that differ in their last axis alone, both stored in other shapes: stored alike, if one of them
-        keeps that axis."""
+        """Two values that differ only in their last axis and are stored in other shapes: give both the same stored
+        shape, if one of them keeps that axis."""
         settled = any(v.stored == v.shape for v in (a, b))
         if settled or _alike(a, b) or a.shape[:-1] != b.shape[:-1]:
             return a, b
@@ -90,7 +90,7 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Gemm", inputs, shape, name=self.unique_name(weight, "gemm"), transB=1)
 
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
-        """What a Gemm adds: one tensor, or none."""
+        """The bias of a Gemm, or None."""
         return [] if bias is None else [bias]
 
     # -- arithmetic
@@ -163,7 +163,7 @@ class Operators(Recorder, Ops[Value]):
         return self._unary("Softplus", x)
 
     def expm1(self, x: Value) -> Value:
-        half = self.tanh(self.mul(x, 0.5))  # which keeps its digits near 0, where exp(x) - 1 loses them
+        half = self.tanh(self.mul(x, 0.5))  # accurate near 0, where exp(x) - 1 cancels
         return self.div(self.mul(half, 2.0), self.sub(1.0, half))
 
     def sqrt(self, x: Value) -> Value:
@@ -220,7 +220,7 @@ class Operators(Recorder, Ops[Value]):
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
         shape = [x.shape[a] for a in axes]
         moved = [a for a in axes if x.shape[a] != 1]
-        if moved == sorted(moved):  # only axes of size 1 change their places
+        if moved == sorted(moved):  # only axes of size 1 move
             return x.viewed(shape)
         return self.emit("Transpose", [x], shape, perm=list(axes))
 
@@ -271,14 +271,14 @@ class Operators(Recorder, Ops[Value]):
         return self.emit("Pad", [x, ends, zero, self.constant(axes, "int64")], shape)
 
     def digits(self, x: Value, base: int, count: int) -> Value:
-        # base^count would be past the end of an int32, the quotients are not
+        # base^count would overflow int32, the quotients do not
         places = range(count)
         quotients = self.div(self.unsqueeze(x, -1), self.constant([base**i for i in places], x.dtype))
         return self.add(self.remainder(quotients, base), self.constant([i * base for i in places], x.dtype))
 
 
 def _last_kept(x: Value) -> bool:
-    """Whether the last axis that the model sees is also the last one that is stored."""
+    """Whether the last logical axis is also the last stored axis."""
     return not x.shape or x.shape[-1] == x.stored[-1]
 
 

@@ -1,7 +1,8 @@
-"""Write a step graph in ONNX Runtime's own format (.ort), for reduced builds of it on small devices.
+"""Write a step graph in ONNX Runtime's format (.ort), for reduced builds on small devices.
 
-ONNX Runtime's own tools do the work, each in a process of its own: one converts, the other looks up which operators
-the mobile accelerators know. An .ort is one file of at most 2 GiB, readable from the ONNX Runtime that wrote it on.
+ONNX Runtime's tools do the work, each in a separate process: one converts, the other reports which operators the mobile
+accelerators support. An .ort is a single file of at most 2 GiB, readable by the ONNX Runtime that wrote it and by later
+versions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import replacing, temporary_beside
 from t2r_runtime.session.refusals import OPSET_SWITCH
 
-MAX_BYTES = (1 << 31) - (1 << 20)  # a flatbuffer ends at 2 GiB
+MAX_BYTES = (1 << 31) - (1 << 20)  # the size limit of a flatbuffer is 2 GiB
 STYLES = ("Fixed", "Runtime")
 _CHECKER = "check_onnx_model_mobile_usability"
 _OPTIONS = ("--enable_type_reduction", "--optimization_style")
@@ -58,19 +59,19 @@ def to_ort(graph: Path, out: Path, style: str = "Fixed") -> list[Path]:
 
 
 def mobile_report(graph: Path) -> str:
-    """Which nodes of an .onnx file NNAPI and CoreML would take, in the words of ONNX Runtime's own checker."""
+    """The nodes of an .onnx file that NNAPI and CoreML support, as reported by ONNX Runtime's checker."""
     lines = [line.removeprefix("INFO:").strip() for line in _tool(_CHECKER, graph).splitlines()]
     return "\n".join([f"By the tables of onnxruntime.tools.{_CHECKER}; nothing was executed.", "", *lines[1:], ""])
 
 
 def _operator_lines(file: Path) -> list[bytes]:
-    """The list without its comments, which name temporary files."""
+    """The list without comments, which contain temporary file names."""
     return [line for line in file.read_bytes().splitlines(keepends=True) if not line.startswith(b"#")]
 
 
 def _tool(name: str, *arguments: str | Path) -> str:
-    """What a tool of ONNX Runtime says on stderr."""
-    # the variable lets ONNX Runtime read opset 27; what comes out runs without it
+    """Run a tool of ONNX Runtime and return its stderr."""
+    # the variable lets ONNX Runtime read opset 27; the result runs without it
     environment = {**os.environ, OPSET_SWITCH: "0"}
     code, out, err = run_python("-m", f"onnxruntime.tools.{name}", *map(str, arguments), env=environment)
     if code:

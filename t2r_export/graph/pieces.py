@@ -1,4 +1,4 @@
-"""How the tokens of a prompt stand in pieces for the products of linear attention: in chunks side by side."""
+"""Chunking of a prompt's tokens for the products of linear attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Pieces(ABC):
     """N pieces of C tokens each; X = (B, G, N), and R = H / G.
 
     Args:
-        capacity: of the constants, C or more.
+        capacity: size of the constants, at least C.
     """
 
     def __init__(self, prompt: Prompt, capacity: int) -> None:
@@ -33,11 +33,11 @@ class Pieces(ABC):
 
     @abstractmethod
     def rows(self, q: Value, kv_heads: int) -> Value:
-        """q (B, H, T, K) -> as rows, what keys (X, K, C) are multiplied with for all R heads of their group."""
+        """q (B, H, T, K) -> rows, the left operand of products with keys (X, K, C) for all R heads of a group."""
 
     @abstractmethod
     def heads(self, rows: Value, heads: int) -> Value:
-        """What `rows` has made of queries, of any last axis -> (B, H, T, ·)."""
+        """Inverse of `rows` for any last axis -> (B, H, T, ·)."""
 
     @abstractmethod
     def by_head(self, rows: Value, factor: Value) -> Value:
@@ -52,7 +52,7 @@ class Pieces(ABC):
         """Scores of rows (X, rows, C) times a constant (capacity, capacity), the same for each of the R heads."""
 
     def causal(self) -> Value:
-        """1 where a token sees another, itself and those before it."""
+        """Causal mask: 1 where a token sees another (itself and earlier ones)."""
         return self.square(f"causal_1x{self.capacity}", np.tri(self.capacity))
 
     @abstractmethod
@@ -61,20 +61,20 @@ class Pieces(ABC):
 
     @abstractmethod
     def last(self, x: Value) -> Value:
-        """x (X, C, n) -> (X, 1, n), of the last token that the state after it has read."""
+        """x (X, C, n) -> (X, 1, n), at the last token that entered the state."""
 
     @abstractmethod
     def of_kept(self, k: Value) -> Value:
-        """k (X, K, C), zero for tokens that the state after it does not read."""
+        """k (X, K, C), zero for tokens that do not enter the state."""
 
     @abstractmethod
     def states(self, start: Value, added: Value, carry: Value | None) -> tuple[Value, Value]:
         """The states before each piece (X, K, W), and after the last (B, G, K, W).
 
         Args:
-            start: (B, G, K, W). added: (X, K, W), what each piece adds.
-            carry: what each piece leaves of the state before it: all (None), a share (X, 1 or K, 1), or a linear
-                function (X, K, K).
+            start: (B, G, K, W). added: (X, K, W), the contribution of each piece.
+            carry: how each piece transforms the incoming state: not at all (None), by factors (X, 1 or K, 1), or by a
+            matrix (X, K, K).
         """
 
     def per_token(self, x: Value) -> Value:
@@ -83,9 +83,9 @@ class Pieces(ABC):
 
 
 class Chunks(Pieces):
-    """Chunks of `capacity` tokens side by side, the last one filled up with zeros.
+    """Chunks of `capacity` tokens, computed in parallel; the last one is padded with zeros.
 
-    A cumulative sum, or where the state decays a Scan of two small operators, carries the state from one to the next.
+    The state is carried between chunks by a cumulative sum or, if it decays, by a Scan of two small operators.
     """
 
     def cut(self, x: Value) -> Value:
@@ -157,8 +157,8 @@ def scan(
     """state = carry · state + added, along an axis of carry and added: the states, and the last.
 
     Args:
-        square: carry is a matrix that the state is multiplied by, not a share of each of its numbers.
-        before: give the states before each, not after it.
+        square: carry is a matrix, not a factor per element.
+        before: return the states before each piece, not after it.
     """
     last, states = ops.emit_many(
         "Scan",
@@ -173,7 +173,7 @@ def scan(
 
 
 def _body(prefix: str, carries: str, gives_before: bool) -> Any:
-    """The body of a Scan: the state before, what is kept of it and added -> after, and what the Scan gives."""
+    """The body of a Scan: state before, carry and added -> state after, and the Scan's output."""
     past, kept, more, left, before, after = (
         f"{prefix}.{name}" for name in ("past", "kept", "more", "left", "before", "after")
     )

@@ -1,4 +1,4 @@
-"""The portable target: every operator of a model in ordinary nodes, of one token or of many."""
+"""The portable target: every operator as standard ONNX nodes, for one token or many."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from t2r_export.model.ops import MASKED, Erase
 
 
 class GraphOps(Operators):
-    """The operators of a model as a recorder: other targets are subclasses (t2r_export.graph.targets).
+    """Records a model's operators as ONNX nodes. Other targets are subclasses (t2r_export.graph.targets).
 
     Args:
-        model: whose parameters and buffers become initializers, under their own names.
-        batch: what stands for the batch in shapes: a letter, or a number for a static graph.
-        tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
+        model: its parameters and buffers become initializers under their own names. batch: the batch dimension: a
+        letter, or a number for a static graph. tokens: the letter of the token dimension; None: one token per sequence.
     """
 
     def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
         super().__init__(model)
         self.batch, self.tokens = batch, tokens
         self._prompt: Prompt | None = None
-        self.keep: Value | None = None  # (B,) int64: of how many of the first tokens the states are, where not of all
+        self.keep: Value | None = None  # (B,) int64: the number of leading tokens that update the states; None: all
         self._kept: Kept | None = None
         self._pieces: dict[tuple[int, bool], Pieces] = {}
         self._masks: dict[int, Value] = {}
-        self.damping = 1.0  # what φ(q) is multiplied by, a power of two: its quotient is the same for any
-        self.low: dict[str, Value] = {}  # by a state's name: what its sum has rounded off so far, where that is kept
-        self.low_after: dict[str, Value] = {}  # and after this step, of the states that are sums
+        self.damping = 1.0  # factor of φ(q), a power of two; the quotient does not depend on it
+        self.low: dict[str, Value] = {}  # accumulated rounding errors by state name, where they are kept
+        self.low_after: dict[str, Value] = {}  # the same after this step
 
     @property
     def many(self) -> bool:
@@ -72,7 +71,7 @@ class GraphOps(Operators):
         return super().kept_buffer(x, count) if self._kept is None else self._kept.of_buffer(x, count)
 
     def last_token(self, x: Value) -> Value:
-        if not self.many or self.keep is not None:  # where drafts are checked, every token is one of the last
+        if not self.many or self.keep is not None:  # when drafts are checked, logits of all tokens are needed
             return x
         x = self.prompt.by_sequence(x, x.shape[1])  # type: ignore[arg-type]
         return self.emit("Gather", [x, self.constant(-1, "int64")], (x.shape[0], x.shape[2]), axis=1)
@@ -108,14 +107,14 @@ class GraphOps(Operators):
 
     def divide(self, numerator: Value, denominator: Value, guard: Guard) -> Value:
         eps = guard.eps
-        if self.damping != 1.0:  # an eps that float16 rounds to 0 would guard nothing
+        if self.damping != 1.0:  # an eps that float16 rounds to 0 would have no effect
             eps = max(eps * self.damping, 2**-20)
         return self.div(numerator, self.guarded(denominator, guard.kind, eps))
 
     def accumulate(self, state: Value, increment: Value) -> Value:
         """Compensated where `low` has the state: Dekker 1971's two-sum, twice, is exact to the last digit of two.
 
-        An accelerator that adds in float16 stops counting at 2,048 equal terms; with the low part it goes on.
+        A float16 sum stops growing after 2,048 equal terms; with the low part it continues.
         """
         if state.name not in self.low:
             return self.add(state, increment)
@@ -124,7 +123,7 @@ class GraphOps(Operators):
         return total
 
     def _two_sum(self, large: Value, small: Value) -> tuple[Value, Value]:
-        """large + small and what that rounds off, for |large| >= |small|."""
+        """large + small and its rounding error, for |large| >= |small|."""
         total = self.add(large, small)
         return total, self.sub(small, self.sub(total, large))
 
@@ -139,15 +138,15 @@ class GraphOps(Operators):
         return self.ungroup_queries(self.matmul(self.softmax(scores), v), H)
 
     def _mask(self, k: Value, per_group: int) -> Value:
-        """`MASKED` where a token of the row's must not see that of the column, (R·T, P + T): the same for all layers
-        whose caches grow."""
+        """`MASKED` where the row's token must not see the column's, (R·T, P + T); shared by all layers with growing
+        caches."""
         if per_group not in self._masks:
             hidden = self.mul(self._hidden(k), MASKED)
             self._masks[per_group] = self.concat([hidden] * per_group, axis=0)
         return self._masks[per_group]
 
     def _hidden(self, k: Value) -> Value:
-        """1 where a new token does not see another, float32 (T, P + T), for keys k (B, G, P + T, d)."""
+        """1 where a new token must not see another, float32 (T, P + T), for keys k (B, G, P + T, d)."""
         prompt, total = self.prompt, self.emit("Shape", [k], (1,), "int64", start=2, end=3)
         other = prompt.range(self.constant([0], "int64"), total, k.shape[2])
         own = self.unsqueeze(prompt.range(self.sub(total, prompt.tokens), total, prompt.length), 1)
@@ -165,7 +164,7 @@ class GraphOps(Operators):
         return self.unsqueeze(self.unsqueeze(self.cast(hidden, "float32"), 1), 1)
 
     def _places(self, length: Dim, end: Value) -> Value:
-        """0 … length - 1 (length,); `end` (1,) is the length, which the graph alone may know."""
+        """0 … length - 1 (length,); `end` (1,) is the length, which may be known only at run time."""
         if isinstance(length, int):
             return self.constant(np.arange(length), end.dtype, f"places_{end.dtype}_{length}")
         zero, one = self.constant(0, end.dtype), self.constant(1, end.dtype)
@@ -193,12 +192,12 @@ class GraphOps(Operators):
         assert isinstance(D, int)
         shares, added = (self.prompt.by_sequence(rows, D) for rows in (self.exp(log_gate), x))
         y, after = scan(self, state, shares, added, axis=1)
-        if self._kept is not None:  # y behind the last token that is read, chosen by a product with zeros and a one
+        if self._kept is not None:  # y at the last token that enters the state, selected by a one-hot product
             last = self._kept.last()
             after = self.squeeze(self.matmul(last.viewed((last.shape[0], 1, last.shape[-1])), y), 1)
         return y.viewed((product(added.shape[:2]), D)), after
 
-    # -- recurrent networks over many tokens: ONNX's own nodes, whose gates stand in another order
+    # -- recurrent networks over many tokens: ONNX's own nodes, with gates in another order
 
     def lstm(self, x: Value, h: Value, c: Value, weights: Sequence[Tensor]) -> tuple[Value, Value, Value]:
         y, h, c = self._run("LSTM", self._recurrent(x, weights, (0, 3, 1, 2)), [h, c])

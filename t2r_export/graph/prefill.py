@@ -1,9 +1,8 @@
-"""Linear attention over many tokens, in ordinary operators: for a graph that reads a prompt, or checks drafts, at once.
+"""Linear attention over many tokens in standard operators, for graphs that read prompts or check drafts.
 
-The usual way is a loop in the graph. Here all chunks of tokens are computed side by side, as in
-`t2r_export.model.recurrences`, and so the work is linear in T. How tokens stand in pieces, and how the state gets from
-one to the next, is t2r_export.graph.pieces. A piece that is filled up has zero keys, log gates and rates there, which
-add nothing to the state and take nothing away.
+The usual way is a loop in the graph. Here all chunks are computed in parallel, as in `t2r_export.model.recurrences`,
+and the work is linear in T. t2r_export.graph.pieces defines the chunks and carries the state between them. Padding has
+zero keys, log gates and rates, which leave the state unchanged.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from t2r_export.graph.pieces import Pieces
 from t2r_export.graph.recorder import Value
 from t2r_export.model.ops import Erase
 
-CHUNK = 64  # tokens; from 64 to 128 the time was the same within the noise, and 512 took a quarter longer
-CHUNK_ERASING = 32  # whose scores are four times as many
+CHUNK = 64  # tokens; 64 and 128 took the same time within noise, 512 a quarter longer
+CHUNK_ERASING = 32  # with four times as many scores
 
 
 def linear_attention(
@@ -36,7 +35,7 @@ def linear_attention(
 ) -> tuple[Value, Value | None, Value, Value | None]:
     """`Ops.linear_attention` over T tokens. X = (B, G, N): one product per piece.
 
-    The formulas, and their letters, are those of `t2r_export.model.recurrences`.
+    Formulas and notation are those of `t2r_export.model.recurrences`.
     """
     ops, H = pieces.ops, q.shape[1]
     _, G, K, V = S.shape
@@ -74,7 +73,7 @@ def linear_attention(
 
 
 class Write(NamedTuple):
-    """What the tokens of a piece write: Σ_j Γ_ij along_j (values - read S_0)_jᵀ."""
+    """The contribution of a piece's tokens: Σ_j Γ_ij along_j (values - read S_0)_jᵀ."""
 
     along: Value  # (X, C, K)
     values: Value  # (X, C, V)
@@ -82,7 +81,7 @@ class Write(NamedTuple):
 
 
 def _corrected(k: Value, v: Value, rate: Value, decay: Decay) -> Write:
-    """The delta rules' values, by the system that they solve."""
+    """The values of the delta rules, by solving their triangular system."""
     ops = decay.ops
     system = ops.mul(decay.scores(k, k), rate)
     right = ops.mul(ops.concat([v, decay.from_start(k)]), rate)
@@ -91,7 +90,7 @@ def _corrected(k: Value, v: Value, rate: Value, decay: Decay) -> Write:
 
 
 def _read(k: Value, v: Value, erase: Erase[Value], decay: Decay) -> Write:
-    """What the tokens read and write where the erase vector is not the key, by the system that it solves."""
+    """Reads and writes for an erase vector that is not the key, by solving the triangular system."""
     ops, C = decay.ops, decay.pieces.capacity
     # token i reads the decayed state before its own writes
     written = decay.pieces.masked(decay.scores(erase.read, k), "before", np.tri(C, k=-1))
@@ -106,11 +105,10 @@ def _solved(system: Value, right: Value, decay: Decay) -> Value:
 
 
 def _inverse(ops: Operators, system: Value, size: int) -> Value:
-    """Of (X, C, C) lower triangular with a diagonal of ones, C = size; what stands on the diagonal and above is not
-    read.
+    """Inverse of unit lower triangular matrices (X, C, C), C = size. The diagonal and above are not read.
 
-    From blocks of one number to the whole: [[A, 0], [B, D]] has the inverse [[A⁻¹, 0], [-D⁻¹ B A⁻¹, D⁻¹]]. So it takes
-    2 log₂ C products for all blocks, and no power of the system, which would be large where keys are alike.
+    Blocks are doubled from size 1: [[A, 0], [B, D]] has the inverse [[A⁻¹, 0], [-D⁻¹ B A⁻¹, D⁻¹]]. This takes 2 log₂ C
+    batched products and avoids powers of the matrix, which would be large for similar keys.
     """
     row, column = np.indices((size, size))
     inverse, block = ops.constant(np.eye(size), "float32", f"eye_{size}"), 1

@@ -1,4 +1,4 @@
-"""The tokens that a graph of many reads: how many they are, and rows of them by sequence and by chunk."""
+"""The tokens of a prompt graph: their number, and reshaping by sequence and by chunk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from t2r_export.graph.recorder import Dim, Value
 
 
 class Prompt:
-    """The tokens that are read: T of each of B sequences, known to the graph alone unless they are numbers.
+    """T tokens of each of B sequences; both may be known only at run time.
 
     Args:
         x: (B, T, D).
@@ -38,7 +38,7 @@ class Prompt:
         return self.ops.emit("Reshape", [x, self._sizes[sizes]], (self.batch, self.length, *sizes))
 
     def of_each(self, x: Value) -> Value:
-        """Numbers of each token (B, G, T, n), also where they are the same for every token (1, G, 1, n)."""
+        """Values of each token, expanded to (B, G, T, n) from (1, G, 1, n) if they are shared."""
         ops, (_, G, length, n) = self.ops, x.shape
         if length == self.length:
             return x
@@ -46,23 +46,23 @@ class Prompt:
         return ops.emit("Expand", [x, ops.concat(sizes)], (self.batch, G, self.length, n))
 
     def rest(self, size: int) -> Value:
-        """(1,): how many tokens the last of the chunks of `size` lacks."""
+        """(1,): the number of padding tokens in the last chunk of `size`."""
         if size not in self._rest:
             negative = self.ops.emit("Neg", [self.tokens], (1,))
             self._rest[size] = self.ops.emit("Mod", [negative, self.ops.constant([size], "int64")], (1,))
         return self._rest[size]
 
     def blocks(self, x: Value, size: int) -> Value:
-        """x (B, heads, T, d) -> (B, heads, N, size, d), filled up with zeros."""
+        """x (B, heads, T, d) -> (B, heads, N, size, d), padded with zeros."""
         ops = self.ops
         x = self.filled(x, self.rest(size), 0, 0.0, (*x.shape[:2], f"N{size}*{size}", x.shape[3]))
         return ops.reshape(x, (0, 0, -1, size, *x.shape[3:]))  # type: ignore[arg-type]
 
     def filled(self, x: Value, rows: Value | None, columns: int, value: float, shape: Sequence[Dim]) -> Value:
-        """x (B, heads, T, d) with `rows` (1,) more along T and `columns` more along d behind its own, `value` in them.
+        """Pad x (B, heads, T, d) with `value`: `rows` (1,) at the end of T and `columns` at the end of d.
 
-        The ends are those of all axes: ONNX Runtime 1.31 moves a Transpose past a Pad of some and mistakes its axes,
-        and OpenVINO's provider 1.24 refuses computed ends of some.
+        The pads cover all axes: ONNX Runtime 1.31 moves a Transpose past a Pad with an axes input incorrectly, and
+        OpenVINO's provider 1.24 refuses computed pads with one.
         """
         ops = self.ops
         if rows is None:

@@ -1,8 +1,7 @@
-"""A bundle of graphs from disk: the one way in for every verb.
+"""Read a bundle of graphs from disk. Every command uses this.
 
-What the runtime refuses is refused here, by the runtime itself and in its words. What it does not look for, since it
-would have to read every weight before the first step, is looked for here: a file that is not what the hash in its name
-says, and weights that are not finite.
+The runtime's own checks run first, with its messages. In addition, this reads all weights, which the runtime does not
+do, and refuses files that do not match the hash in their name and weights that are not finite.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ from t2r_runtime.files import existing_file
 from t2r_runtime.session.refusals import require_graph
 from t2r_runtime.session.session import open_graph
 
-CONTEXT = "EPContext"  # the operator whose attribute is a compiled program
+CONTEXT = "EPContext"  # the operator that holds a compiled program
 PARAMETERS = PREFIX + "parameters"  # informative; no part of the contract
 AGAIN = "export the model again, or copy the files once more"
 _NAMED_FOR_CONTENT = re.compile(rf"\.([0-9a-f]{{{DIGEST}}})\.(data|\w+\.onnx)$")
 
 
 def read_graph(path: str | Path) -> Bundle:
-    """The step graph at `path` and its companions, if the runtime takes them and they are whole.
+    """Read the step graph at `path` and its companions, after checking that the runtime accepts them and that they are
+    complete.
 
-    A compiled graph, which opens nowhere but on its chip, is read without being opened.
+    A compiled graph opens only on its chip, so it is read without being opened.
 
     Raises:
         UserError: what t2r_runtime.session.session.open_graph raises, and what `read` and `require_whole` do.
@@ -55,10 +55,10 @@ def read_graph(path: str | Path) -> Bundle:
 
 
 def load(path: Path) -> onnx.ModelProto:
-    """The message at `path`, without the weights that lie beside it.
+    """The ONNX message at `path`, without external weights.
 
     Raises:
-        UserError: it is not an ONNX graph.
+        UserError: the file is not an ONNX graph.
     """
     require_graph(path)
     try:
@@ -73,15 +73,15 @@ def metadata(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def programs(model: onnx.ModelProto) -> int:
-    """How many programs of a provider's compiler a graph holds; 0 if it is one of operators."""
+    """The number of compiled programs (EPContext nodes) in a graph; 0 for a graph of operators."""
     return sum(node.op_type == CONTEXT for node in model.graph.node)
 
 
 def read(path: Path) -> Bundle:
-    """The step graph at `path` and its companions; the weights beside them are mapped, not loaded.
+    """Read the step graph at `path` and its companions. External weights are memory-mapped.
 
     Raises:
-        UserError: a graph that is not ours or not whole.
+        UserError: the graph is not a t2r graph or is incomplete.
     """
     step = load(path)
     signature = Signature.from_metadata(metadata(step))
@@ -95,17 +95,17 @@ def read(path: Path) -> Bundle:
         for tensor in model.graph.initializer:
             if tensor.external_data:
                 entry = {item.key: item.value for item in tensor.external_data}
-                name = " ".join(entry.values())  # one for what is stored once, whatever it is called
+                name = " ".join(entry.values())  # one entry for data that is stored once under several names
                 bundle.weights[name] = _mapped(tensor, entry, path)
                 tensor.CopyFrom(placed(tensor, location=name))
     return bundle
 
 
 def require_whole(bundle: Bundle, path: Path) -> None:
-    """Refuse a bundle read from `path` that is not what its files' names say, or whose weights are not finite.
+    """Refuse a bundle whose files do not match the hashes in their names, or whose weights are not finite.
 
     Raises:
-        UserError: it is so, and which file or weight.
+        UserError: names the file or the weight.
     """
     signature = Signature.from_metadata(metadata(bundle.step))
     for name in signature.graphs.values():
@@ -125,15 +125,17 @@ def require_whole(bundle: Bundle, path: Path) -> None:
 
 
 def _compare(name: str, digest: str) -> None:
-    """Refuse a file that is named for another content than it has; a name without a hash says nothing."""
+    """Refuse a file whose name contains a hash that does not match its content."""
     named = _NAMED_FOR_CONTENT.search(name)
     if named and named[1] != digest[:DIGEST]:
         raise UserError(f"in {name} what the hash in its name says", "other bytes: a damaged file", AGAIN)
 
 
 def _mapped(tensor: onnx.TensorProto, entry: Mapping[str, str], path: Path) -> np.ndarray:
-    """The numbers of an initializer of the graph at `path` that lie in a file beside it."""
-    file = path.with_name(Path(entry.get("location", "")).name or path.name)  # a stranger's graph reads nothing else
+    """External data of an initializer of the graph at `path`."""
+    file = path.with_name(
+        Path(entry.get("location", "")).name or path.name
+    )  # an untrusted graph must not read other files
     try:
         kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if kind.hasobject:
@@ -144,7 +146,7 @@ def _mapped(tensor: onnx.TensorProto, entry: Mapping[str, str], path: Path) -> n
 
 
 def _compiled(path: Path) -> bool:
-    """Whether the graph holds a compiled program; of a file that is no graph the runtime says what it is."""
+    """Whether the graph contains a compiled program. False for files that are not graphs; the runtime reports those."""
     with contextlib.suppress(DecodeError, ValueError, OSError):
         return programs(onnx.load(path, load_external_data=False)) > 0
     return False

@@ -1,10 +1,10 @@
-"""What writes an ONNX graph down: nodes, weights by name, constants, and the shapes of everything.
+"""Records an ONNX graph: nodes, weights by name, constants, and all shapes.
 
-The usual way is to trace the module with torch.onnx.export. Written out instead, the graph has exactly the nodes that
-the model names, weights keep their names from the checkpoint, and nothing is copied until the file is written.
+Unlike tracing with torch.onnx.export, recording gives exactly the nodes that the model asks for, weights keep their
+names from the checkpoint, and nothing is copied until the file is written.
 
-The recorder knows every shape, and so it does the economy: a change of shape becomes a node where an operator needs it,
-and not before. A value has the shape that the model sees, and the one that its tensor is stored in.
+The recorder knows every shape and delays reshapes: a Reshape node is added only when an operator needs it. A value has
+a logical shape, which the model sees, and a stored shape, which its tensor has.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from t2r_export.graph.nodes import needed
 from t2r_export.graph.weights import Weight
 
-Dim = int | str  # a letter, or a product of letters and a number ("3*T"), or a sum, where it is not known
+Dim = int | str  # if unknown: a letter, a product of letters and a number ("3*T"), or a sum
 Shape = tuple[Dim, ...]
 ONNX_TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph: its name, its dtype, its shape, and the shape that it is stored in, where that differs."""
+    """A tensor of the graph: name, dtype, logical shape, and stored shape if that differs."""
 
     name: str
     dtype: str
@@ -42,19 +42,19 @@ class Value:
         return self.shape if self.stored_as is None else self.stored_as
 
     def viewed(self, shape: Sequence[Dim]) -> Value:
-        """The same numbers in another shape."""
+        """The same data with another logical shape."""
         shape = tuple(shape)
         return replace(self, shape=shape, stored_as=None if shape == self.stored else self.stored)
 
 
 class Recorder:
-    """Args: model: whose parameters and buffers become initializers, under their own names."""
+    """Args: model: its parameters and buffers become initializers under their own names."""
 
     def __init__(self, model: nn.Module) -> None:
         self.nodes: list[onnx.NodeProto] = []
-        self.weights: dict[str, Weight] = {}  # those that the model used, in order of use
+        self.weights: dict[str, Weight] = {}  # used initializers, in order of use
         self.constants: dict[str, onnx.TensorProto] = {}
-        self.declared: list[Value] = []  # those whose shapes ONNX cannot infer
+        self.declared: list[Value] = []  # values whose shapes ONNX cannot infer
         self.shapes: dict[str, Shape] = {}  # of all that nodes make
         self._names = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
         self._views: dict[tuple[str, Shape], Value] = {}
@@ -69,7 +69,7 @@ class Recorder:
         name: str = "",
         **attributes: Any,
     ) -> Value:
-        """Add one node with one output. Inputs are taken in the shape that the model sees."""
+        """Add a node with one output. Inputs are used in their logical shape."""
         return self.emit_many(op, inputs, [shape], dtype, name, **attributes)[0]
 
     def emit_many(
@@ -98,14 +98,13 @@ class Recorder:
         return outputs
 
     def emit_elementwise(self, op: str, inputs: Sequence[Value], dtype: str | None = None, **attributes: Any) -> Value:
-        """Add a node that treats every number alike, in the shape that its inputs are stored in: those with an axis
-        share it."""
+        """Add an elementwise node on the stored shapes of its inputs, which must agree."""
         like = inputs[0]
         (y,) = self._node(op, [v.name for v in inputs], dtype or like.dtype, [like.stored], **attributes)
         return y.viewed(like.shape)
 
     def settled(self, value: Value) -> Value:
-        """The value stored in the shape that the model sees."""
+        """The value, stored in its logical shape."""
         if value.stored == value.shape:
             return value
         key = (value.name, value.shape)
@@ -122,8 +121,8 @@ class Recorder:
         return Value(name, "float32", tuple(tensor.shape))
 
     def stacked(self, tensors: Sequence[Tensor]) -> Value:
-        """Weights as one, one below the other, with a name of theirs together: a.gate.weight and a.up.weight are
-        a.gate_up.weight. They are joined when they are written, not here."""
+        """Concatenate weights along the first axis under a joint name: a.gate.weight and a.up.weight become
+        a.gate_up.weight. The data is joined when it is written."""
         names = [self._names[id(tensor)].split(".") for tensor in tensors]
         (place, kind) = {(".".join(parts[:-2]), parts[-1]) for parts in names}.pop()
         name = ".".join([*filter(None, [place]), "_".join(parts[-2] for parts in names), kind])
@@ -132,9 +131,9 @@ class Recorder:
         return Value(name, "float32", (rows, *tensors[0].shape[1:]))
 
     def constant(self, array: Any, dtype: str, name: str = "") -> Value:
-        """A small constant, stored once for all its uses; a large one wants a name."""
+        """A small constant, stored once and shared; a large one needs a name."""
         array = np.asarray(array, dtype)
-        same = array.size > 64 and (array == array.flat[0]).all()  # a row of zeros is not named for each of them
+        same = array.size > 64 and (array == array.flat[0]).all()  # avoids a separate name for each row of zeros
         values = f"{array.flat[0]}s{array.size}" if same else "x".join(map(str, array.ravel().tolist()))
         name = f"const_{name or f'{dtype}_{values}_{array.ndim}'}"
         if name not in self.constants:
@@ -142,23 +141,23 @@ class Recorder:
         return Value(name, dtype, array.shape)
 
     def scalar(self, x: Value) -> Value:
-        """x (1,) without its axis, as a node of its own: OpenVINO takes no Reshape to ()."""
+        """x (1,) -> scalar, as a separate node because OpenVINO does not support Reshape to ()."""
         return self.emit("Squeeze", [x], (), x.dtype)
 
     def sliced(self, x: Value, start: int, end: int, axis: int, length: Dim) -> Value:
-        """x from `start` to `end` of an axis, `length` numbers; negative ones count from its end."""
+        """Slice x from `start` to `end` along an axis; `length` elements. Negative values count from the end."""
         bounds = [self.constant([n], "int64") for n in (start, end, axis)]
         return self.emit("Slice", [x, *bounds], (*x.shape[:axis], length, *x.shape[axis + 1 :]))
 
     def unique_name(self, weight: Value, op: str) -> str:
-        """A node named for its weight, so that later stages find 'head' or 'blocks.0.parts.1.down' by name."""
+        """Add a node named after its weight, so that later stages find 'head' or 'blocks.0.parts.1.down'."""
         name = weight.name.removesuffix(".weight")
         taken = {node.name for node in self.nodes if node.name.startswith(name)}
         others = itertools.chain([name, f"{name}_{op}"], (f"{name}_{op}_{i}" for i in itertools.count(2)))
         return next(other for other in others if other not in taken)
 
     def rename(self, names: dict[str, str]) -> None:
-        """Give tensors their final names, at their producer and at every consumer."""
+        """Rename tensors at their producer and at all consumers."""
         self.declared = [replace(v, name=names.get(v.name, v.name)) for v in self.declared]
         self.shapes = {names.get(name, name): shape for name, shape in self.shapes.items()}
         for node in self.nodes:
@@ -167,7 +166,7 @@ class Recorder:
                     field[i] = names.get(name, name)
 
     def prune(self, outputs: Sequence[str]) -> None:
-        """Drop what no output needs, as the angles of a rotation that every layer leaves out."""
+        """Remove nodes that no output needs."""
         self.nodes = needed(self.nodes, outputs)
         used = {name for node in self.nodes for name in node.input}
         self.weights = {name: weight for name, weight in self.weights.items() if name in used}
@@ -183,7 +182,7 @@ def value_info(value: Value) -> onnx.ValueInfoProto:
 
 
 def factors(dim: Dim) -> tuple[int, list[str]]:
-    """A dimension as a number and letters: '3*T' is (3, ['T']). A sum is one letter."""
+    """Split a dimension into a number and letters: '3*T' -> (3, ['T']). A sum counts as one letter."""
     if isinstance(dim, int):
         return dim, []
     parts = [dim] if "+" in dim else dim.split("*")
@@ -192,7 +191,7 @@ def factors(dim: Dim) -> tuple[int, list[str]]:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """The dimension that holds these: ('B', 3, 'T') is '3*B*T'."""
+    """The product of dimensions: ('B', 3, 'T') -> '3*B*T'."""
     number, letters = 1, list[str]()
     for dim in dims:
         n, more = factors(dim)
@@ -203,7 +202,7 @@ def product(dims: Sequence[Dim]) -> Dim:
 
 
 def quotient(whole: Dim, part: Dim) -> Dim:
-    """The dimension that times `part` is `whole`."""
+    """The quotient of two dimensions."""
     number, letters = factors(whole)
     n, more = factors(part)
     for letter in more:
@@ -213,7 +212,7 @@ def quotient(whole: Dim, part: Dim) -> Dim:
 
 
 def resolved(shape: Sequence[Dim], asked: Sequence[int]) -> Shape:
-    """What `Ops.reshape` makes of a shape: 0 keeps the axis at that place, -1 is what is left."""
+    """The result of `Ops.reshape`: 0 keeps the axis at that index, -1 is inferred."""
     kept: list[Dim] = [shape[i] if size == 0 else size for i, size in enumerate(asked)]
     if -1 in kept:
         kept[kept.index(-1)] = quotient(product(shape), product([d for d in kept if d != -1]))
@@ -222,7 +221,7 @@ def resolved(shape: Sequence[Dim], asked: Sequence[int]) -> Shape:
 
 
 def reshape_sizes(stored: Shape, shape: Shape) -> list[int]:
-    """The second input of a Reshape between these: one letter is -1, others stay where they are."""
+    """The shape input of a Reshape: one letter becomes -1, others must keep their index."""
     letters = [i for i, d in enumerate(shape) if isinstance(d, str)]
     moved = [i for i in letters if i >= len(stored) or stored[i] != shape[i]]
     assert len(letters) <= 1 or len(moved) <= 1, (stored, shape)
@@ -231,7 +230,7 @@ def reshape_sizes(stored: Shape, shape: Shape) -> list[int]:
 
 
 def broadcast(a: Sequence[Dim], b: Sequence[Dim]) -> Shape:
-    """NumPy's rule, with letters equal only to themselves."""
+    """NumPy's broadcasting rule; letters are equal only to themselves."""
     rank = max(len(a), len(b))
     pairs = zip([1] * (rank - len(a)) + list(a), [1] * (rank - len(b)) + list(b), strict=True)
     result: list[Dim] = []

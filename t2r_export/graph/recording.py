@@ -1,6 +1,6 @@
-"""A model's step as a checked ONNX graph beside its weights: the recorder runs the step, and what it wrote is named.
+"""Record a model's step as a checked ONNX graph with separate weights.
 
-Never asks which mixer a layer has: it knows a model by its `step` and its `state_spec` alone.
+Depends only on the model's `step` and `state_spec`, never on the kinds of its layers.
 """
 
 from __future__ import annotations
@@ -48,15 +48,17 @@ def build_graph(
     float16_safe: bool = False,
     checks_drafts: bool = False,
 ) -> tuple[onnx.ModelProto, GraphOps]:
-    """The step of `model` as a checked message whose initializers name its weights, and the recorder that has them.
+    """Record the step of `model`. Returns the checked message, whose initializers name its weights, and the recorder
+    that holds them.
 
     Args:
         states: the model's.
-        tokens: a letter for a graph that reads as many tokens of each sequence; None is one of each.
-        float16_safe: for accelerators that compute in float16 whatever they are given. A state that is a sum is two
-            tensors (the recorder's `low_after` has the second), since one would stop growing, and φ(q)·z is kept below
-            65,504 by a smaller φ(q).
-        checks_drafts: a graph that reads `tokens`, gives logits behind each of them, and states after the first `keep`.
+        tokens: the letter of the token dimension; None: one token per sequence.
+        float16_safe: for accelerators that always compute in float16. A state that is a sum becomes two tensors (the
+        recorder's `low_after` has the second), because one would stop growing, and φ(q) is scaled down to keep φ(q)·z
+        below 65,504.
+        checks_drafts: a graph that reads `tokens` and returns logits after each of them, and the states after the first
+        `keep`.
     """
     ops = target.ops(model, batch, tokens)
     if float16_safe:
@@ -78,7 +80,7 @@ def build_graph(
     results = {LOGITS: logits}
     if top_k is not None:
         results |= zip((TOP_LOGITS, TOP_TOKENS), ops.top_k(logits, top_k), strict=True)
-        if model.encoder is not None:  # a beam compares texts by probabilities
+        if model.encoder is not None:  # beam search compares log-probabilities
             results[LOG_SUM] = _log_sum(logits, ops)
     results |= {spec.present: present[spec.name] for spec in states if not spec.constant}
     for name, after in ops.low_after.items():
@@ -88,9 +90,9 @@ def build_graph(
 
 
 def _log_sum(logits: Value, ops: GraphOps) -> Value:
-    """log Σ exp (B,) of logits (B, vocabulary), around the largest.
+    """log Σ exp (B,) of logits (B, vocabulary), shifted by the maximum.
 
-    Not ReduceLogSumExp, which adds number by number in ONNX Runtime 1.31, where these have vector instructions.
+    Not ReduceLogSumExp, which is not vectorized in ONNX Runtime 1.31.
     """
     largest = ops.reduce_max(logits)
     weights = ops.exp(ops.sub(logits, largest))
@@ -101,8 +103,8 @@ def _log_sum(logits: Value, ops: GraphOps) -> Value:
 def build_encoder(
     model: Transformer, states: Sequence[StateSpec], batch: int | str, target: Target, length: int | str = SOURCE_LENGTH
 ) -> tuple[onnx.ModelProto, GraphOps]:
-    """What reads a source, as `build_graph`'s: source tokens (B, length) and lengths to every constant state of a
-    translator."""
+    """Record the encoder graph of a translator, like `build_graph`: source tokens (B, length) and lengths -> all
+    constant states."""
     ops = target.ops(model, batch, length)
     inputs = [Value(SOURCE_IDS, "int64", (batch, length)), Value(SOURCE_LENGTHS, "int64", (batch,))]
     made = model.encode(inputs[0], inputs[1], ops)
@@ -112,7 +114,7 @@ def build_encoder(
 
 
 def _finished(inputs: list[Value], results: dict[str, Value], ops: GraphOps, target: Target) -> onnx.ModelProto:
-    """The checked message of what was recorded, its outputs under their names."""
+    """The checked message of the recorded graph, with named outputs."""
     results = {name: ops.settled(value) for name, value in results.items()}
     outputs = [dataclasses.replace(value, name=name) for name, value in results.items()]
     ops.rename({value.name: name for name, value in results.items()})
@@ -121,9 +123,9 @@ def _finished(inputs: list[Value], results: dict[str, Value], ops: GraphOps, tar
 
 
 def _checked(inputs: list[Value], outputs: list[Value], ops: GraphOps, target: Target) -> onnx.ModelProto:
-    """The message with every tensor's type and shape, through ONNX's own checker.
+    """Check the message with ONNX's checker and add the type and shape of every tensor.
 
-    The weights are declared as inputs for the checker alone: it then sees their types without holding their bytes.
+    Weights are declared as inputs for the checker only, so that it needs their types but not their data.
     """
     opsets = [helper.make_opsetid(domain, version) for domain, version in target.opsets.items()]
     names = {v.name for v in outputs}

@@ -1,4 +1,4 @@
-"""The recorders of the targets in t2r_export.config.targets: the portable one, but for what each writes differently."""
+"""Recorders of the targets in t2r_export.config.targets, each overriding what differs from the portable one."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from t2r_export.graph.portable import GraphOps
 from t2r_export.graph.recorder import Dim, Value, product
 from t2r_export.model.ops import Erase, update_rule
 
-MAX_AXES = 3  # of what the kernels of a norm with a sum take
+MAX_AXES = 3  # dtypes that the skip-norm kernels support
 
 
 class AttentionOps(GraphOps):
-    """Linear attention as one node, where a step reads one token.
+    """Linear attention as a single node.
 
-    Of a prompt, ONNX Runtime's node for the CPU reads one token after the other. For sums and decays of a head, chunks
-    side by side take no more time; for the others the node takes a third or less (16 heads of 64 and of 128).
+    For prompts, ONNX Runtime's CPU kernel reads token by token. Parallel chunks are as fast for sums and per-head
+    decays; for the other rules the node takes a third of the time or less (16 heads of 64 and of 128).
 
-    z stays beside it in ordinary operators. A column of ones in v would carry it inside the node, but then S and z
-    are one state; a second node with a value of ones needs a constant as tall as the batch. On the CPU the three
-    differ by less than the noise.
+    z is computed in standard operators. A column of ones in v would compute it inside the node but merge S and z into
+    one state; a second node with a value of ones needs a constant of the batch size. On the CPU the three differ by
+    less than noise.
     """
 
     domain: str
-    shares_keys = False  # whether heads of q and k may be fewer than those of v, and of the state
+    shares_keys = False  # whether q and k may have fewer heads than v and the state
     reads_prompts = False  # whether the node has a kernel for many tokens
 
     def pack_for_fused(self, x: Value) -> Value:
-        # one change of shape for q, k and v together, before they are split
+        # reshape q, k and v together before splitting
         return x if self.many else self.settled(self._packed(x)).viewed(x.shape)
 
     def _packed(self, x: Value) -> Value:
-        """What belongs to one token of each sequence, as (B, T=1, numbers)."""
+        """Values of one token per sequence, as (B, T=1, n)."""
         return x.viewed((x.shape[0], 1, product(x.shape[1:])))
 
     def linear_attention(
@@ -66,7 +66,7 @@ class AttentionOps(GraphOps):
         return numerator, denominator, after, z
 
     def _attention(self, packed: Sequence[Value | None], heads: Dim) -> list[Value]:
-        """The node, of q, k, v, the state, log gates and rates: what it gives, and the state after.
+        """Add the node for q, k, v, the state, log gates and rates; returns its output and the new state.
 
         Args:
             heads: of q.
@@ -84,21 +84,21 @@ class AttentionOps(GraphOps):
             [(*v.shape[:2], max(heads, G) * V), S.shape],
             domain=self.domain,
             update_rule=update_rule(log_gate, beta),
-            scale=1.0,  # left out or 0 it would be K^-0.5
+            scale=1.0,  # omitted or 0, it would be K^-0.5
             q_num_heads=heads,
             kv_num_heads=G,
         )
 
     def _one_node(self, log_gate: Value | None, beta: Value | None) -> bool:
-        """Whether many tokens are one node: those that are checked, and prompts that chunks would read more slowly."""
+        """Whether to use one node for many tokens: for draft checks, and for rules where chunks are slower."""
         by_channel = log_gate is not None and log_gate.shape[-1] != 1
         return self.keep is not None or (self.reads_prompts and (beta is not None or by_channel))
 
     def _of_tokens(
         self, q: Value, k: Value, v: Value, S: Value, z: Value | None, log_gate: Value | None, beta: Value | None
     ) -> tuple[Value, Value | None, Value, Value | None]:
-        """One node for what all tokens see, and where not all are kept one for the state after those that are: keys,
-        gates and rates of zero change no state. z is a column of S there."""
+        """One node for the outputs of all tokens and, if only some are kept, another for the state: zero keys, gates
+        and rates leave a state unchanged. z is a column of S here."""
         H, G, V = q.shape[1], S.shape[1], v.shape[3]
         assert isinstance(H, int) and isinstance(G, int) and isinstance(V, int)
         state = S if z is None else self.concat([S, self.unsqueeze(z, -1)])
@@ -123,13 +123,13 @@ class AttentionOps(GraphOps):
         return self.transpose(x, (0, 2, 1, 3)).viewed((B, T, product([heads, size])))
 
     def _of_kept_tokens(self, x: Value) -> Value:
-        """x (B, T, numbers) with zeros for the tokens that no state keeps."""
+        """x (B, T, n) with zeros for tokens that do not update the state."""
         assert self._kept is not None
         mask = self._kept.mask()
         return self.mul(x, mask.viewed((mask.shape[0], mask.shape[-1], 1)))
 
     def _row(self, x: Value, state: Value) -> Value:
-        """x (B or 1, …) as one token of every sequence, (B, 1, numbers)."""
+        """x (B or 1, …) expanded to one token per sequence, (B, 1, n)."""
         x = self._packed(x)
         if x.shape[0] == self.batch:
             return x
@@ -143,9 +143,8 @@ class AttentionOps(GraphOps):
 
 
 class FusedOps(AttentionOps):
-    """The nodes of ONNX Runtime's own domain, for which its CPU, CUDA and WebGPU have a kernel: linear attention, in a
-    step the rotation of heads, and a norm together with the sum in front of it, which ONNX Runtime's own fusions leave
-    apart for tensors of two axes."""
+    """Nodes of ONNX Runtime's domain with CPU, CUDA and WebGPU kernels: linear attention, rotary embedding in a step,
+    and skip + norm, which ONNX Runtime's fusions do not merge for 2-D tensors."""
 
     domain = "com.microsoft"
     shares_keys, reads_prompts = True, True
@@ -156,11 +155,11 @@ class FusedOps(AttentionOps):
 
     def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
         B = x.shape[0]
-        if self.many or cos.shape[0] != B or x.shape[2] != 1:  # many tokens, or a buffer's keys at their places
+        if self.many or cos.shape[0] != B or x.shape[2] != 1:  # many tokens, or keys of a buffer at their positions
             return super().rotate(x, cos, sin)
         _, heads, _, d = x.shape
         assert isinstance(heads, int) and isinstance(d, int) and isinstance(cos.shape[-1], int)
-        # the node looks its angles up by position: here row b of the table is that of sequence b
+        # the node looks up angles by position: row b of the table belongs to sequence b
         table = [self.settled(part.viewed((B, part.shape[-1]))) for part in (cos, sin)]
         size = 2 * cos.shape[-1]
         (y,) = self.emit_many(
@@ -193,29 +192,29 @@ class FusedOps(AttentionOps):
         return fused or super().rms_norm(x, weight, eps)
 
     def _of_a_sum(self, op: str, x: Value, weights: Sequence[Tensor], eps: float) -> Value | None:
-        """The norm of x, where the last node is the sum that x is; it then takes that node's place."""
+        """Fuse the norm of x with the sum that computed x, if that is the last node."""
         addends = self.sums.get(x.name)
         if addends is None or self.nodes[-1].output[0] != x.name or len(x.shape) > MAX_AXES:
             return None
         self.nodes.pop()
         inputs = [*addends, *(self.parameter(weight) for weight in weights)]
         y, _ = self.emit_many(op, inputs, [x.shape, x.shape], domain=self.domain, epsilon=eps)
-        self.nodes[-1].output[1:] = ["", "", x.name]  # mean and deviation are for training
+        self.nodes[-1].output[1:] = ["", "", x.name]  # mean and deviation are used only in training
         self.declared[-1] = x
         return y
 
 
 class StandardOps(AttentionOps):
-    """Linear attention as ONNX itself defines it since opset 27."""
+    """Linear attention as defined by ONNX opset 27."""
 
     domain = ""
 
 
 class NpuOps(GraphOps):
-    """The step in operators that QNN, CoreML (ML programs) and NNAPI take, where the portable spelling has others.
+    """Replacements for portable operators that QNN, CoreML (ML programs) or NNAPI do not support.
 
-    What is left to the CPU: the Gather of an embedding (CoreML takes none, NNAPI none with 64-bit ids), which is the
-    first node, so that the rest is one partition; and for NNAPI the exact Gelu.
+    Left to the CPU: the embedding's Gather (unsupported by CoreML, and by NNAPI with 64-bit ids), which is the first
+    node so that the rest forms one partition; and for NNAPI the exact Gelu.
     """
 
     def __init__(self, model: nn.Module, batch: Dim, tokens: str | None = None) -> None:
@@ -223,7 +222,7 @@ class NpuOps(GraphOps):
         self._logits: dict[str, Value] = {}  # by the name of their log_sigmoid
 
     def _bias(self, weight: Value, bias: Value | None) -> list[Value]:
-        # a Gemm without a third input kills the process in the XNNPACK provider of ONNX Runtime 1.21
+        # a Gemm without bias crashes the XNNPACK provider of ONNX Runtime 1.21
         return super()._bias(weight, bias) or [self.constant(np.zeros(weight.shape[0]), "float32")]
 
     def layer_norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
@@ -240,7 +239,7 @@ class NpuOps(GraphOps):
         return self.mul(x, self.sigmoid(twice_u))
 
     def exp(self, x: Value) -> Value:
-        # of a log gate it is the Sigmoid: NNAPI takes no Softplus and CoreML no Neg. prune drops the logarithm
+        # exp of a log gate is the Sigmoid (NNAPI lacks Softplus, CoreML Neg); prune removes the unused logarithm
         logit = self._logits.get(x.name)
         return super().exp(x) if logit is None else self.sigmoid(logit)
 

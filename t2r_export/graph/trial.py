@@ -1,4 +1,4 @@
-"""Open what was written and run it once: a graph that does not run is never handed over."""
+"""Trial run: open the written graph and run it once, so that a broken graph is never delivered."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from t2r_runtime.session.session import forms
 
 
 def run_once(step: Path) -> None:
-    """One run of the graph at `step`, and of each companion that it names, at the start of a text on the CPU.
+    """Run the graph at `step` and its companions once, from initial states on the CPU.
 
-    Without ONNX Runtime's optimizations, which would copy all weights: an export of 112 MB took 270 MB more
-    with them and takes 145 MB more without, of which a file of weights that is mapped can be given back.
+    ONNX Runtime's optimizations are off because they copy all weights: for an export of 112 MB they need 270 MB instead
+    of 145 MB.
 
     Raises:
         CheckFailed: ONNX Runtime refuses one of them, or fails in it, or its inputs and outputs are not those of its
@@ -34,7 +34,7 @@ def run_once(step: Path) -> None:
 
 
 def run_genai(path: Path, signature: Signature) -> None:
-    """Runs of one token and of two of the graph that t2r_export.graph.genai makes of a step graph's, as `run_once`."""
+    """Run the graph of t2r_export.graph.genai with one and with two tokens, like `run_once`."""
     with _refusing():
         session = _session(path)
         states = {
@@ -62,15 +62,15 @@ def _session(path: Path) -> ort.InferenceSession:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
     options.enable_cpu_mem_arena = False
-    options.enable_mem_reuse = False  # to plan it takes longer than this one run
-    options.log_severity_level = 4  # what goes wrong arrives as an exception
+    options.enable_mem_reuse = False  # planning takes longer than this single run
+    options.log_severity_level = 4  # errors arrive as exceptions, so no log is needed
     with any_opset():
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Raise CheckFailed for whatever goes wrong within."""
+    """Turn any exception raised inside into CheckFailed."""
     try:
         yield
     except Exception as error:  # ONNX Runtime's errors have no common base below Exception
@@ -82,7 +82,7 @@ def _refusing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def any_opset() -> Iterator[None]:
-    """Within, ONNX Runtime opens graphs of an opset newer than its newest release, as those of target standard are."""
+    """Allow ONNX Runtime to open graphs of unreleased opsets (target standard)."""
     before = os.environ.get(OPSET_SWITCH)
     os.environ[OPSET_SWITCH] = "0"
     try:

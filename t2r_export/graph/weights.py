@@ -1,6 +1,6 @@
-"""The weights of a graph, beside it: its initializers name them, and their numbers are read when they are written.
+"""External weights of a graph in memory: initializers refer to them by name, and data is read only when it is written.
 
-So a graph is a small message, several graphs share one set of weights, and no weight is in memory twice.
+Graphs stay small messages, several graphs share one set of weights, and no weight is in memory twice.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-if TYPE_CHECKING:  # a graph that is read has arrays alone, and need not wait for torch
+if TYPE_CHECKING:  # torch is not imported: graphs read from disk contain only arrays
     from torch import Tensor
 
-# a tensor is stored as float32, several one below the other as one tensor, an array as it is
+# tensors are stored as float32, several as one concatenated tensor, arrays unchanged
 Weight: TypeAlias = "Tensor | tuple[Tensor, ...] | np.ndarray"
 
 
@@ -28,12 +28,12 @@ def shape(weight: Weight) -> tuple[int, ...]:
 
 
 def size(weight: Weight) -> int:
-    """Bytes of a weight as it is stored."""
+    """Size in bytes of a weight as stored."""
     return weight.nbytes if isinstance(weight, np.ndarray) else 4 * math.prod(shape(weight))
 
 
 def parts(weight: Weight) -> Iterator[memoryview]:
-    """The bytes of a weight as it is stored, little endian, a part at a time."""
+    """The data of a weight as stored, little endian, in chunks."""
     if isinstance(weight, np.ndarray):
         yield np.ascontiguousarray(weight, weight.dtype.newbyteorder("<")).data
         return
@@ -43,7 +43,7 @@ def parts(weight: Weight) -> Iterator[memoryview]:
 
 
 def array(weight: Weight) -> np.ndarray:
-    """The weight as it is stored, in memory; no copy of one that is stored as it is."""
+    """The weight as stored, in memory; not copied if no conversion is needed."""
     if isinstance(weight, np.ndarray):
         return weight
     arrays = [np.frombuffer(part, "<f4") for part in parts(weight)]
@@ -51,13 +51,13 @@ def array(weight: Weight) -> np.ndarray:
 
 
 def refer(name: str, weight: Weight) -> TensorProto:
-    """An initializer that names its weight and holds no numbers."""
+    """An initializer that refers to its weight and has no data."""
     number = helper.np_dtype_to_tensor_dtype(weight.dtype) if isinstance(weight, np.ndarray) else TensorProto.FLOAT
     return placed(TensorProto(name=name, data_type=int(number), dims=shape(weight)), location=name)
 
 
 def placed(tensor: TensorProto, **entries: object) -> TensorProto:
-    """An initializer like `tensor` that says where its numbers are instead of holding them."""
+    """An initializer like `tensor` with external data."""
     made = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     made.data_location = TensorProto.EXTERNAL
     for key, value in entries.items():
@@ -66,24 +66,24 @@ def placed(tensor: TensorProto, **entries: object) -> TensorProto:
 
 
 def named(tensor: TensorProto) -> str | None:
-    """The weight that an initializer names; None if it holds its numbers."""
+    """The weight that an initializer refers to; None if its data is inline."""
     return str(tensor.external_data[0].value) if tensor.external_data else None
 
 
 def values(tensor: TensorProto, weights: Mapping[str, Weight]) -> np.ndarray:
-    """The numbers of an initializer: those inside it, or those of the weight that it names."""
+    """The data of an initializer, inline or of the weight that it refers to."""
     name = named(tensor)
     return numpy_helper.to_array(tensor) if name is None else array(weights[name])
 
 
 def fill(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Put the numbers of the weights that initializers name into them."""
+    """Store the data of referenced weights inline."""
     for tensor in model.graph.initializer:
         hold(tensor, weights)
 
 
 def hold(tensor: TensorProto, weights: Mapping[str, Weight]) -> TensorProto:
-    """The initializer itself, with its numbers inside from now on."""
+    """The initializer itself, with its data now inline."""
     name = named(tensor)
     if name is not None:
         tensor.raw_data = array(weights[name]).tobytes()
