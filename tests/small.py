@@ -28,7 +28,7 @@ from t2r_export.config.mixers import (
     WindowConfig,
 )
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, PartConfig, ProductKeyConfig
+from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, Mamba2Config, PartConfig, ProductKeyConfig
 from t2r_export.config.uniform import Dense, MergeConfig, NoFeedForward, UniformConfig, UniformEncoder
 from t2r_export.export import ExportReport, export
 from t2r_export.model.ops import State
@@ -62,6 +62,9 @@ GATED = (
 DELTA = (
     linear(8, "hedgehog", update_rule="delta", normalizer="none"),
     linear(8, "hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
+)
+MAMBA2 = Mamba2Config(
+    heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
 
 GPT2 = UniformConfig(
@@ -134,6 +137,9 @@ CONFIGS = {
     "hybrid_token": with_layers(LLAMA, HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token")),
     "lstm": with_layers(RECURRENT, LSTMConfig(), LSTMConfig(), feed_forwards=(NO_FFN,) * 2),
     "gru": with_layers(RECURRENT, GRUConfig(), GRUConfig(), feed_forwards=(NO_FFN,) * 2),
+    "mamba2": with_layers(
+        LLAMA, MAMBA2, dataclasses.replace(MAMBA2, norm_groups=0), SOFTMAX, feed_forwards=(NO_FFN, NO_FFN, Dense())
+    ),
     "average": with_layers(GPT2, AverageConfig(), AverageConfig(ffn_size=12)),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it

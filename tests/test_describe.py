@@ -99,6 +99,8 @@ REASONS = {
     "and the first 2; layer 1 (linear) keeps S (3 × 5 × 4) and z (3 × 5)",
     "lstm": "constant: each layer keeps h and c",
     "gru": "constant: each layer keeps h",
+    "mamba2": "grows: layer 2 (softmax) keeps k and v of every token; layers 0-1 (mamba2) keep S (6 × 5 × 4), and what "
+    "the convolution read of the last 2 tokens",
     "average": "constant: each layer keeps the sum of its inputs",
     "shared_weights": "grows: layer 0 (softmax) keeps k and v of every token; layers 1-2 (shared) keep v of every "
     "token",

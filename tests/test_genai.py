@@ -50,6 +50,7 @@ REFUSED = {  # of tests' table of small models, and what the message names
     "gru": "layer 0, gru, with h",
     "mixed": "layer 0, lstm, with h, c",
     "average": "layer 0, average, with sum",
+    "mamba2": "layer 0, mamba2, with S, conv",
     "shared_weights": "layer 1, shared, with v",
 } | dict.fromkeys((name for name in MODELS if name.startswith("translator_")), "a translator")
 

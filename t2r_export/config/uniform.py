@@ -26,6 +26,7 @@ from t2r_export.config.parts import (
     EncoderAttentionConfig,
     GRUConfig,
     LSTMConfig,
+    Mamba2Config,
     MergedConfig,
     PartConfig,
     ProductKeyConfig,
@@ -39,6 +40,8 @@ MIXERS: dict[str, HasConfig] = {
     **{kind: inside for kind, inside in INSIDES.items() if "causal" in inside.forms},
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
+# what a layer can mix by: those, and parts that a model is trained with from the start
+LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in (Mamba2Config,)}}
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ class UniformConfig:
 
     vocab_size: int
     width: int
-    layers: tuple[MixerConfig | PartConfig, ...] = _of("MIXERS")  # one mixer a layer
+    layers: tuple[MixerConfig | PartConfig, ...] = _of("LAYERS")  # one mixer a layer
     attention: HeadsConfig | None = None  # of the layers that have attention; None where none has
     attentions: tuple[HeadsConfig, ...] = ()  # one a layer, where they differ
     ffn_size: int = 1

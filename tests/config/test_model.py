@@ -19,7 +19,7 @@ from t2r_export.config.parts import PARTS
 from t2r_export.config.parts.attention import ACTIVATIONS
 from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.tagged import resolve
-from t2r_export.config.uniform import MIXERS, UniformConfig
+from t2r_export.config.uniform import LAYERS, UniformConfig
 from t2r_export.model.mixers.base import AttentionMixer
 from t2r_export.model.mixers.cross import CrossMixer
 from t2r_export.model.parts.base import Part
@@ -250,9 +250,9 @@ BAD_DATA: list[tuple[dict[str, Any], str]] = [
     ({"layers": [3]}, "expected model.layers to be a JSON object; received int; correct the config"),
     (
         {"layers": [{}]},
-        f"expected model.layers.kind to be one of {', '.join(MIXERS)}; received None; choose one",
+        f"expected model.layers.kind to be one of {', '.join(LAYERS)}; received None; choose one",
     ),
-    ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(MIXERS)}; received ['linear']; choose one"),
+    ({"layers": [{"kind": ["linear"]}]}, f"one of {', '.join(LAYERS)}; received ['linear']; choose one"),
     (
         {"layers": [{"kind": "linear"}]},
         "missing ['feature_size'], unexpected none; correct model.layers (linear)",

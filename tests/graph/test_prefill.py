@@ -20,7 +20,7 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
-from t2r_export.config.uniform import MIXERS
+from t2r_export.config.uniform import LAYERS
 from t2r_export.export import export
 from t2r_export.graph.layout import pack
 from t2r_export.graph.prefill import CHUNK
@@ -228,7 +228,7 @@ def test_the_proof_sees_a_wrong_graph_for_prompts(tmp_path: Path) -> None:
 
 
 def test_every_mixer_reads_many_tokens() -> None:
-    assert {layer.kind for config in MODELS.values() for layer in config.layers} == MIXERS.keys()
+    assert {layer.kind for config in MODELS.values() for layer in config.layers} == LAYERS.keys()
 
 
 @pytest.mark.parametrize("name, nodes", [("lstm", {"LSTM": 2}), ("gru", {"GRU": 2}), ("mixed", {"LSTM": 1})])

@@ -10,7 +10,7 @@ import small
 from parity.setups import SETUP, SETUPS, wanted
 from parity.test_parity import NAMES, config, fits, saved, verified
 from t2r_export.cli.reports import parity_text
-from t2r_export.config.uniform import MIXERS as KINDS
+from t2r_export.config.uniform import LAYERS as KINDS
 from t2r_export.export import export
 from t2r_runtime import UserError
 

@@ -14,6 +14,7 @@ from t2r_export.config.parts.attention import (
 )
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
+from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
 from t2r_export.config.tagged import Entry
 
@@ -28,6 +29,7 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(LSTMConfig, f"{MODEL}.recurrent:LSTM"),
         Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
         Entry(AverageConfig, f"{MODEL}.average:Average"),
+        Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
         Entry(DenseConfig, f"{MODEL}.dense:Dense"),
         Entry(ProductKeyConfig, f"{MODEL}.product_key:ProductKey"),
     )
@@ -43,6 +45,7 @@ __all__ = [
     "GRUConfig",
     "InsideConfig",
     "LSTMConfig",
+    "Mamba2Config",
     "MergedConfig",
     "PartConfig",
     "ProductKeyConfig",

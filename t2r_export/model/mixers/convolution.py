@@ -15,7 +15,6 @@ times as long, for a token and for 256.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -61,13 +60,12 @@ def _shifted(joined: T, taps: int, ops: Ops[T]) -> list[T]:
 
 
 class ShortConvolution(nn.Module):
-    """n taps over parts that lie side by side, of `sizes` channels in all: heads · numbers of each part."""
+    """`convolved` with weights that are trained, and its state."""
 
-    def __init__(self, taps: int, sizes: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, taps: int, channels: int, bias: bool = False) -> None:
         super().__init__()
-        self.taps, self.sizes = taps, tuple(sizes)
-        self.channels = sum(heads * size for heads, size in sizes)
-        self.weight = nn.Parameter(torch.zeros(taps, self.channels))
+        self.weight = nn.Parameter(torch.zeros(taps, channels))
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -76,11 +74,9 @@ class ShortConvolution(nn.Module):
         self.weight.zero_()[-1] = 1.0
 
     def state_spec(self) -> StateSpec:
-        return StateSpec("conv", "float32", (BATCH, 1, self.taps - 1, self.channels))
+        taps, channels = self.weight.shape
+        return StateSpec("conv", "float32", (BATCH, 1, taps - 1, channels))
 
-    def forward(self, parts: Sequence[T], past: T, ops: Ops[T]) -> tuple[list[T], T]:
-        """parts, each (B, heads, T, size), and the state before -> the same, and the state after."""
-        rows = ops.concat([ops.merge_heads(part) for part in parts])  # (N, channels)
-        y, after = convolved(rows, past, self.weight, None, ops)
-        cut = ops.split(y, [heads * size for heads, size in self.sizes])
-        return [ops.split_heads(part, heads) for part, (heads, _) in zip(cut, self.sizes, strict=True)], after
+    def forward(self, rows: T, past: T, ops: Ops[T]) -> tuple[T, T]:
+        """Rows (N, channels) and the state before -> rows, and the state after."""
+        return convolved(rows, past, self.weight, self.bias, ops)

@@ -108,12 +108,16 @@ class LinearMixer(AttentionMixer):
         if config.output_gate:
             self.output_gate = OutputGate(sizes.width, sizes.heads, sizes.size, config.folded)
         if config.conv:
-            of_q, of_k = (sizes.heads, self.maps.of_queries), (sizes.kv_heads, self.maps.of_keys)
-            arguments = [(heads, phi.argument_size) for heads, phi in (of_q, of_k)]
-            self.conv = ShortConvolution(config.conv, [*arguments, (sizes.kv_heads, sizes.size)])
+            self.conv = ShortConvolution(config.conv, sum(self._channels))
         if config.memory:
             d = sizes.size
             self.memory = Memory(sizes.kv_heads, config.memory, d, d, config.feature_size, config.folded)
+
+    @property
+    def _channels(self) -> list[int]:
+        """Of the convolution: the arguments of φ(q) and of φ(k), and v."""
+        sizes, (q, k) = self.sizes, (self.maps.of_queries.argument_size, self.maps.of_keys.argument_size)
+        return [sizes.heads * q, sizes.kv_heads * k, sizes.kv_heads * sizes.size]
 
     def features(self, heads: Heads[T], state: State[T], ops: Ops[T]) -> Features[T]:
         """What the update rule takes of the tokens, and the convolution's state after them."""
@@ -122,7 +126,9 @@ class LinearMixer(AttentionMixer):
             q = ops.mul(q, self.config.query_scale)
         q, k = self.maps.arguments(q, k, ops)
         if self.config.conv:
-            (q, k, v), after["conv"] = self.conv((q, k, v), state["conv"], ops)
+            rows, after["conv"] = self.conv(ops.concat([ops.merge_heads(x) for x in (q, k, v)]), state["conv"], ops)
+            parts, heads_of = ops.split(rows, self._channels), (q.shape[1], k.shape[1], v.shape[1])
+            q, k, v = (ops.split_heads(part, count) for part, count in zip(parts, heads_of, strict=True))
         q, k = self.maps.activate(q, k, ops)
         gate_logits, output_logits = self._logits(heads, ops)
         control = self.gates.control(gate_logits, ops)
