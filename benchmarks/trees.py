@@ -184,7 +184,13 @@ def measurements(
 @click.argument("new", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True, help="Text to finetune on.")
-@click.option("--convert", "conversions", multiple=True, default=["--feature-size 32"], help="Options of t2r convert.")
+@click.option(
+    "--convert",
+    "conversions",
+    multiple=True,
+    default=["--mixer linear:feature_size=32"],
+    help="Options of t2r convert.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True)
 @click.option("--only", default="", help="What contains this text.")
 @click.option("--work", type=click.Path(path_type=Path), required=True, help="A folder that is not there yet.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,10 +26,12 @@ from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.options import made as _made
+from t2r_export.config.options import read_kind
 from t2r_export.config.plain import to_plain
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.students import student_mixer
-from t2r_export.config.typed import typed, with_paths
+from t2r_export.config.typed import typed
 from t2r_export.convert import convert, provenance, source_mixers
 from t2r_export.export import ExportReport, export
 from t2r_export.finetune import finetune
@@ -38,7 +40,7 @@ from t2r_export.paths import check_outputs
 from t2r_export.proof.report import Report
 from t2r_export.quantize import export_quantized
 from t2r_export.verify import verify
-from t2r_runtime.errors import UserError, did_you_mean
+from t2r_runtime.errors import UserError
 
 C = TypeVar("C")
 Files = str | Path | Iterable[str | Path]
@@ -112,16 +114,17 @@ class Model:
         mixer: str = "linear",
         layers: str = "all",
         seed: int = 0,
-        cross_feature_size: int | None = None,
+        cross: str | None = None,
         encoder: bool = False,
         **options: Any,
     ) -> Model:
         """`t2r convert`: another mixer in the chosen layers, with new parameters that are not trained yet.
 
         Args:
-            mixer: a name in t2r_export.config.uniform.MIXERS.
+            mixer: a kind in t2r_export.config.uniform.MIXERS, alone or with options: `linear:feature_size=32`.
             layers: `all`, `none`, `every:N` or `0,2,5`.
-            cross_feature_size, encoder: of a translator, see t2r_export.convert.source_mixers.
+            cross, encoder: of a translator, `linear:feature_size=32` or `softmax`; see
+                t2r_export.convert.source_mixers.
             options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; the
                 defaults are those of the command line (t2r_export.config.students).
 
@@ -129,8 +132,9 @@ class Model:
             UserError: what cannot be; see t2r_export.convert.convert.
         """
         old = self.checkpoint
-        config, _ = student_mixer(mixer, options, old.config)
-        others = source_mixers(old.config, config, cross_feature_size, encoder)
+        kind, said = read_kind(mixer)
+        config, _ = student_mixer(kind, {**said, **options}, old.config)
+        others = source_mixers(old.config, config, None if cross is None else read_kind(cross), encoder)
         model = convert(old.model, config, layers, seed, *others)
         done = provenance(old, mixer=to_plain(config), layers=layers, seed=seed)
         return Model(checkpoint.made(model, old.tokenizer, done, old.source_tokenizer))
@@ -216,13 +220,3 @@ def load(path: str | Path) -> Model:
         UserError: there is nothing there, or nothing that can be read.
     """
     return Model(checkpoint.load(path))
-
-
-def _made(cls: type[C], options: Mapping[str, Any]) -> C:
-    """A config of options, or an error that names those that it has not."""
-    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        do = did_you_mean(unknown[0], known, "correct or leave them out")
-        raise UserError(f"options of {', '.join(known)}", ", ".join(unknown), do)
-    return cls(**with_paths(cls, options))

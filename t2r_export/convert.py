@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from t2r_export.config.layer_numbers import choose_layers
 from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AttentionConfig, CrossConfig, DenseConfig, MergedConfig, PartConfig
-from t2r_export.config.uniform import MergeConfig
+from t2r_export.config.plain import of_table, to_plain
+from t2r_export.config.uniform import CROSSES, MergeConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -191,16 +192,16 @@ def _prefixes(model: ModelConfig, chosen: set[int], cross: bool) -> tuple[str, .
 def source_mixers(
     model: ModelConfig,
     mixer: MixerConfig | PartConfig,
-    cross_features: int | None,
-    encoder: bool,
-    merged: MergeConfig | None = None,
+    cross: tuple[str, Mapping[str, Any]] | None = None,
+    encoder: bool = False,
 ) -> tuple[MixerConfig | MergeConfig | None, MixerConfig | None]:
     """What a translator's cross layers and its encoder's become, each where it becomes another.
 
     Args:
-        mixer: what the decoder's own layers become. cross_features: of the cross layers: K, 0 to leave them softmax;
-            None: CROSS_FEATURES where T2R or another linear attention takes the place of softmax, the paper's number.
-        merged: what the cross layers become instead.
+        mixer: what the decoder's own layers become.
+        cross: what the cross layers become, a kind of CROSSES and its options; softmax leaves them as they are. None:
+            linear where T2R or another linear attention takes the place of softmax. A linear one has CROSS_FEATURES
+            features, the paper's number, and else the options of `mixer`, unless it says otherwise.
         encoder: whether its layers become linear too, with as many features as the decoder's.
 
     Raises:
@@ -208,22 +209,22 @@ def source_mixers(
     """
     linear = mixer if isinstance(mixer, LinearConfig) else None
     if model.encoder is None:
-        if cross_features is not None or encoder or merged is not None:
-            raise UserError("a translator", "a decoder alone", "leave out --cross-feature-size, --merged and --encoder")
+        if cross is not None or encoder:
+            raise UserError("a translator", "a decoder alone", "leave out --cross and --encoder")
         return None, None
-    if merged is not None and cross_features is not None:
-        raise UserError(
-            "layers that are merged or have features of their own", "both", "leave --merged out, or the size"
-        )
     if encoder and linear is None:
         raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
     # which the layers' own mixers read
     already = any(isinstance(part, MergedConfig) for layer in model.layers for part in layer.parts)
-    usual = CROSS_FEATURES if linear is not None and not already else 0
-    size = usual if cross_features is None else cross_features
+    kind, given = cross or ("linear" if linear is not None and not already else "softmax", {})
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
-    cross: MixerConfig | MergeConfig | None = merged or (LinearConfig(size, **same) if size else None)
-    return cross, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
+    options = (
+        {"feature_size": CROSS_FEATURES, **{name: to_plain(value) for name, value in same.items()}, **given}
+        if kind == "linear"
+        else given
+    )
+    made = None if kind == "softmax" and not given else of_table(CROSSES, {"kind": kind, **options}, "cross")
+    return made, LinearConfig(linear.feature_size, **same) if encoder and linear is not None else None
 
 
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:

@@ -173,20 +173,24 @@ def test_what_becomes_of_the_source() -> None:
     config = small.TRANSLATORS["softmax"].build()
     mixer = linear(4, "hedgehog", guard=small.CLAMP)
     same = {"feature_map": "hedgehog", "guard": small.CLAMP}
-    assert source_mixers(config, mixer, None, False) == (linear(32, **same), None)
-    assert source_mixers(config, mixer, 0, True) == (None, linear(4, **same))
-    assert source_mixers(config, small.WINDOW, None, False) == (None, None)
+    assert source_mixers(config, mixer) == (linear(32, **same), None)
+    assert source_mixers(config, mixer, ("softmax", {}), True) == (None, linear(4, **same))
+    assert source_mixers(config, mixer, ("linear", {"feature_size": 6, "query_scale": 0.5})) == (
+        linear(6, query_scale=0.5, **same),
+        None,
+    )
+    assert source_mixers(config, small.WINDOW) == (None, None)
     merged = small.model("translator_merged_softmax")
-    assert source_mixers(merged.config, mixer, None, False) == (None, None)
+    assert source_mixers(merged.config, mixer) == (None, None)
     assert convert(merged, linear(3)).start_states == ["S.0", "z.0", "S.1", "z.1"]
-    assert source_mixers(config, small.WINDOW, 6, False) == (linear(6), None)
-    assert source_mixers(small.GPT2.build(), mixer, None, False) == (None, None)
-    for wanted in ((8, False), (None, True)):
-        with pytest.raises(UserError, match="a translator; received a decoder alone; leave out --cross-feature-size"):
+    assert source_mixers(config, small.WINDOW, ("linear", {"feature_size": 6})) == (linear(6), None)
+    assert source_mixers(small.GPT2.build(), mixer) == (None, None)
+    for wanted in ((("softmax", {}), False), (None, True)):
+        with pytest.raises(UserError, match="a translator; received a decoder alone; leave out --cross and --encoder"):
             source_mixers(small.GPT2.build(), mixer, *wanted)
-    assert source_mixers(config, mixer, None, False, MergeConfig()) == (MergeConfig(), None)
-    with pytest.raises(UserError, match="layers that are merged or have features of their own; received both"):
-        source_mixers(config, mixer, 8, False, MergeConfig())
+    assert source_mixers(config, mixer, ("merged", {})) == (MergeConfig(), None)
+    with pytest.raises(UserError, match="cross.kind to be one of softmax, linear, shared, merged; received 'lstm'"):
+        source_mixers(config, mixer, ("lstm", {}))
     with pytest.raises(UserError, match="a linear mixer for the encoder; received window"):
         source_mixers(config, small.WINDOW, None, True)
     with pytest.raises(UserError, match="whose layers look at a source; received a decoder alone"):

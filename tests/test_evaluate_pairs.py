@@ -153,11 +153,11 @@ def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(UserError, match="a translator, for pairs; received a decoder alone"):
         evaluate_pairs(tmp_path / "decoder.pt", read_pairs(pairs))
     text = texts.write_text(tmp_path / "text")
-    budget = ("--auto", "--budget", "9k", "--data", str(text))
+    budget = ("--budget", "9k", "--data", str(text))
     for arguments, do in (
         (("evaluate", str(model), str(text)), "to measure on a text; received a translator; give it a .tsv of pairs"),
         (("sample", str(model), str(tmp_path / "o.npy"), "--tokens", "9"), "received a translator; give it sources"),
-        (("convert", str(model), str(tmp_path / "o.pt"), *budget), "received a translator; name the mixer"),
+        (("choose", str(model), str(tmp_path / "o.pt"), *budget), "received a translator; name the mixer"),
     ):
         assert main([*arguments]) == 2
         assert do in capsys.readouterr().err

@@ -24,6 +24,7 @@ from t2r_runtime.errors import did_you_mean
 
 VERBS = {  # verb: (module, help in one line)
     "convert": ("t2r_export.cli.convert", "Swap softmax attention for linear attention in a pretrained model."),
+    "choose": ("t2r_export.cli.choose", "Convert each layer to what costs least under a budget of state."),
     "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
     "sample": ("t2r_export.cli.sample", "Sample text from a teacher to train its students on."),
     "save": ("t2r_export.cli.save", "Write a softmax translator as a folder that transformers loads."),

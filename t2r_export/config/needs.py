@@ -70,10 +70,6 @@ FINETUNE = {  # of FinetuneConfig, and the options of --for
 }
 NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
-    "convert": {
-        "merge_feed_forward": _other("merged"),
-        **_each("budget data state_length tried trial_steps jointly", _other("auto")),
-    },
     "export": {
         "check": _SCHEME,
         **{name: Need(f"--quantize with {need.what}", need.met) for name, need in _QUANTIZE.items()},
@@ -98,5 +94,5 @@ def check_needs(needs: Mapping[str, Need], options: Options, given: Iterable[str
     """Raise UserError if an option of those `given` needs what `options`, the values of all, do not have."""
     for name in given:
         if name in needs and not needs[name].met(options):
-            option = "--" + {"tried": "try"}.get(name, name).replace("_", "-")
+            option = "--" + name.replace("_", "-")
             raise UserError(f"{needs[name].what} beside {option}", "none", f"add it, or leave {option} out")

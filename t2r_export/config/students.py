@@ -1,6 +1,6 @@
 """The mixer of a student: the options that somebody chose, and defaults for the rest. Imports without torch.
 
-The command line, the Python API, recipes and `--auto` all take their mixers from here, so that the same options make
+The command line, the Python API and recipes all take their mixers from here, so that the same options make
 the same student everywhere.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.mixers.linear import usual_guard
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.options import written
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.uniform import MIXERS, mixer_from_dict
 from t2r_export.config.validation import entry
@@ -93,8 +94,7 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
 
 def reason(chosen: Mapping[str, Any]) -> str:
     """One line for a person: the defaults that were chosen, and why."""
-    words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
     why = ["without a gate, linear attention is less accurate and fails on texts longer than those of training"]
     why = why * ("update_rule" in chosen or "gate" in chosen)
     why += ["features that rotate behind the map can be folded"] * ("positions" in chosen)
-    return f"default options: {words} ({'; '.join(why)}; see docs/mixers.md)"
+    return f"default options: {written(chosen)} ({'; '.join(why)}; see docs/mixers.md)"

@@ -17,6 +17,7 @@ from t2r_export.config.mixers import INSIDES, MixerConfig, SharedConfig, Softmax
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.norm import NormConfig
+from t2r_export.config.options import option
 from t2r_export.config.parts import (
     PARTS,
     AttentionConfig,
@@ -50,8 +51,8 @@ class MergeConfig(Kind):
 
     kind: ClassVar[str] = "merged"
 
-    shared: bool = False  # the source's keys and values have the prefix's projections, and none of their own
-    feed_forward: bool = False  # the values hold the feed-forward's first matrix, and the layer ends in its second
+    shared: bool = option("Project the source's keys and values as the prefix's, without weights of their own.", False)
+    feed_forward: bool = option("Take the feed-forward into the attention's values and output (CAN).", False)
 
     def __post_init__(self) -> None:
         flag("shared", self.shared)

@@ -9,7 +9,7 @@ A .npy file holds token ids: (N,) is one stream, (N, length+1) one window per ro
 tokenizer, and for sequences that must not be shifted or joined.
 
 A corpus has three parts. `train` teaches, the tokenizer of a recipe too. `valid` chooses: validations during training,
-the weights that a stage keeps, the mixers of `t2r convert --auto`. `test` is what reports are measured on, and nothing
+the weights that a stage keeps, the mixers of `t2r choose`. `test` is what reports are measured on, and nothing
 else reads it. The last documents are test and those before them valid, so that no part begins within a document of
 another; where documents are too few for that, the text is cut at a character.
 """

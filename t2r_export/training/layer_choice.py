@@ -1,10 +1,9 @@
-"""Which layers to convert, and to what, under a budget of state: measured one layer at a time, or all of them jointly.
+"""Which layers to convert, and to what, under a budget of state: measured one layer at a time.
 
 Each candidate mixer replaces softmax attention in every layer at once and is trained by attention transfer, whose
 losses are per layer, so that one short run trains them all. Then the teacher is evaluated on the valid part with a
 single block replaced: the increase in nats per token is assumed to be additive over blocks, which is an approximation.
-Or gates between the mixers of every layer are trained (t2r_export.training.joint_choice), which assumes that what a
-gate wants partly it wants wholly. The chosen model is also measured as a whole.
+The chosen model is also measured as a whole.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
-from t2r_export.training.joint_choice import train_gates
 from t2r_export.training.layerwise import Transfer
 from t2r_export.training.optimizers import make_optimizer
 from t2r_export.training.trainer import learning_rate
@@ -42,9 +40,8 @@ class Option:
 
     layer: int
     config: LayerConfig
-    cost: float  # nats per token above the teacher with only this block replaced; of gates, -log of what is wanted
+    cost: float  # nats per token above the teacher with only this block replaced
     bytes: int  # of its state, per sequence
-    gate: float | None = None  # its share of the layer's output, where gates were trained
 
     @property
     def mixer(self) -> MixerConfig | PartConfig:
@@ -56,8 +53,7 @@ class Option:
 class Trial:
     """How candidates are measured."""
 
-    steps: int = 300  # of transfer, for each mixer, and of gates
-    jointly: bool = False  # by gates, in one run
+    steps: int = 300  # of transfer, for each mixer
     batch: int = 4  # windows per step
     window: int = 256  # tokens of a window, in transfer and validation; fewer where positions end
     valid: int = 32  # windows of the valid part at most, evenly spread
@@ -99,9 +95,9 @@ def choose(
 
     Raises:
         UserError: a budget below the smallest state that is possible, no candidates, too little text.
-        CheckFailed: the loss of transfer, or a gate, is not finite.
+        CheckFailed: the loss of transfer is not finite.
     """
-    teacher.require_decoder("to choose mixers for by its text", "name the mixer, and convert without --auto")
+    teacher.require_decoder("to choose mixers for by its text", "name the mixer for t2r convert")
     window = min(trial.window, teacher.config.max_positions or trial.window)
     batches = window_batches(spread(held_out_windows(corpus.valid, window), trial.valid))
     base = evaluate(teacher, batches).nats
@@ -114,19 +110,16 @@ def choose(
         students |= dict.fromkeys(student.config.layers, student)
         loss = transfer(student, teacher, windows, trial.steps)
         for layer, block in enumerate(student.blocks):
-            cost = 0.0 if trial.jointly else _with_block(teacher, layer, block, batches) - base
+            cost = _with_block(teacher, layer, block, batches) - base
             options[layer].append(Option(layer, student.config.layers[layer], cost, state_bytes(block, length)))
         on_progress(f"{mixer.label} {mixer.summary()}: transfer loss {loss:.4f}")
     if not students:
         raise UserError("at least one mixer to try", "none", "name one")
     fixed = sum(s.bytes(1, length) for s in teacher.state_spec()) - sum(option.bytes for option in kept)
     room = budget - fixed
-    if trial.jointly:
-        cheapest(options, room, budget)  # raises where nothing fits
-        options = _with_gates(options, teacher, list(dict.fromkeys(students.values())), room, windows, trial.steps)
     chosen = cheapest(options, room, budget)
     model = _assemble(teacher, chosen, students)
-    trained = sum(Transfer.trains(student, teacher) for student in dict.fromkeys(students.values())) + trial.jointly
+    trained = sum(Transfer.trains(student, teacher) for student in dict.fromkeys(students.values()))
     return Choice(
         model,
         [option for layer in options for option in layer],
@@ -197,26 +190,6 @@ def transfer(student: Transformer, teacher: Transformer, windows: Windows, steps
             f"the loss of transfer is {last} for a {student.config.layers[0].mixers[0].label} mixer; leave it out"
         )
     return last
-
-
-def _with_gates(
-    options: Sequence[Sequence[Option]],
-    teacher: Transformer,
-    students: Sequence[Transformer],
-    room: int,
-    windows: Windows,
-    steps: int,
-) -> list[list[Option]]:
-    """The options with what their gates learned from the windows behind those of transfer."""
-    sizes = torch.tensor([[o.bytes for o in layer] for layer in options], dtype=torch.float64)
-    learned, shares = train_gates(teacher, students, sizes, room, windows, range(steps, 2 * steps))
-    if not learned.isfinite().all():
-        raise CheckFailed("gates between the layers' mixers are not finite; try fewer mixers")
-    wanted = torch.log_softmax(learned, 1)
-    return [
-        [dataclasses.replace(o, cost=-float(wanted[n, i]), gate=float(shares[n, i])) for i, o in enumerate(layer)]
-        for n, layer in enumerate(options)
-    ]
 
 
 def _with_block(teacher: Transformer, layer: int, block: Block, batches: list[Batch]) -> float:

@@ -12,6 +12,8 @@ import re
 import click
 
 from t2r_export.cli import VERBS, t2r
+from t2r_export.cli.spelled import Spelled
+from t2r_export.config.options import usual
 
 
 def commands() -> dict[str, click.Command]:
@@ -33,7 +35,17 @@ def _command(verb: str, command: click.Command) -> str:
     lines = [" ".join(["t2r", verb, *arguments])]
     for option in sorted(options, key=lambda option: option.opts[0]):
         lines.append("    " + "  ".join(_option(option)))
+        if isinstance(option.type, Spelled):
+            lines += [f"        {line}" for line in _kinds(option.type)]
     return "\n".join(lines) + "\n"
+
+
+def _kinds(spelled: Spelled) -> list[str]:
+    """The fields of each kind, with their defaults."""
+    return [
+        f"{kind}: {', '.join(f'{name}={usual(field)}' for name, field in fields.items()) or 'no fields'}"
+        for kind, fields in spelled.kinds.items()
+    ]
 
 
 def _option(option: click.Option) -> list[str]:

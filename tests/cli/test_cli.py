@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     torch.manual_seed(1)
     checkpoint.save(folder / "model.pt", Transformer(CONFIG.build()), letter_tokenizer(), {"origin": "random weights"})
-    assert main(["convert", str(folder / "model.pt"), str(folder / "t2r.pt"), "--feature-size", "5"]) == 0
+    assert main(["convert", str(folder / "model.pt"), str(folder / "t2r.pt"), "--mixer", "linear:feature_size=5"]) == 0
     assert export_main([str(folder / "t2r.pt"), str(folder / "t2r.onnx")]) == 0
     return folder
 
@@ -86,8 +86,11 @@ def test_t2r_export_is_t2r_export(folder: Path, tmp_path: Path, capsys: Output) 
         (["convert"], "Missing argument 'SOURCE'; see `t2r convert --help`"),
         (["convrt"], "No such command 'convrt'. Did you mean convert?; see `t2r --help`"),
         (["nothing"], "No such command 'nothing'; see `t2r --help`"),
-        (["convert", "a", "b", "--mixer", "linaer"], ". Did you mean linear?; see `t2r convert --help`"),
-        (["convert", "a", "b", "--feature-size", "x"], "'x' is not a valid integer; see `t2r convert --help`"),
+        (["convert", "a", "b", "--mixer", "linaer"], "received 'linaer'; did you mean linear?"),
+        (
+            ["convert", "a", "b", "--mixer", "linear:feature_size"],
+            "expected KIND:NAME=VALUE,NAME=VALUE, each NAME once",
+        ),
         (["export", "nothing.pt", "out.onnx"], "expected a checkpoint at nothing.pt; received nothing; give"),
         (["generate", "nothing.onnx"], "nothing.onnx, which does not exist; check the path"),
     ],
@@ -104,8 +107,8 @@ def test_mistakes_are_one_line(
 
 
 def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) -> None:
-    arguments = ["convert", folder / "model.pt", tmp_path / "half.pt", "--feature-size", 7, "--layers", "1"]
-    out, _ = run(capsys, *arguments, "--guard", "add", "--guard-eps", "1e-3", "--json")
+    arguments = ["convert", folder / "model.pt", tmp_path / "half.pt", "--layers", "1"]
+    out, _ = run(capsys, *arguments, "--mixer", "linear:feature_size=7,guard.kind=add,guard.eps=1e-3", "--json")
     result = json.loads(out)
     assert result["layers"] == ["softmax", "linear"]
     assert result["config"]["layers"][1]["parts"][0]["inside"]["guard"] == {"kind": "add", "eps": 1e-3}
@@ -118,7 +121,7 @@ def test_convert_describes_itself(folder: Path, tmp_path: Path, capsys: Output) 
 @pytest.mark.parametrize(
     "verb, rest",
     [
-        ("convert", ["out.pt", "--update-rule", "linear"]),
+        ("convert", ["out.pt", "--mixer", "linear:update_rule=linear"]),
         ("export", ["out.onnx"]),
         ("inspect", []),
         ("evaluate", ["ids.npy", "--part", "all", "--lengths", "8"]),
@@ -140,27 +143,24 @@ def test_convert_says_which_defaults_it_chose_and_why(folder: Path, tmp_path: Pa
     rotary = folders.write_llama(tmp_path / "llama")
     gate = "without a gate, linear attention is less accurate and fails on texts longer than those of training"
     behind = "features that rotate behind the map can be folded"
-    for number, (source, options, said) in enumerate(
+    for number, (source, mixer, said) in enumerate(
         [
-            (rotary, ["--feature-size", "6"], f"--update-rule gated --gate data --positions after ({gate}; {behind}"),
-            (
-                rotary,
-                ["--feature-size", "6", "--update-rule", "gated", "--gate", "fixed"],
-                f"--positions after ({behind}",
-            ),
-            (rotary, ["--positions", "keep"], f"--update-rule gated --gate data ({gate}"),
-            (rotary, ["--update-rule", "linear"], None),
-            (rotary, ["--layers", "none"], None),
-            (folder / "model.pt", [], f"--update-rule gated --gate data ({gate}"),
-            (folder / "model.pt", ["--update-rule", "linear"], None),
-            (folder / "model.pt", ["--mixer", "window", "--window", "3"], None),
+            (rotary, "linear:feature_size=6", f"update_rule=gated,gate=data,positions=after ({gate}; {behind}"),
+            (rotary, "linear:feature_size=6,update_rule=gated,gate=fixed", f"positions=after ({behind}"),
+            (rotary, "linear:positions=keep", f"update_rule=gated,gate=data ({gate}"),
+            (rotary, "linear:update_rule=linear", None),
+            (folder / "model.pt", "linear", f"update_rule=gated,gate=data ({gate}"),
+            (folder / "model.pt", "linear:update_rule=linear", None),
+            (folder / "model.pt", "window:window=3", None),
+            (rotary, "span", None),
         ]
     ):
-        _, err = run(capsys, "convert", source, tmp_path / f"{number}.pt", *options)
+        layers = "none" if mixer == "span" else "all"
+        _, err = run(capsys, "convert", source, tmp_path / f"{number}.pt", "--mixer", mixer, "--layers", layers)
         assert err == ("" if said is None else f"note: default options: {said}; see docs/mixers.md)\n")
     out, _ = run(capsys, "inspect", tmp_path / "0.pt")
     assert "6 relu features, guard add 1, positions after, update rule gated, gate data" in out
-    out, _ = run(capsys, "inspect", tmp_path / "5.pt")
+    out, _ = run(capsys, "inspect", tmp_path / "4.pt")
     assert "32 relu features, guard add 1e-06, positions keep, update rule gated, gate data" in out
 
 
@@ -183,7 +183,7 @@ def spaced(table: str) -> str:
 
 
 def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> None:
-    arguments = ["convert", folder / "model.pt", tmp_path / "w.pt", "--mixer", "window", "--window", 5, "--sinks", 2]
+    arguments = ["convert", folder / "model.pt", tmp_path / "w.pt", "--mixer", "window:window=5,sinks=2"]
     out, _ = run(capsys, *arguments)
     assert "2 of 2 layers are window now" in out
     assert out.endswith("; they have no new parameters\n")
@@ -196,9 +196,8 @@ def test_convert_to_a_window(folder: Path, tmp_path: Path, capsys: Output) -> No
 
 
 def test_convert_to_a_gated_hybrid(folder: Path, tmp_path: Path, capsys: Output) -> None:
-    sizes = ["--window", 3, "--feature-size", 5, "--sinks", 2]
-    rule = ["--update-rule", "gated", "--gate", "data"]
-    run(capsys, "convert", folder / "model.pt", tmp_path / "h.pt", "--mixer", "hybrid", *sizes, *rule)
+    mixer = "hybrid:window=3,feature_size=5,sinks=2,update_rule=gated,gate=data"
+    run(capsys, "convert", folder / "model.pt", tmp_path / "h.pt", "--mixer", mixer)
     run(capsys, "export", tmp_path / "h.pt", tmp_path / "h.onnx")
     for file in ("h.pt", "h.onnx"):
         out, _ = run(capsys, "inspect", tmp_path / file)
@@ -212,63 +211,55 @@ def test_convert_to_a_gated_hybrid(folder: Path, tmp_path: Path, capsys: Output)
     run(capsys, "verify", tmp_path / "h.pt", tmp_path / "h.onnx", "--steps", 20)
 
 
-def test_defaults_that_differ_by_kind_are_all_said(capsys: Output) -> None:
-    out, _ = run(capsys, "convert", "--help")
-    assert "[window, hybrid; window default: 4, hybrid default: 0]" in " ".join(out.split())
-
-
 @pytest.mark.parametrize(
-    "name, size, options, learns",
+    "name, size, more, learns",
     [
-        ("elu", 4, ["--guard", "clamp"], False),
-        ("rfa", 6, ["--sigma", 0.5, "--normalizer", "group_norm", "--redraw"], True),
-        ("favor", 5, ["--normalizer", "none"], False),
-        ("dpfp", 16, [], False),
-        ("hedgehog", 8, ["--normalizer", "rms_norm"], True),
+        ("elu", 4, ",guard.kind=clamp", False),
+        ("rfa", 6, ",sigma=0.5,normalizer=group_norm,redraw=true", True),
+        ("favor", 5, ",normalizer=none", False),
+        ("dpfp", 16, "", False),
+        ("hedgehog", 8, ",normalizer=rms_norm", True),
     ],
 )
 def test_convert_to_a_feature_map(
-    name: str, size: int, options: list[object], learns: bool, folder: Path, tmp_path: Path, capsys: Output
+    name: str, size: int, more: str, learns: bool, folder: Path, tmp_path: Path, capsys: Output
 ) -> None:
-    arguments = ["--feature-map", name, "--feature-size", size, "--update-rule", "linear", *options]
-    out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "f.pt", *arguments)
+    mixer = f"linear:feature_map={name},feature_size={size},update_rule=linear{more}"
+    out, _ = run(capsys, "convert", folder / "model.pt", tmp_path / "f.pt", "--mixer", mixer)
     assert out.endswith("finetune trains them\n" if learns else "; they have no new parameters\n")
     run(capsys, "export", tmp_path / "f.pt", tmp_path / "f.onnx")
     described = [run(capsys, "inspect", tmp_path / file)[0] for file in ("f.pt", "f.onnx")]
     for out in described:
         assert f" linear {size} {name} features, " in spaced(out)
         assert f"S 0-1 float32 B × 3 × {size} × 4" in spaced(out)
-        assert (" z 0-1 float32" in spaced(out)) == ("--normalizer" not in options)
+        assert (" z 0-1 float32" in spaced(out)) == ("normalizer" not in more)
     assert "positions keep dense folded" in spaced(described[1])
     run(capsys, "verify", tmp_path / "f.pt", tmp_path / "f.onnx", "--steps", 20)
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "mixer, message",
     [
-        (["--feature-size", "0"], "t2r: expected feature_size to be an integer from 1 to "),
-        (["--mixer", "window", "--window", "0"], "t2r: expected window to be an integer from 1 to "),
+        ("linear:feature_size=0", "t2r: expected feature_size to be an integer from 1 to "),
+        ("window:window=0", "t2r: expected window to be an integer from 1 to "),
+        ("window:sinks=2", "t2r: expected window for the mixer window; received none; name window"),
         (
-            ["--mixer", "window", "--sinks", "2"],
-            "t2r: expected window for the mixer window; received none; name window",
-        ),
-        (
-            ["--mixer", "lstm", "--window", "2", "--guard", "add"],
+            "lstm:window=2,guard.kind=add",
             "t2r: expected options of the mixer lstm (none); received window, guard; leave it out",
         ),
         (
-            ["--feature-map", "elu", "--feature-size", "3"],
+            "linear:feature_map=elu,feature_size=3",
             "t2r: expected feature_size to be the head size, 4, with the feature map elu; received 3; correct ",
         ),
-        (["--feature-size", "3", "--redraw"], "t2r: expected redraw only with the feature map rfa or favor; received"),
-        (["--feature-size", "3", "--layers", "0,9"], "t2r: expected layers from 0 to 1; received 0,9; "),
-        (["--feature-size", "3", "--layers", "some"], "t2r: expected layers as all, none, every:N or 0,2,5; "),
-        (["--feature-size", "3", "--guard-eps", "nan"], "t2r: expected guard eps to be a finite positive number; "),
-        (["--feature-size", "3", "--positions", "drop"], "t2r: expected positions only for a rotary model; "),
+        ("linear:feature_size=3,redraw=true", "t2r: expected redraw only with the feature map rfa or favor; received"),
+        ("linear:feature_size=3 --layers 0,9", "t2r: expected layers from 0 to 1; received 0,9; "),
+        ("linear:feature_size=3 --layers some", "t2r: expected layers as all, none, every:N or 0,2,5; "),
+        ("linear:feature_size=3,guard.eps=nan", "t2r: expected guard eps to be a finite positive number; "),
+        ("linear:feature_size=3,positions=drop", "t2r: expected positions only for a rotary model; "),
     ],
 )
-def test_convert_refuses(options: list[str], message: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
-    out, err = run(capsys, "convert", folder / "model.pt", tmp_path / "x.pt", *options, code=2)
+def test_convert_refuses(mixer: str, message: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
+    out, err = run(capsys, "convert", folder / "model.pt", tmp_path / "x.pt", "--mixer", *mixer.split(), code=2)
     assert out == ""
     assert err.startswith(message)
     assert err.count("\n") == 1
@@ -282,16 +273,16 @@ def test_export_json(folder: Path, tmp_path: Path, capsys: Output) -> None:
     assert [fold["folded"] for fold in result["folds"]] == [False, False]
 
 
-@pytest.mark.parametrize("mixer", [["--feature-size", 3], ["--mixer", "lstm"]])
+@pytest.mark.parametrize("mixer", ["linear:feature_size=3", "lstm"])
 def test_export_for_prompts(
-    mixer: list[object],
+    mixer: str,
     folder: Path,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     capsys: Output,
 ) -> None:
     source = tmp_path_factory.mktemp("converted") / "model.pt"
-    run(capsys, "convert", folder / "model.pt", source, *mixer)
+    run(capsys, "convert", folder / "model.pt", source, "--mixer", mixer)
     out, _ = run(capsys, "export", source, tmp_path / "g.onnx", "--prefill", "--top-k", 2)
     assert "prefill graph: reads many tokens of a prompt at once\n" in out
     assert len(list(tmp_path.iterdir())) == 3
@@ -351,7 +342,7 @@ def test_verify_reports_a_split(folder: Path, capsys: Output, pretender: str, mo
 
 
 def test_verify_fails_with_1(folder: Path, tmp_path: Path, capsys: Output) -> None:
-    arguments = ["convert", folder / "model.pt", tmp_path / "other.pt", "--feature-size", 5, "--seed", 9]
+    arguments = ["convert", folder / "model.pt", tmp_path / "other.pt", "--mixer", "linear:feature_size=5", "--seed", 9]
     run(capsys, *arguments)
     arguments = ["verify", tmp_path / "other.pt", folder / "t2r.onnx", "--steps", 5]
     out, err = run(capsys, *arguments, code=1)

@@ -16,10 +16,6 @@ from t2r_runtime.errors import UserError
 FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme window_dropout optimizer
         weight_decay seed device precision checkpoint_every validate_every resume log force as_json""",
-    "convert": """auto mixer layers conv feature_map feature_size ffn_size fixed_sigma frequency_scale gate guard
-        guard_eps memory merge moving_average normalizer output_gate positions query_scale ramp redraw rotary_size
-        shared_features sigma sinks span span_loss update_rule window cross_feature_size merged encoder seed force
-        as_json""",
     "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate beam source_length
         scheme form as_json""",
     "quantize": "scheme check as_json",
@@ -30,7 +26,6 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
 }
 LINES = {  # with which an option of the table has not what it needs
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
-    "convert": ["m.pt", "o.pt"],
     "export": ["m.pt", "o.onnx"],
     "quantize": ["m.onnx", "o.onnx", "--scheme", "fp16"],
     "evaluate": ["m.pt", "t.tsv"],

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def converted(folder: Path, capsys: Output) -> Path:
-    run(capsys, "convert", folder / "model.pt", folder / "t2r.pt", "--feature-size", 16)
+    run(capsys, "convert", folder / "model.pt", folder / "t2r.pt", "--mixer", "linear:feature_size=16")
     return folder / "t2r.pt"
 
 
@@ -98,12 +98,12 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     assert err.startswith("t2r: expected lengths as integers separated by commas; received '8;16'; ")
 
 
-def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output) -> None:
-    auto = ["convert", folder / "model.pt", tmp_path / "auto.pt", "--auto", "--data", folder / "text.txt"]
+def test_choose(folder: Path, tmp_path: Path, capsys: Output) -> None:
+    auto = ["choose", folder / "model.pt", tmp_path / "auto.pt", "--data", folder / "text.txt"]
     options = [
-        "--try",
+        "--mixer",
         "linear:feature_size=3",
-        "--try",
+        "--mixer",
         "window:window=5,sinks=1",
         "--trial-steps",
         2,
@@ -127,48 +127,26 @@ def test_convert_chooses_by_itself(folder: Path, tmp_path: Path, capsys: Output)
     assert "nats/token before finetuning" in out
     assert err.count("transfer loss") == 2
     run(capsys, "finetune", tmp_path / "auto.pt", tmp_path / "tuned.pt", "--data", text, *SMALL)  # as any conversion
-    jointly = json.loads(run(capsys, *auto, "--budget", "1k", *options, "--jointly", "--json")[0])
-    for layer in range(2):
-        gates = [option["gate"] for option in jointly["options"] if option["layer"] == layer]
-        assert sum(gates) == pytest.approx(1)
-    assert jointly["state_bytes"] <= 1000
-    made = checkpoint.load(tmp_path / "auto.pt")
-    assert made.config.to_dict() == jointly["config"]
-    assert made.provenance["convert"]["auto"]["jointly"] is True
-    assert made.provenance["convert"]["auto"]["options"] == jointly["options"]
-    out, _ = run(capsys, *auto, "--budget", "1k", *options, "--jointly")
-    assert out.splitlines()[0].split()[-1] == "chosen"
-    assert "were expected" not in out
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--auto"], "t2r: --auto needs --budget and --data; see `t2r convert --help`"),
-        (["--auto", "--feature-size", "3"], "t2r: --auto chooses mixers and layers by itself; name mixers to try"),
-        (
-            ["--feature-size", "3", "--budget", "9"],
-            "t2r: expected --auto beside --budget; received none; add it, or leave --budget out",
-        ),
-        (["--auto", "--budget", "1kk", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
-        (["--auto", "--budget", "nan", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
-        (["--auto", "--budget", "9", "--data", "x", "--try", "linear:8"], "t2r: expected a mixer as KIND:NAME=VALUE"),
-        (
-            ["--auto", "--budget", "9", "--data", "x", "--try", "dream"],
-            "t2r: expected a mixer of softmax, linear, window",
-        ),
-        (["--auto", "--budget", "9", "--data", "TEXT"], "t2r: expected a budget of at least "),
+        ([], "t2r: Missing option '--budget'; see `t2r choose --help`"),
+        (["--budget", "1kk", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
+        (["--budget", "nan", "--data", "x"], "t2r: expected a budget in bytes: 4096, 64k or 1.5M; received"),
+        (["--budget", "9", "--data", "x", "--mixer", "linear:8"], "t2r: expected KIND:NAME=VALUE,NAME=VALUE, each"),
+        (["--budget", "9", "--data", "x", "--mixer", "dream"], "t2r: expected a mixer of softmax, linear, window"),
+        (["--budget", "9", "--data", "TEXT"], "t2r: expected a budget of at least "),
     ],
 )
-def test_convert_does_not_choose(
-    options: list[str], message: str, folder: Path, tmp_path: Path, capsys: Output
-) -> None:
+def test_choose_refuses(options: list[str], message: str, folder: Path, tmp_path: Path, capsys: Output) -> None:
     text = tmp_path / "text"
     text.write_text("the cat sat on the mat. " * 300)
     options = [str(text) if option == "TEXT" else option for option in options]
-    if "TEXT" in str(options) or options[-1] == str(text):
-        options += ["--trial-steps", "1", "--try", "window:window=3"]
-    _, err = run(capsys, "convert", folder / "model.pt", tmp_path / "x.pt", *options, code=2)
+    if str(text) in options:
+        options += ["--trial-steps", "1", "--mixer", "window:window=3"]
+    _, err = run(capsys, "choose", folder / "model.pt", tmp_path / "x.pt", *options, code=2)
     assert err.splitlines()[-1].startswith(message)
     assert not (tmp_path / "x.pt").exists()
 
@@ -203,7 +181,7 @@ def test_a_short_context_shortens_what_nobody_chose(folder: Path, tmp_path: Path
     assert run(capsys, "sample", tmp_path / "short.pt", ids, "--tokens", 700)[1] == line
     out, err = run(capsys, "evaluate", tmp_path / "short.pt", text, "--json")
     assert err == line and [row["length"] for row in json.loads(out)["lengths"]] == [32]
-    run(capsys, "convert", tmp_path / "short.pt", tmp_path / "t2r.pt", "--feature-size", 4)
+    run(capsys, "convert", tmp_path / "short.pt", tmp_path / "t2r.pt", "--mixer", "linear:feature_size=4")
     tuned = ["finetune", tmp_path / "t2r.pt", tmp_path / "tuned.pt", "--data", text, "--steps", 1, "--batch", 2]
     _, err = run(capsys, *tuned)
     assert err.startswith("windows of 32 tokens, the model's context\n")

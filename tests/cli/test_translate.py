@@ -220,12 +220,10 @@ def test_each_verb_names_the_other(graph: Path, typed: Type, tmp_path: Path, cap
 def test_layers_that_look_at_the_source_are_merged(tmp_path: Path, capsys: Output) -> None:
     model, out = tmp_path / "t.pt", tmp_path / "m.pt"
     checkpoint.save(model, small.model("translator_softmax"), None, {})
-    said, _ = run(capsys, "convert", model, out, "--feature-size", 3, "--merged", "shared")
+    said, _ = run(capsys, "convert", model, out, "--mixer", "linear:feature_size=3", "--cross", "merged:shared=true")
     assert said.startswith(f"{out}: 2 of 2 layers are linear now")
     made = checkpoint.load(out)
     assert [[part.kind for part in layer.mixers] for layer in made.config.layers] == [["merged"]] * 2
     assert made.provenance["convert"]["cross"] == to_plain(MergeConfig(shared=True))
-    _, error = run(capsys, "convert", model, out, "--feature-size", 3, "--merge-feed-forward", code=2)
-    assert "expected --merged beside --merge-feed-forward" in error
-    _, error = run(capsys, "convert", model, out, "--merged", "own", "--merge-feed-forward", "--force", code=2)
+    _, error = run(capsys, "convert", model, out, "--cross", "merged:feed_forward=true", "--force", code=2)
     assert "expected softmax in merged layers with the feed-forward inside; received linear; choose it, or" in error

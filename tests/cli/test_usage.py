@@ -13,7 +13,6 @@ import pytest
 from click.types import IntParamType
 
 from cli.command_line import commands
-from cli_models import Output, run
 from t2r_export.cli import VERBS, main
 
 HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "accelerate", "tokenizers"}
@@ -39,9 +38,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("hf hf/model", "an output outside of what is read"),
         ("m.pt t", "could not make again; received another file; name another file, or give --force"),
         ("m.pt o.pt --layers some", "layers as all, none, every:N or 0,2,5"),
-        ("m.pt o.pt --feature-size 0", "feature_size to be an integer"),
-        ("m.pt o.pt --auto --budget 9k --data none.txt", "none.txt, which does not exist"),
-        ("m.pt m.pt --auto --budget 9k --data t.txt", "an output that is not an input"),
+        ("m.pt o.pt --mixer linear:feature_size=0", "feature_size to be an integer"),
+    ],
+    "choose": [
+        ("m.pt o.pt --budget 9k --data none.txt", "none.txt, which does not exist"),
+        ("m.pt m.pt --budget 9k --data t.txt", "an output that is not an input"),
     ],
     "finetune": [
         ("m.pt o.pt --data none.txt", "none.txt, which does not exist"),
@@ -205,9 +206,3 @@ def test_a_number_too_large_is_a_mistake_in_every_option(verb: str, capsys: pyte
             assert main([verb, *arguments, f"{option.opts[0]}={number}"]) == 2, (option.opts, number)
             said = capsys.readouterr().err
             assert said.startswith(f"t2r: Invalid value for '{option.opts[0]}'") and said.count("\n") == 1, said
-
-
-@pytest.mark.parametrize(("old", "new"), [("--text", "--data"), ("--length", "--state-length")])
-def test_an_older_spelling_names_the_new_one(old: str, new: str, capsys: Output) -> None:
-    _, err = run(capsys, "convert", "m.pt", "o.pt", "--auto", old, "3", code=2)
-    assert err == f"t2r: {old} is called {new} now; see `t2r convert --help`\n"

@@ -1,4 +1,4 @@
-"""The defaults of a student: one table for the command line, Python, recipes and `--auto`."""
+"""The defaults of a student: one table for the command line, Python and recipes."""
 
 from __future__ import annotations
 
@@ -74,11 +74,9 @@ def test_a_guard_may_be_given_in_part() -> None:
 
 
 def test_the_reason_is_one_line() -> None:
-    assert reason(suited("linear", {}, LEARNED)).startswith(
-        "default options: --update-rule gated --gate data (without "
-    )
+    assert reason(suited("linear", {}, LEARNED)).startswith("default options: update_rule=gated,gate=data (without ")
     both = reason(suited("linear", {"feature_size": 5}, ROTARY))
-    assert "--positions after --rotary-size 4" in both and "\n" not in both
+    assert "positions=after,rotary_size=4" in both and "\n" not in both
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ convert = { feature_size = 3 }
 finetune = { stages = "transfer", steps = "1", batch = 2, length = 8 }
 """
 LINES = [
-    ["convert", "source.pt", "x.pt", "--mixer", "window", "--window", "4", "--sinks", "1"],
-    ["convert", "source.pt", "x.pt", "--feature-size", "3", "--layers", "0", "--guard", "add"],
+    ["convert", "source.pt", "x.pt", "--mixer", "window:window=4,sinks=1"],
+    ["convert", "source.pt", "x.pt", "--mixer", "linear:feature_size=3,guard.kind=add", "--layers", "0"],
     ["export", "model.pt", "x.onnx", "--batch", "2", "--target", "npu", "--top-k", "2"],
     ["export", "model.pt", "x.onnx", "--prefill", "--generate", "--state-layout", "packed"],
     ["export", "model.pt", "x.onnx", "--quantize", "w4", "--block-size", "16"],

@@ -47,7 +47,7 @@ def hf_config(base: Path, here: Path, chance: random.Random) -> str:
     shutil.copytree(base / family, here / "hf")
     path = here / "hf" / "config.json"
     path.write_text(json.dumps(damage_json(chance, json.loads(path.read_text()))))
-    ending = command("convert", "hf", "swapped.pt", "--feature-size", "3")
+    ending = command("convert", "hf", "swapped.pt", "--mixer", "linear:feature_size=3")
     return ending if ending != "accepted" else exported("swapped.pt")
 
 
@@ -55,7 +55,7 @@ def hf_config(base: Path, here: Path, chance: random.Random) -> str:
 def hf_files(base: Path, here: Path, chance: random.Random) -> str:
     shutil.copytree(base / chance.choice(("llama", "gpt2")), here / "hf")
     damage_file(chance, chance.choice(sorted((here / "hf").iterdir())))
-    ending = command("convert", "hf", "swapped.pt", "--feature-size", "3")
+    ending = command("convert", "hf", "swapped.pt", "--mixer", "linear:feature_size=3")
     return ending if ending != "accepted" else exported("swapped.pt")
 
 

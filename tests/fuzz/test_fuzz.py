@@ -53,7 +53,7 @@ def test_what_is_whole_is_accepted(line: list[str], whole: Path) -> None:
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_whole_folders_are_accepted(family: str, whole: Path) -> None:
     def case(here: Path) -> str:
-        converted = runner.command("convert", whole / family, "swapped.pt", "--feature-size", "3")
+        converted = runner.command("convert", whole / family, "swapped.pt", "--mixer", "linear:feature_size=3")
         return kinds.exported("swapped.pt") if converted == "accepted" else converted
 
     assert runner.attempt(case) == runner.Ending("accepted", ANY)

@@ -102,5 +102,5 @@ def pieces(base: Path, here: Path, chance: random.Random) -> str:
         file.write_text(json.dumps(damage_json(chance, json.loads(file.read_text()))))
     else:
         damage_file(chance, file)
-    ending = command("convert", "marian", "swapped.pt", "--feature-size", "3")
+    ending = command("convert", "marian", "swapped.pt", "--mixer", "linear:feature_size=3")
     return ending if ending != "accepted" else command("export", "swapped.pt", GRAPH) and translates(here / GRAPH)

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.options import option
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, need, number
 from t2r_runtime.errors import UserError
 
 MEMORY = "Persistent memory: number of trained keys and values per kv head that every token sees."
-
-
-def option(
-    help: str,
-    default: Any = dataclasses.MISSING,
-    choices: tuple[str, ...] = (),
-    usual: Any = dataclasses.MISSING,
-    causal: bool = False,
-) -> Any:
-    """A field that a person sets: `t2r convert` makes an option of it, with this help.
-
-    Without a default, a file has to say it; and so has a person, unless there is a `usual` value. `causal`: it says how
-    a text is read token after token, so that attention to a whole source does not have it.
-    """
-    usual = default if usual is dataclasses.MISSING else usual
-    metadata = {"help": help, "choices": choices, "usual": usual, "causal": causal}
-    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -38,10 +22,12 @@ class Guard:
     Part of the model: it is the same in training, in the eager step, in the graph and in every runtime.
     """
 
-    kind: str = "add"
-    eps: float = 1e-6
-
     KINDS: ClassVar[tuple[str, ...]] = ("clamp", "add")
+
+    kind: str = option("How the denominator is kept from zero.", "add", KINDS)
+    eps: float = option(
+        "Smallest denominator (clamp), or what is added to it (add).", 1e-6, usual="1e-06, with positions after 1"
+    )
 
     def __post_init__(self) -> None:
         choice("guard kind", self.kind, self.KINDS)

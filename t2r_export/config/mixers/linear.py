@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig, RotaryConfig, check_rotated
-from t2r_export.config.mixers.base import MEMORY, Guard, MixerConfig, option, require_none_merged
+from t2r_export.config.mixers.base import MEMORY, Guard, MixerConfig, require_none_merged
+from t2r_export.config.options import option
 from t2r_export.config.validation import amount, choice, flag, need, number, size
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person

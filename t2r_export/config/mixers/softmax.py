@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.mixers.base import MEMORY, MixerConfig, option, require_none_merged
+from t2r_export.config.mixers.base import MEMORY, MixerConfig, require_none_merged
+from t2r_export.config.options import option
 from t2r_export.config.validation import amount, flag, need, number, size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.mixers.base import option
+from t2r_export.config.options import option
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.validation import amount
 

@@ -1,0 +1,38 @@
+"""Older spellings of verbs and options: each is answered in one line with the new one."""
+
+from __future__ import annotations
+
+import click
+
+_MIXER = (  # fields of mixers, which were options of their own
+    "conv feature-map feature-size ffn-size fixed-sigma frequency-scale gate memory merge moving-average "
+    "normalizer output-gate positions query-scale ramp redraw rotary-size shared-features sigma sinks span span-loss "
+    "update-rule window"
+)
+
+VERBS: dict[str, str] = {}
+OPTIONS: dict[str, dict[str, str]] = {  # by verb
+    "convert": {
+        **{f"--{name}": f"--mixer KIND:{name.replace('-', '_')}=VALUE" for name in _MIXER.split()},
+        "--guard": "--mixer KIND:guard.kind=VALUE",
+        "--guard-eps": "--mixer KIND:guard.eps=VALUE",
+        "--cross-feature-size": "--cross linear:feature_size=K, or --cross softmax for 0",
+        "--merged": "--cross merged, or --cross merged:shared=true",
+        "--merge-feed-forward": "--cross merged:feed_forward=true",
+        **dict.fromkeys(["--auto", "--budget", "--data", "--state-length", "--trial-steps"], "the verb t2r choose"),
+        **{"--try": "t2r choose --mixer", "--text": "t2r choose --data", "--length": "t2r choose --state-length"},
+    },
+}
+
+
+class Verb(click.Command):
+    """A command that knows the older spellings of its options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            new = OPTIONS.get(str(self.name), {}).get(error.option_name)
+            if new is None:
+                raise
+            raise click.UsageError(f"{error.option_name} is {new} now", ctx) from error

@@ -1,0 +1,61 @@
+"""Types of options that are said as text: a kind with its fields, `linear:feature_size=32,gate=data`.
+
+`KIND:help` prints the fields of a kind with their defaults. The options are eager, so that this needs nothing beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from t2r_export.config.options import read_kind, usual
+from t2r_export.config.validation import entry
+
+Fields = Mapping[str, "dataclasses.Field[Any]"]
+HELP = "help"
+
+
+class Spelled(click.ParamType[Any]):
+    """KIND:NAME=VALUE,NAME=VALUE, given to the command as the kind and its values by name."""
+
+    def __init__(self, what: str, kinds: Mapping[str, Fields]) -> None:
+        """
+        Args:
+            what: is chosen, with its article, for messages.
+            kinds: the fields of each kind (`config.options.options`).
+        """
+        self.what, self.kinds, self.name = what, kinds, f"{'|'.join(kinds)}:NAME=VALUE,…"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "KIND:NAME=VALUE,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        kind, colon, rest = value.partition(":")
+        fields = entry(self.what, kind, self.kinds)
+        if rest == HELP and ctx is not None:
+            click.echo(f"{kind}:NAME=VALUE,…\n" + described(fields))
+            ctx.exit()
+        return read_kind(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(kind) for kind in self.kinds if kind.startswith(incomplete)]
+
+
+def described(fields: Fields) -> str:
+    """The fields of a kind as a definition list."""
+    formatter = click.HelpFormatter()
+    rows = [(f"{name}={usual(field)}", _text(field)) for name, field in fields.items()]
+    with formatter.indentation():
+        formatter.write_dl(rows or [("(no fields)", "")])
+    return formatter.getvalue().rstrip("\n")
+
+
+def _text(field: dataclasses.Field[Any]) -> str:
+    choices = field.metadata["choices"]
+    return f"{field.metadata['help']}{'  [' + '|'.join(map(str, choices)) + ']' if choices else ''}"

@@ -1,0 +1,63 @@
+"""Kinds with their options as text: what is read, what a kind's help lists, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli_models import Output, run
+from t2r_export.config.options import options, read_bytes, read_kind, written
+from t2r_export.config.uniform import MIXERS
+from t2r_runtime.errors import UserError
+
+READ: list[tuple[str, tuple[str, dict[str, Any]]]] = [
+    ("lstm", ("lstm", {})),
+    ("linear:feature_size=3", ("linear", {"feature_size": 3})),
+    ("linear:gate=data,redraw=true,sigma=0.5", ("linear", {"gate": "data", "redraw": True, "sigma": 0.5})),
+    ("linear:feature-size=3, rotary-size=null", ("linear", {"feature_size": 3, "rotary_size": None})),
+    ("linear:guard.kind=add,guard.eps=1e-3", ("linear", {"guard": {"kind": "add", "eps": 1e-3}})),
+    ("w4:budget=1.5M", ("w4", {"budget": "1.5M"})),
+]
+
+
+@pytest.mark.parametrize("text, found", READ)
+def test_a_kind_is_read(text: str, found: tuple[str, dict[str, Any]]) -> None:
+    assert read_kind(text) == found
+    kind, values = found
+    assert read_kind(f"{kind}:{written(values)}") == found
+
+
+@pytest.mark.parametrize(
+    "text", ["a:b", "a:=3", "a:b=1,", "a:b=1,b=2", "a:b=1,b.c=2", "a:b.c=1,b.c=2", "a:b.c=1,b=2", "a:.b=1", "a:b.=1"]
+)
+def test_what_is_no_kind_with_options(text: str) -> None:
+    with pytest.raises(UserError, match="expected KIND:NAME=VALUE,NAME=VALUE, each NAME once; received "):
+        read_kind(text)
+
+
+def test_a_value_nested_without_end_is_a_text() -> None:
+    assert read_kind("a:b=" + "[" * 100_000)[1]["b"].startswith("[[")
+
+
+def test_bytes() -> None:
+    assert [read_bytes(text) for text in ("1", "64k", "1.5M", "2G")] == [1, 64_000, 1_500_000, 2_000_000_000]
+    for text in ("", "0", "k", "1kk", "nan", "1e20", "-3", "3 kB"):
+        with pytest.raises(UserError, match="a budget in bytes: 4096, 64k or 1.5M"):
+            read_bytes(text)
+
+
+@pytest.mark.parametrize("verb", ["convert", "choose"])
+@pytest.mark.parametrize("kind", MIXERS)
+def test_help_of_a_kind_lists_its_fields(verb: str, kind: str, capsys: Output) -> None:
+    out, _ = run(capsys, verb, "--mixer", f"{kind}:help")
+    assert out.startswith(f"{kind}:NAME=VALUE,…\n")
+    assert all(f"  {name}" in out for name in options(MIXERS[kind].config))
+
+
+def test_help_of_a_kind_has_its_own_defaults(capsys: Output) -> None:
+    assert "  sinks=4 " in run(capsys, "convert", "--mixer", "window:help")[0]
+    hybrid = run(capsys, "convert", "--mixer", "hybrid:help")[0]
+    assert "  sinks=0 " in hybrid and "  window=required " in hybrid and "  merge=sum " in hybrid
+    assert "[sum|gate|token]" in hybrid
+    assert "  feature_forward=false" not in run(capsys, "convert", "--cross", "merged:help")[0]
