@@ -1,4 +1,4 @@
-"""Every command on a plain LSTM or GRU, on averages, and on a model with every feed-forward: nothing asks for
+"""Every command on a plain LSTM or GRU, on averages, on Mamba-2, and on every feed-forward: nothing asks for
 attention."""
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MODELS: dict[str, ModelConfig] = {
     "lstm": dataclasses.replace(PLAIN, layers=(LSTMConfig(),) * 2, feed_forwards=(NoFeedForward(),) * 2),
     "gru": dataclasses.replace(PLAIN, layers=(GRUConfig(),) * 2, feed_forwards=(NoFeedForward(),) * 2),
     "average": dataclasses.replace(CONFIG, layers=(AverageConfig(), AverageConfig(24)), attention=None),
+    "mamba2": dataclasses.replace(
+        CONFIG, layers=(small.MAMBA2,) * 2, attention=None, feed_forwards=(NoFeedForward(), Dense())
+    ),
     "feed-forwards": dataclasses.replace(
         CONFIG,
         layers=(LinearConfig(5), LinearConfig(5), LinearConfig(5, memory=4)),

@@ -9,6 +9,7 @@ from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.llama import LLAMA
+from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.mistral import MISTRAL
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
@@ -19,6 +20,7 @@ IMPORTERS: dict[str, Importer] = {
     "bart": BART,
     "gpt2": GPT2,
     "llama": LLAMA,
+    "mamba2": MAMBA2,
     "marian": MARIAN,
     "mistral": MISTRAL,
     "pegasus": PEGASUS,

@@ -1,0 +1,128 @@
+"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): one state-space part a layer, and nothing else.
+
+Other families have such parts among others, and read theirs with what stands here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.sources import CONVOLUTION, Transform, named
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import Mamba2Config
+from t2r_export.config.uniform import NoFeedForward, UniformConfig
+
+INFINITY = {"__float__": "Infinity"}  # as transformers 5 writes it; before, it wrote Infinity
+KEYS = keys(
+    read={
+        "vocab_size": 32768,
+        "hidden_size": 4096,
+        "num_hidden_layers": 64,
+        "num_heads": 128,
+        "head_dim": 64,
+        "state_size": 128,
+        "expand": 2,
+        "n_groups": 8,
+        "conv_kernel": 4,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "hidden_act": "silu",
+        "layer_norm_epsilon": 1e-5,
+        "time_step_limit": (0.0, float("inf")),
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+    # the class passes over the last two
+    harmless="""
+    chunk_size rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_max time_step_min time_step_rank
+    norm_before_gate rms_norm
+    """,
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    width, eps = fields.size("hidden_size"), fields.number("layer_norm_epsilon")
+    heads, head_size, groups = fields.size("num_heads"), fields.size("head_dim"), fields.size("n_groups")
+    check_inner(fields, "num_heads", heads * head_size, "expand", fields.number("expand") * width)
+    fields.choice("hidden_act", {"silu": "silu"})
+    bias = fields.flag("use_bias")
+    part = Mamba2Config(
+        heads=heads,
+        head_size=head_size,
+        state_size=fields.size("state_size"),
+        groups=groups,
+        taps=fields.size("conv_kernel"),
+        conv_bias=fields.flag("use_conv_bias"),
+        bias=bias,
+        output_bias=bias,
+        norm_groups=groups,
+        norm_eps=eps,
+        **time_steps(fields),
+    )
+    count = fields.layers("num_hidden_layers")
+    return UniformConfig(
+        vocab_size=fields.size("vocab_size"),
+        width=width,
+        layers=(part,) * count,
+        feed_forwards=(NoFeedForward(),) * count,
+        norm="rms",
+        norm_eps=eps,
+        position="none",
+        tied_head=fields.flag("tie_word_embeddings"),
+    ).build()
+
+
+def check_inner(fields: Fields, heads: str, inner: int, expand: str, expected: float) -> None:
+    """Refuse with a UserError heads whose channels are not as many as the config says elsewhere."""
+    if inner != int(expected):
+        raise fields.wrong(heads, f"so many that all have {int(expected)} channels, as {expand} says", inner)
+
+
+def time_steps(fields: Fields) -> dict[str, Any]:
+    """Limits of dt, as `Mamba2Config` has them."""
+    said = fields.get("time_step_limit", (0.0, float("inf")))
+    limits = [float("inf") if x == INFINITY else x for x in said] if isinstance(said, list | tuple) else []
+    numbers = [type(x) in (int, float) for x in limits] == [True] * 2
+    if not numbers or not max(0.0, limits[0]) < limits[1]:
+        raise fields.wrong("time_step_limit", "two numbers, the second above the first and above 0", said)
+    low, high = limits
+    return {"least_step": max(0.0, float(low)), "largest_step": None if high == float("inf") else float(high)}
+
+
+def mixer_names(where: str) -> dict[str, str]:
+    """A part's tensors under the name of their module, for `named`."""
+    same = {f"mamba2.{name}": f"{where}.{name}" for name in ("A_log", "dt_bias", "D")}
+    modules = {"project": "in_proj", "conv": "conv1d", "o": "out_proj"}
+    return {
+        **same,
+        **{f"mamba2.{ours}": f"{where}.{theirs}" for ours, theirs in modules.items()},
+        "mamba2.norm_weight": f"{where}.norm.weight",
+    }
+
+
+def mixer_transforms(where: str) -> dict[str, Transform]:
+    """How a part's tensors are stored, for `named`."""
+    return {f"{where}.conv1d.weight": CONVOLUTION}
+
+
+LAYER = "backbone.layers.{}"
+NAMES: dict[str, Any] = {
+    "embedding": "backbone.embeddings",
+    "norm": "backbone.norm_f",
+    "head": "lm_head",
+    "mamba2.norm": f"{LAYER}.norm",
+    **mixer_names(f"{LAYER}.mixer"),
+}
+
+MAMBA2 = Importer(
+    keys=KEYS,
+    config=_config,
+    sources=lambda model, weights: named(model, weights, NAMES, mixer_transforms(f"{LAYER}.mixer")),
+    prefix="backbone.",
+    buffers=re.compile(r"(?!)"),  # none
+    copies=tied_head("backbone.embeddings.weight"),
+)

@@ -1,0 +1,166 @@
+"""Folders of recurrent families: logits and states of transformers' full forward, in torch and in every graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import folders
+import small
+from families import Family, full_forward, imported, text
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.convert import convert
+from t2r_export.describe import describe
+from t2r_export.export import export
+from t2r_export.quantize import export_quantized
+from t2r_runtime import Decoder
+from t2r_runtime.errors import UserError
+
+TOLERANCE = 1e-5  # of logits, and of states relative to their largest number
+LENGTHS = (1, 2, 3, 63, 64, 65, 193, 300)
+SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2}
+MAMBA2 = Family(
+    "Mamba2",
+    {**SIZES, "num_heads": 6, "head_dim": 4, "state_size": 5, "n_groups": 3, "chunk_size": 16},
+)
+FAMILIES = {
+    "mamba2": MAMBA2.changed(time_step_limit=(0.3, 0.9), use_bias=True),
+    "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Checkpoint, Path]]:
+    """Of each family transformers' model, ours and a folder with its graphs, made when they are asked for."""
+
+    class Made(dict[str, tuple[Any, Checkpoint, Path]]):
+        def __missing__(self, name: str) -> tuple[Any, Checkpoint, Path]:
+            folder = tmp_path_factory.mktemp("family")
+            theirs, ours = imported(FAMILIES[name], folder)
+            for target in ("portable", "fused"):
+                export(ours, folder / f"{target}.onnx", ExportConfig(prefill=True, target=target))
+            self[name] = theirs, ours, folder
+            return self[name]
+
+    return Made()
+
+
+families = pytest.mark.parametrize("name", FAMILIES)
+
+
+@families
+def test_a_text_in_torch_is_transformers(name: str, made: Any) -> None:
+    theirs, ours, _ = made[name]
+    for length in (*LENGTHS, 1000) if name == "mamba2" else LENGTHS:
+        ids = text(length, 31)
+        expected, states = full_forward(theirs, ours, ids)
+        assert expected.std() > 0.1
+        with torch.no_grad():
+            logits, after = ours.model.prefill(ids, ours.model.init_state(len(ids)))
+        assert float((logits - expected).abs().max()) < TOLERANCE, length
+        small.assert_states(after, states, TOLERANCE)
+
+
+@families
+@pytest.mark.parametrize("target", ["portable", "fused"])
+def test_prompts_and_steps_of_the_graphs_are_transformers(name: str, target: str, made: Any) -> None:
+    theirs, ours, folder = made[name]
+    for length in LENGTHS:
+        ids = text(length, 31)
+        expected, states = full_forward(theirs, ours, ids)
+        decoder = Decoder(folder / f"{target}.onnx", threads=1)
+        for read in (Decoder.prefill,) if length > 65 else (Decoder.prefill, by_steps):
+            decoder.reset(len(ids))
+            found = read(decoder, ids.numpy())
+            assert np.abs(found - expected[:, -1].numpy()).max() < TOLERANCE, length
+            small.assert_states(decoder.state(), states, TOLERANCE)
+
+
+def by_steps(decoder: Decoder, ids: np.ndarray) -> np.ndarray:
+    return [decoder.step(column) for column in ids.T][-1]
+
+
+@families
+def test_steps_from_random_states_are_the_sequence(name: str, made: Any) -> None:
+    model = made[name][1].model
+    start, ids = small.states(model), text(70, 31)
+    with torch.no_grad():
+        expected, end = model.prefill(ids, start)
+        logits, after = small.by_steps(model, ids, start)
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    small.assert_states(after, end, 1e-4)
+
+
+@families
+@pytest.mark.parametrize("scheme", ["w8", "w4"])
+def test_quantized_graphs_are_within_their_tolerances(name: str, scheme: str, made: Any, tmp_path: Path) -> None:
+    ours = made[name][1]
+    path = tmp_path / "q.onnx"
+    export_quantized(ours, path, ExportConfig(prefill=True), QuantizeConfig(scheme=scheme))
+    assert small.proof(ours, path, steps=40).passed
+
+
+@families
+def test_save_load_round_trip(name: str, made: Any, tmp_path: Path) -> None:
+    ours = made[name][1]
+    checkpoint.save(tmp_path / "model.pt", ours.model, None, ours.provenance)
+    again = checkpoint.load(tmp_path / "model.pt")
+    assert again.config == ours.config
+    for one, other in zip(ours.model.state_dict().values(), again.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_inspect_says_the_bytes_of_the_states(made: Any) -> None:
+    _, _, folder = made["mamba2"]
+    of_model, of_graph = describe(folder), describe(folder / "portable.onnx")
+    S, conv = 6 * 5 * 4, 3 * (24 + 2 * 3 * 5)
+    assert of_model.state_bytes == of_graph.state_bytes == 2 * 4 * (S + conv)
+    assert (
+        of_model.memory_reason == "each layer keeps S (6 × 5 × 4), and what the convolution read of the last 3 tokens"
+    )
+    assert of_graph.growth_bytes == 0
+
+
+def test_a_layer_is_no_softmax_to_convert(made: Any) -> None:
+    with pytest.raises(UserError, match="layer 0 to be softmax or a window; received mamba2"):
+        convert(made["mamba2"][1].model, LinearConfig(5))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"num_heads": 5}, "num_heads in config.json to be so many that all have 24 channels"),
+        ({"head_dim": 3}, "num_heads in config.json to be so many that all have 24 channels"),
+        ({"n_groups": 4}, "groups to divide heads=6"),
+        ({"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
+        ({"time_step_limit": [0.5, 0.1]}, "time_step_limit in config.json to be two numbers"),
+        ({"time_step_limit": [0.5]}, "time_step_limit in config.json to be two numbers"),
+        ({"time_step_limit": ["a", True]}, "time_step_limit in config.json to be two numbers"),
+        ({"conv_kernel": 1}, "taps to be an integer from 2"),
+        ({"state_size": 6}, "conv1d.weight 54×1×4 instead of 60×1×4"),
+    ],
+)
+def test_what_mamba2_cannot_be_is_refused(changes: dict[str, Any], message: str, made: Any, tmp_path: Path) -> None:
+    made["mamba2"][0].save_pretrained(tmp_path)
+    folders.change_config(tmp_path, **changes)
+    with pytest.raises(UserError) as caught:
+        checkpoint.load(tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{"time_step_limit": [0.3, 0.8]}, {"layer_norm_epsilon": 1e-2}])
+def test_the_comparison_sees_a_wrong_config(changes: dict[str, Any], made: Any, tmp_path: Path) -> None:
+    theirs, ours, _ = made["mamba2"]
+    theirs.save_pretrained(tmp_path)
+    folders.change_config(tmp_path, **changes)
+    ids = text(13, 31)
+    with torch.no_grad():
+        assert float((checkpoint.load(tmp_path).model(ids) - full_forward(theirs, ours, ids)[0]).abs().max()) > 1e-4

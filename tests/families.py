@@ -1,0 +1,81 @@
+"""Random tiny models of transformers, and what their full forward gives: logits, and every state after a text.
+
+Their decode is not the definition: it leaves out what the prompt does (the clamp of Mamba-2's dt).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.checkpoint import Checkpoint
+from t2r_export.model.ops import State
+from t2r_runtime.contract.signature import POSITION
+
+
+@dataclass(frozen=True)
+class Family:
+    """Args: name: what transformers' classes of it begin with. sizes: of its config, all different."""
+
+    name: str
+    sizes: dict[str, Any] = field(default_factory=dict)
+
+    def changed(self, **changes: Any) -> Family:
+        return Family(self.name, {**self.sizes, **changes})
+
+
+def reference(family: Family) -> Any:
+    """A model with weights large enough that each of them matters."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family.name}Config")(**family.sizes)
+    model = getattr(transformers, f"{family.name}ForCausalLM")(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+    return model
+
+
+def imported(family: Family, folder: Path) -> tuple[Any, Checkpoint]:
+    """transformers' model, and ours of the folder that it saved."""
+    theirs = reference(family)
+    theirs.save_pretrained(folder)
+    return theirs, checkpoint.load(folder)
+
+
+@lru_cache
+def text(length: int, vocabulary: int, batch: int = 2) -> Tensor:
+    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+@torch.no_grad()
+def full_forward(theirs: Any, ours: Checkpoint, ids: Tensor) -> tuple[Tensor, State[Tensor]]:
+    """Logits of a text without a cache, and the states that its prompt leaves in one, as ours are named and shaped."""
+    logits = theirs(ids, use_cache=False, return_dict=True).logits
+    made = theirs(ids, use_cache=True, return_dict=True)
+    layers = (made.cache_params if "cache_params" in made else made.past_key_values).layers
+    states = {}
+    for spec in ours.model.state_spec():
+        name, _, layer = spec.name.partition(".")
+        if spec.name == POSITION:
+            states[name] = torch.full((len(ids),), ids.shape[1], dtype=torch.int32)
+        else:
+            states[spec.name] = _as_ours(name, layers[int(layer)], spec.dims(len(ids), ids.shape[1]))
+    return logits, states
+
+
+def _as_ours(name: str, layer: Any, shape: tuple[int, ...]) -> Tensor:
+    """A state of a layer of their cache."""
+    if name in "kv":
+        found: Tensor = layer.keys if name == "k" else layer.values
+    elif name == "conv":  # they keep one column more than a step reads
+        found = layer.conv_states[0].mT[:, None, -shape[2] :]
+    else:
+        found = layer.recurrent_states[0]
+    return found if found.shape == shape else found.mT
