@@ -16,7 +16,6 @@ from t2r_export.config.layer import described
 from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.targets import find
 from t2r_export.fold import LayerFold, fold
-from t2r_export.graph import beam
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import check_signature, generation_graph
@@ -28,7 +27,6 @@ from t2r_export.paths import check_outputs, graph_outputs
 from t2r_export.version import __version__
 from t2r_runtime.contract.signature import (
     BATCH,
-    BEAM,
     DRAFT_CHECK,
     ENCODER,
     GENERATE,
@@ -44,7 +42,7 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_bounds import bounded
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts
 
-BEAM_WIDTH = 8  # up to which the step graph of --beam gives all that a search reads
+BEAM_WIDTH = 8  # up to which a translator's step graph gives all logits that a search reads, unless top_k says more
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,11 @@ def export(
 
 def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportReport]:
     """What `export` writes, and its report, of no files yet; raises what `export` raises."""
-    if config.beam and config.top_k is None:
+    target = find(config.target)
+    if config.top_k is None and checkpoint.config.encoder is not None and not target.static:
         config = replace(config, top_k=read_by_beam(checkpoint.config))
     model, folds = fold(checkpoint.model)
     model.end_positions(config.past_end)
-    target = find(config.target)
     if config.top_k is not None and config.top_k > model.config.vocab_size:
         raise UserError(
             f"at most {model.config.vocab_size} logits, the model's vocabulary", str(config.top_k), "correct --top-k"
@@ -99,8 +97,6 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     _check_translator(config, model.config.encoder)
     if config.generate:
         check_signature(signature)
-    if config.beam:
-        beam.check_signature(signature)
     if target.static:
         signature.require_constant(f"for target {config.target}")
     batch = BATCH if config.batch is None else config.batch
@@ -113,8 +109,6 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
     if model.encoder is not None:
         companions[ENCODER], ops = build_encoder(model, states, batch, target, config.source_length or SOURCE_LENGTH)
         weights |= ops.weights
-    if config.beam:
-        companions[BEAM] = beam.beam_graph(step, companions[ENCODER], signature)
     if config.prefill:
         companions[PREFILL], ops = build_graph(model, states, batch, target, config.top_k, TOKENS)
         weights |= ops.weights

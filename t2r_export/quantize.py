@@ -32,7 +32,6 @@ from t2r_export.config.quantize import (
 )
 from t2r_export.config.targets import find
 from t2r_export.export import ExportReport, build
-from t2r_export.graph.beam import beam_graph
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write
 from t2r_export.graph.generation import generation_graph
@@ -47,7 +46,7 @@ from t2r_export.quantizers.pairs import TokenPair, read_token_pairs
 from t2r_export.quantizers.sensitivity import pair_passages, text_passages
 from t2r_export.quantizers.tables import untie_embedding
 from t2r_runtime import Decoder
-from t2r_runtime.contract.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
+from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL, PREFIX, Signature
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import temporary_beside
 
@@ -75,8 +74,7 @@ def quantize(
 ) -> QuantizeReport:
     """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
 
-    A generation or beam graph beside `source` is made again from the quantized ones, with which it shares a file of
-    weights.
+    A generation graph beside `source` is made again from the quantized step, with which it shares a file of weights.
     A prefill or draft-check graph is quantized in the same way, and shares it too; but it is left out by the schemes
     that round all tokens of a run together, whose numbers would depend on how a text is cut.
 
@@ -184,8 +182,6 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
             companions[role] = _quantized(bundle.companions[role], weights, config, None, static)
     if ENCODER in bundle.companions:
         companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, calibration, static)
-    if BEAM in bundle.companions:
-        companions[BEAM] = beam_graph(step, companions[ENCODER], signature)
     if GENERATE in bundle.companions:
         companions[GENERATE] = generation_graph(step, signature)
     names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS, "budget"])

@@ -31,7 +31,7 @@ from t2r_export.proof.drafts import draft_errors
 from t2r_export.proof.report import Check, Report
 from t2r_export.proof.rounding import own_rounding
 from t2r_export.proof.side_by_side import PREFIX_TOKENS, Errors, SideBySide, Text, state_error, worse
-from t2r_export.proof.sources import beam_error, source_errors
+from t2r_export.proof.sources import source_errors
 from t2r_export.proof.tolerances import REFERENCES, Tolerance, prompt_tolerance, tolerance, widened
 from t2r_runtime import Decoder, Sampling
 from t2r_runtime.contract.signature import PREFILL
@@ -114,11 +114,7 @@ def verify(
     if signature.batch is None:
         _batch_against_single(checks, both)
     if signature.source is not None:
-        encoder = encoder or Translator(path, provider)
-        _encoder_against_eager(checks, both, encoder, bound)
-        if isinstance(encoder, Translator) and encoder.has_beam_graph:
-            exact = tolerance(provider, "none").logits  # the weights of both are rounded alike
-            checks.made.append(Check("beam graph against steps, scores", beam_error(both, encoder), exact))
+        _encoder_against_eager(checks, both, encoder or Translator(path, provider), bound)
     errors = [f.error for f in folds if f.error is not None]
     if errors:
         checks.made.append(Check("folded against unfolded, float64, relative", max(errors), FOLD_TOLERANCE))

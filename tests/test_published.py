@@ -74,7 +74,7 @@ def test_sizes_of_files(scheme: str, exported: tuple[Path, ExportReport], tmp_pa
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Path, ExportReport]:
     loaded, path = checkpoint.load(TRANSLATOR), tmp_path_factory.mktemp("translator") / "de-en.onnx"
-    return loaded, path, export(loaded, path, ExportConfig(beam=True))
+    return loaded, path, export(loaded, path, ExportConfig())
 
 
 def test_the_translators_card(translator: tuple[Checkpoint, Path, ExportReport], tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_translators_card(translator: tuple[Checkpoint, Path, ExportReport],
         f"{name}{sum(file.stat().st_size for file in graph.parent.iterdir()) / 1e6:.2f} MB"
         for name, graph in sizes.items()
     ]
-    files = f"`model.pt` {megabytes(TRANSLATOR)}; `t2r-export --beam` makes four files of {', '.join(told)} |"
+    files = f"`model.pt` {megabytes(TRANSLATOR)}; `t2r-export` makes three files of {', '.join(told)} |"
     assert files in card
     opened = Translator(path, threads=1)
     source_of, target = Tokenizer.of_source(opened.signature), Tokenizer.of(opened.signature)

@@ -108,7 +108,7 @@ def test_quantized(scheme: str, steps: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cross_linear", "merged", "merged_gated", "encoder_linear"])
 def test_packed_states(name: str, tmp_path: Path) -> None:
     """Those that the encoder starts, and what it keeps of the source, too; in every graph beside the step."""
-    made, report, path = graph(tmp_path, name, state_layout="packed", prefill=True, generate=True, beam=True)
+    made, report, path = graph(tmp_path, name, state_layout="packed", prefill=True, generate=True)
     proof = small.proof(made, path, STEPS)
     assert proof.passed, proof.checks
     signature, names = report.signature, {spec.name for spec in made.model.state_spec()}
@@ -120,11 +120,6 @@ def test_packed_states(name: str, tmp_path: Path) -> None:
     beam, sources = Beam(3, n_best=3, max_tokens=9), [[1, 2, 3], [4], [6, 1]]
     expected = list(apart.translate(sources, beam))
     assert_same(list(packed.translate(sources, beam)), expected)
-    assert_same([packed.search(source, beam) for source in sources], expected)
-    *_, path = graph(tmp_path / "packed", name, state_layout="packed", beam=True)
-    quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme="w8"))
-    small_packed = Translator(tmp_path / "q.onnx", threads=1)
-    assert_same([small_packed.search(sources[0], beam)], list(small_packed.translate(sources[:1], beam)))
 
 
 def test_packed_caches_of_a_source(tmp_path: Path) -> None:
@@ -202,23 +197,6 @@ def test_a_generation_graph_that_forgets_what_is_banned_is_found(tmp_path: Path)
     assert "generation graph against steps, other tokens" in failed
 
 
-# -- the beam graph
-
-
-@pytest.mark.parametrize("name", ["cross_linear", "cross_mixed", "cross_lstm", "cross_average", "cross_shared"])
-def test_the_beam_graph_translates_as_the_steps_do(name: str, tmp_path: Path) -> None:
-    made, report, path = graph(tmp_path, name, beam=True)
-    assert report.signature.top_k == min(2 * 8 + 1, report.signature.vocab_size)
-    proof = small.proof(made, path, STEPS)
-    assert proof.passed, proof.checks
-    assert "beam graph against steps, scores" in {check.name for check in proof.checks}
-    translator = Translator(path, threads=1)
-    sources = [row[:length].tolist() for row, length in zip(*small.sources(), strict=True)]
-    for width in (1, 4):
-        beam = Beam(width, n_best=width, max_tokens=9)
-        assert_same([translator.search(source, beam) for source in sources], list(translator.translate(sources, beam)))
-
-
 def test_a_quantized_generation_graph(tmp_path: Path) -> None:
     """Which bans tokens, too."""
     made, report, path = graph(tmp_path, generate=True)
@@ -227,31 +205,6 @@ def test_a_quantized_generation_graph(tmp_path: Path) -> None:
     translator = Translator(tmp_path / "q.onnx", threads=1)
     for source in ([1, 2, 3], [4]):
         assert translator.generate(source, 9) == list(translator.stream(source, 9))
-
-
-@pytest.mark.parametrize("scheme", ["int8", "w4"])
-def test_a_quantized_beam_graph(scheme: str, tmp_path: Path) -> None:
-    made, _, path = graph(tmp_path, beam=True)
-    quantize(path, tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
-    (check,) = (check for check in small.proof(made, tmp_path / "q.onnx", 4).checks if "beam" in check.name)
-    assert check.passed and check.tolerance < 1e-2
-    translator = Translator(tmp_path / "q.onnx", threads=1)
-    beam = Beam(3, n_best=3, max_tokens=9)
-    assert_same([translator.search([1, 2, 3], beam)], list(translator.translate([[1, 2, 3]], beam)))
-
-
-def test_a_beam_graph_that_does_not_reorder_is_found(tmp_path: Path) -> None:
-    made, _, path = graph(tmp_path, beam=True)
-    file = path.with_name(Decoder(path).signature.graphs["beam"])
-    model = onnx.load(file, load_external_data=False)
-    (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
-    for node in loop.attribute[0].g.node:
-        if node.name.startswith("moved."):
-            node.input[1] = "every_row"
-    onnx.save(model, file)
-    assert [check.name for check in small.proof(made, path, 4).checks if not check.passed] == [
-        "beam graph against steps, scores"
-    ]
 
 
 def test_inspect_says_what_looks_at_the_source(tmp_path: Path) -> None:
@@ -336,7 +289,6 @@ def broken(folder: Path, fault: Callable[[onnx.ModelProto], None], encoder: bool
             {"target": "npu"},
             "every source with target npu, where every dimension is a number; received none; add --sou",
         ),
-        ({"beam": True, "batch": 2}, "a beam graph of any width; received a batch of 2; leave out --batch or --beam"),
     ],
 )
 def test_options_that_a_translator_does_not_have(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -348,17 +300,6 @@ def test_options_that_a_translator_does_not_have(options: dict[str, Any], messag
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_beam_graph_of_other_models(tmp_path: Path) -> None:
-    for name, message in (
-        ("learned", "a translator for a beam graph .--beam.; received a decoder alone; leave out --beam"),
-        ("translator_softmax", "states of constant size for a beam graph .--beam.; received a model whose k.0"),
-    ):
-        with pytest.raises(UserError, match=message):
-            export(small.checkpoint(name), tmp_path / "g.onnx", ExportConfig(beam=True))
-    with pytest.raises(UserError, match="accelerators take no loops; received a beam graph; leave out --beam"):
-        ExportConfig(beam=True, target="npu")
-
-
 def test_a_source_length_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an option for a decoder alone; received --source-length; leave it out"):
         export(small.checkpoint("learned"), tmp_path / "g.onnx", ExportConfig(source_length=8))
@@ -367,5 +308,3 @@ def test_a_source_length_that_cannot_be(tmp_path: Path) -> None:
     for length in (0, 1 << 30):
         with pytest.raises(UserError, match="a source length from 1 to 1048576; received"):
             ExportConfig(source_length=length)
-    with pytest.raises(UserError, match="one of --source-length and --beam, whose graph takes every source as it is"):
-        ExportConfig(source_length=8, beam=True)

@@ -20,7 +20,7 @@ from comparison.engines import Candidate, Files, parse, require_installed
 from comparison.tables import TRANSLATE
 from comparison.timing import machine
 from comparison.translator_runners import Tokens, Worker
-from comparison.translators import ENGINES, Models, in_graph, make, of_teacher, test_sources
+from comparison.translators import ENGINES, Models, make, of_teacher, test_sources
 from t2r_export.config.recipe import read_recipe
 from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
@@ -132,7 +132,7 @@ def parity(plan: TranslatePlan, files: Mapping[str, Files], sources: Sequence[To
             fails.
     """
     rows: list[dict[str, Any]] = []
-    candidates = [c for c in plan.candidates if of_teacher(c) and not in_graph(c)]
+    candidates = [c for c in plan.candidates if of_teacher(c)]
     for candidate in sorted(candidates, key=lambda c: c.form != "float32"):
         with _worker(candidate, files, plan.threads[0]) as worker:
             worker.open()
@@ -156,7 +156,7 @@ def _speeds(
 ) -> list[dict[str, Any]]:
     """Rows of sentences a second, of all sources one after the other or side by side."""
     about = {"threads": threads, "beam": width, "batch": batch}
-    names = [c.name for c in plan.candidates if batch == 1 or not in_graph(c)]
+    names = [c.name for c in plan.candidates]
     return _side_by_side(plan, files, names, about, plan.rounds, sources, None)
 
 

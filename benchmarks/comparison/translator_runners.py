@@ -33,19 +33,16 @@ class Runner(Protocol):
 
 
 class T2R:
-    """Our graphs in our runtime: the search of the runtime, or with `search=graph` the beam graph's."""
+    """Our graphs in our runtime."""
 
     def __init__(self, path: Path, threads: int, options: Mapping[str, Any]) -> None:
         from t2r_runtime import Beam, Translator
 
         self._beam, self._translator = Beam, Translator(path, threads=threads)
-        self._in_graph = options.get("search") == "graph"
 
     def translate(self, sources: Sequence[Tokens], width: int, batch: int, length: int | None) -> list[Tokens]:
         longest, shortest = length or MAX_TOKENS, length or 0
         beam = self._beam(width, max_tokens=longest, min_tokens=shortest, forced_end=False)
-        if self._in_graph:
-            return [self._translator.search(source, beam)[0].tokens for source in sources]
         return [best.tokens for (best,) in self._translator.translate(sources, beam, batch)]
 
 

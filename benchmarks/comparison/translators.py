@@ -27,8 +27,7 @@ from t2r_export.python import ARGUMENTS
 from t2r_export.quantize import export_quantized
 from t2r_runtime.errors import UserError
 
-TOP_K = 17  # that a beam of 8 reads, as --beam writes them
-MODELS, SEARCHES = ("student", "teacher"), ("runtime", "graph")
+MODELS = ("student", "teacher")
 
 
 @dataclass(frozen=True)
@@ -78,25 +77,14 @@ def of_teacher(candidate: Candidate) -> bool:
     return candidate.engine != "t2r" or candidate.options.get("model") == "teacher"
 
 
-def in_graph(candidate: Candidate) -> bool:
-    """Whether it translates one sentence at a time, in one run of a graph."""
-    return candidate.options.get("search") == "graph"
-
-
 def _make_t2r(candidate: Candidate, models: Models, folder: Path) -> Files:
-    named = {"model": MODELS, "search": SEARCHES}
-    for option, value in candidate.options.items():
-        if value not in named[option]:
-            raise UserError(f"{option} of {', '.join(named[option])}", repr(value), f"correct {candidate.name}")
-    loaded, how = models.student, ExportConfig(beam=True)
-    if of_teacher(candidate):
-        loaded, top_k = models.teacher, min(TOP_K, models.teacher.config.vocab_size)
-        how = ExportConfig(beam=in_graph(candidate), top_k=top_k)  # which refuses a beam graph of caches
-    path = folder / "graph.onnx"
+    if (model := candidate.options.get("model", "student")) not in MODELS:
+        raise UserError(f"model of {', '.join(MODELS)}", repr(model), f"correct {candidate.name}")
+    loaded, path = models.teacher if of_teacher(candidate) else models.student, folder / "graph.onnx"
     if candidate.form == "float32":
-        files = export(loaded, path, how).files
+        files = export(loaded, path).files
     else:
-        files = export_quantized(loaded, path, how, QuantizeConfig(scheme=candidate.form))[1].files
+        files = export_quantized(loaded, path, ExportConfig(), QuantizeConfig(scheme=candidate.form))[1].files
     require_parity(loaded, path)
     return Files(path, sum(file.stat().st_size for file in files), options=dict(candidate.options))
 
@@ -123,7 +111,7 @@ def _bytes(folder: Path) -> int:
 
 
 ENGINES: Engines[Models] = {
-    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model", "search"), (), _make_t2r),
+    "t2r": Engine(("float32", "int8", "w8", "w4"), ("model",), (), _make_t2r),
     "transformers": Engine(("float32",), (), ("transformers",), _make_transformers),
     "ctranslate2": Engine(("float32", "int8"), (), ("ctranslate2", "transformers"), _make_ctranslate2),
 }

@@ -19,7 +19,7 @@ type Decoder struct {
 // Options say how a graph is opened.
 type Options struct {
 	Threads       int32 // inside an operator; 0: one a core
-	Companions    bool  // whether the prefill, generation and beam graphs that lie beside are used
+	Companions    bool  // whether the prefill and generation graphs that lie beside are used
 	MaxStateBytes int64 // what a graph may ask for, at batch 1
 }
 

@@ -72,7 +72,7 @@ func (d *Decoder) EncodeSources(sources ...[]int64) error {
 	}, nil)
 }
 
-// Translate searches for a source's translations, best first: in one run of a beam graph where there is one and no penalty.
+// Translate searches for a source's translations, best first.
 func (d *Decoder) Translate(source []int64, beam Beam) ([]Translation, error) {
 	given := beam.given()
 	var found C.size_t

@@ -70,11 +70,6 @@ from t2r_runtime.errors import UserError
     help="Also write a generation graph beside OUT, which generates a whole text in one run.",
 )
 @click.option(
-    "--beam",
-    is_flag=True,
-    help="Of a translator, also write a beam graph beside OUT, which translates a sentence in one run.",
-)
-@click.option(
     "--source-length",
     type=int,
     metavar="M",
@@ -107,7 +102,6 @@ def command(
     prefill: bool,
     draft_check: bool,
     generate: bool,
-    beam: bool,
     float16_safe: bool,
     source_length: int | None,
     form: str,
@@ -127,7 +121,6 @@ def command(
         draft_check=draft_check,
         float16_safe=float16_safe,
         generate=generate,
-        beam=beam,
         source_length=source_length,
     )
     check_given()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from t2r_export.cli.output import size, table
 from t2r_export.config.layer import kinds_of
 from t2r_export.config.layer_numbers import ranges
-from t2r_runtime.contract.signature import BEAM, DRAFT_CHECK, ENCODER, GENERATE, PREFILL
+from t2r_runtime.contract.signature import DRAFT_CHECK, ENCODER, GENERATE, PREFILL
 
 ILL_CONDITIONED = (
     "its own float32 is as far from its float64, so no graph of it can be told from a faulty one. Train it further."
@@ -37,8 +37,6 @@ def export_text(report: ExportReport, files: dict[str, int]) -> str:
         lines.append("draft-check graph: reads drafts of several tokens at once, and keeps what of them is right")
     if ENCODER in report.signature.graphs:
         lines.append("encoder graph: reads a source, once")
-    if BEAM in report.signature.graphs:
-        lines.append("beam graph: translates a sentence in one run")
     if GENERATE in report.signature.graphs:
         lines.append("generation graph: generates a whole text in one run")
     groups: dict[tuple[str, str], list[int]] = {}

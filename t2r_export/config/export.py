@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from t2r_export.config.targets import find
 from t2r_export.config.typed import check_fields
-from t2r_runtime.contract.signature import BEAM, DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
+from t2r_runtime.contract.signature import DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
 from t2r_runtime.contract.source import MAX_SOURCE_LENGTH
 from t2r_runtime.errors import UserError
 
@@ -30,7 +30,6 @@ class ExportConfig:
     draft_check: bool = False  # one that reads drafts at once, and keeps what of them is right
     float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
     generate: bool = False  # a companion that generates by itself
-    beam: bool = False  # of a translator, a companion that translates by itself
     source_length: int | None = None  # of a translator, what every source is filled up to; None: as long as it is
 
     def __post_init__(self) -> None:
@@ -48,9 +47,6 @@ class ExportConfig:
         if self.source_length is not None and not 1 <= self.source_length <= MAX_SOURCE_LENGTH:
             received = str(self.source_length)
             raise UserError(f"a source length from 1 to {MAX_SOURCE_LENGTH}", received, "correct --source-length")
-        if self.source_length is not None and self.beam:
-            do = "leave out one of them"
-            raise UserError("one of --source-length and --beam, whose graph takes every source as it is", "both", do)
         if target.static and self.state_layout != "layers":
             raise UserError(
                 f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",
@@ -67,13 +63,12 @@ class ExportConfig:
                 )
             if getattr(self, role) and self.float16_safe:
                 raise UserError(f"one of {option} and --float16-safe", "both", "leave out one of them")
-        for role in (GENERATE, BEAM):
-            if getattr(self, role) and target.static:
-                raise UserError(
-                    f"one step at a time with target {self.target}: accelerators take no loops",
-                    f"a {ROLES[role]}",
-                    f"leave out --{role}, or choose another --target",
-                )
+        if self.generate and target.static:
+            raise UserError(
+                f"one step at a time with target {self.target}: accelerators take no loops",
+                f"a {ROLES[GENERATE]}",
+                "leave out --generate, or choose another --target",
+            )
         if self.float16_safe and (self.state_layout != "layers" or not target.ordinary):
             raise UserError(
                 "the state layout layers and a target of ordinary operators for a graph that is safe in float16",
@@ -86,7 +81,7 @@ class ExportConfig:
     @property
     def companions(self) -> list[str]:
         """The roles of the graphs that are to lie beside the step graph."""
-        return [role for role in (PREFILL, DRAFT_CHECK, GENERATE, BEAM) if getattr(self, role)]
+        return [role for role in (PREFILL, DRAFT_CHECK, GENERATE) if getattr(self, role)]
 
 
 def check_past_end(value: str) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 
 from t2r_export.proof.side_by_side import SideBySide, state_error, worse
 from t2r_runtime.contract.signature import SOURCE_LENGTH, StateSpec
 from t2r_runtime.session.stepper import SourceReader
-from t2r_runtime.translate.beam import Beam
-from t2r_runtime.translate.translator import Translator
 
-BEAM_WIDTHS, BEAM_TOKENS = (1, 4), 24
 BATCH = 3  # sources of different lengths, where a graph takes any number
 
 
@@ -36,27 +31,6 @@ def source_errors(both: SideBySide, encoder: SourceReader) -> tuple[float, float
             cut = {spec.name: _cut(spec, together[spec.name][[row]], source.size) for spec in made}
             alone = worse(alone, state_error({name: found[name] for name in cut}, cut))
     return against_eager, alone
-
-
-def beam_error(both: SideBySide, translator: Translator) -> float:
-    """Worst difference of a score, rank by rank, between the beam graph and the same search in steps.
-
-    Translations may change places, or give way to others, only where their scores are equal.
-    """
-    source_ids, lengths = both.random_sources(BATCH)
-    sources = [row[:length].numpy() for row, length in zip(source_ids, lengths.tolist(), strict=True)]
-    worst = 0.0
-    for width in BEAM_WIDTHS:
-        width = min(width, translator.signature.vocab_size)
-        room = both.room(0, BEAM_TOKENS)
-        beam = Beam(width, n_best=width, max_tokens=room, repetition_penalty=1, no_repeat_ngram=0)
-        for source, expected in zip(sources, translator.translate(sources, beam, batch=1), strict=True):
-            found = translator.search(source, beam)
-            if len(found) != len(expected):
-                return math.inf
-            for one, other in zip(found, expected, strict=True):
-                worst = worse(worst, abs(one.score - other.score))
-    return worst
 
 
 def _cut(spec: StateSpec, value: np.ndarray, length: int) -> np.ndarray:

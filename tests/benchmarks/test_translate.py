@@ -103,7 +103,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> type[Player]:
     return Player
 
 
-PLAYED = ("t2r:w4", "t2r:w4:search=graph", "t2r:float32:model=teacher", "transformers:float32", "ctranslate2:int8")
+PLAYED = ("t2r:w4", "t2r:int8", "t2r:float32:model=teacher", "transformers:float32", "ctranslate2:int8")
 
 
 def test_rates_ratios_memory_and_counts(options: dict[str, Any], played: type[Player]) -> None:
@@ -117,8 +117,6 @@ def test_rates_ratios_memory_and_counts(options: dict[str, Any], played: type[Pl
     long = next(row for row in result["lengths"])
     assert (long["length"], long["tokens"], long["median"]) == (9, 9, pytest.approx(100 / 9))
     assert [row["count"] for row in result["starts"]] == [1] * 5
-    # a beam graph takes one sentence at a time
-    assert [row["batch"] for row in result["speeds"] if row["name"] == PLAYED[1]] == [1, 1]
     assert {row["name"] for row in result["parity"]} == set(PLAYED[2:])
 
 
@@ -207,25 +205,18 @@ def test_sentences_are_far_from_each_other() -> None:
 
 def test_real_processes(options: dict[str, Any]) -> None:
     """Our graphs of both models: parity, then figures."""
-    engines = ("t2r:float32", "t2r:float32:search=graph", "t2r:float32:model=teacher")
+    engines = ("t2r:float32", "t2r:float32:model=teacher")
     result = bench_translate(TranslatePlan(engines=engines, **{**options, "batches": (2,), "starts": 0}))
     assert all(row["median"] > 0 and row["resident"] > 1 << 20 for row in result["speeds"])
-    assert [row["name"] for row in result["speeds"]] == [engines[0], engines[2]] * 2
-    assert [row["tokens"] for row in result["lengths"]] == [9, 9, 9]
-    assert [(row["name"], row["differ"]) for row in result["parity"]] == [(engines[2], 0)] * 2
+    assert [row["name"] for row in result["speeds"]] == [*engines] * 2
+    assert [row["tokens"] for row in result["lengths"]] == [9, 9]
+    assert [(row["name"], row["differ"]) for row in result["parity"]] == [(engines[1], 0)] * 2
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("t2r:float32:model=pupil", "model of student, teacher; received 'pupil'"),
-        ("t2r:float32:model=teacher:search=graph", "states of constant size for a beam graph"),
-    ],
-)
-def test_files_that_cannot_be(text: str, message: str, place: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be(place: Path, tmp_path: Path) -> None:
     models = Models.load(place / "teacher.pt", place / "student.pt", 30)
-    with pytest.raises(UserError, match=message):
-        make(parse(text, ENGINES), models, tmp_path)
+    with pytest.raises(UserError, match="model of student, teacher; received 'pupil'"):
+        make(parse("t2r:float32:model=pupil", ENGINES), models, tmp_path)
 
 
 def test_models_of_two_tokenizers(place: Path, tmp_path: Path) -> None:
@@ -251,13 +242,6 @@ def test_our_runner_and_transformers_translate_the_same(place: Path, tmp_path: P
     assert mine.translate(SOURCES, 1, 1, None) == [[*tokens, END] for tokens in said]
     for runner in (mine, theirs):
         assert [len(tokens) for tokens in runner.translate(SOURCES, 1, 2, 7)] == [7] * 4
-
-
-def test_the_beam_graph_translates_the_same(place: Path, tmp_path: Path) -> None:
-    models = Models.load(place / "teacher.pt", place / "student.pt", 30)
-    path = make(parse("t2r:float32:search=graph", ENGINES), models, tmp_path).path
-    both = [T2R(path, 1, options).translate(SOURCES, 4, 1, 9) for options in ({}, {"search": "graph"})]
-    assert both[0] == both[1]
 
 
 def test_ctranslate2_is_given_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from t2r_runtime.errors import UserError
 FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme window_dropout optimizer
         weight_decay seed device precision checkpoint_every validate_every resume log force as_json""",
-    "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate beam source_length
+    "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate source_length
         scheme form as_json""",
     "quantize": "scheme check as_json",
     "evaluate": "eval_tokens device as_json",

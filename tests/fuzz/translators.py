@@ -37,7 +37,7 @@ def make(folder: Path) -> None:
     vocabulary = len(LETTERS) + 1
     base, cut = small.TRANSLATORS["cross_mixed"], {"vocab_size": vocabulary}
     _saved(folder / "translator.pt", dataclasses.replace(base, **cut))
-    whole("export", folder / "translator.pt", folder / GRAPH, "--beam", "--prefill")
+    whole("export", folder / "translator.pt", folder / GRAPH, "--prefill")
     (folder / PAIRS).write_text("".join(f"{letter} hen\tone {letter}.\n" for letter in LETTERS[:26]))
     _saved(folder / "teacher.pt", ours("marian", **cut))
     whole("save", folder / "teacher.pt", folder / "marian", "--as", "marian")
@@ -58,8 +58,6 @@ def translates(graph: Path) -> str:
     try:
         translator = Translator(graph)
         list(translator.translate([[1, 2, 3], [4]], Beam(2, max_tokens=3)))
-        if translator.has_beam_graph:
-            translator.search([1, 2], Beam(2, max_tokens=3))
     except T2RError as error:
         print(error)
         return "refused"

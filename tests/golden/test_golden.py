@@ -199,5 +199,5 @@ def test_searches_are_of_every_option() -> None:
     case, _ = cases("translator").values()
     options = {key for search in case["searches"] for key in search["beam"]}
     assert options == {f.name for f in dataclasses.fields(Beam)} - PENALTIES
-    assert set(signature("translator").graphs) == {"encoder", "beam"}
+    assert set(signature("translator").graphs) == {"encoder"}
     assert len({len(search["source"]) for search in case["searches"]}) > 1

@@ -143,7 +143,7 @@ def test_a_translators_budget_is_for_both_its_graphs(tmp_path: Path) -> None:
     )
     pairs, source = texts.write_words(tmp_path / "pairs.tsv", 150), tmp_path / "g.onnx"
     model = small.model(config)
-    export(Checkpoint(config, model, texts.tokenizer(), {}, "0" * 64), source, ExportConfig(beam=True))
+    export(Checkpoint(config, model, texts.tokenizer(), {}, "0" * 64), source, ExportConfig())
     plain = quantize(source, tmp_path / "plain.onnx", QuantizeConfig(scheme="w4"))
     spent = QuantizeConfig(scheme="w4", budget=plain.bytes_after, calibrate=pairs)
     report = quantize(source, tmp_path / "q.onnx", spent, pairs)

@@ -90,11 +90,11 @@ def readers(file: Path) -> set[tuple[int, ...]]:
 def test_a_translator_has_one_table(scheme: str, parts: int, tmp_path: Path) -> None:
     sizes = {"vocab_size": MANY, "width": 36}  # so that a table is large enough for the file of weights
     made = small.checkpoint(dataclasses.replace(small.translator(LINEAR_CROSS, source_vocabulary=None), **sizes))
-    export(made, tmp_path / "g.onnx", ExportConfig(prefill=True, beam=True))
+    export(made, tmp_path / "g.onnx", ExportConfig(prefill=True))
     report = quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme=scheme))
     graphs = [file for file in report.files if file.suffix == ".onnx"]
     found = [readers(file) for file in graphs]
-    assert len(graphs) == 3 + (scheme != "int8")
+    assert len(graphs) == 2 + (scheme != "int8")
     assert set.union(*found) == found[0]
     assert len(found[0]) == parts
     assert small.proof(made, tmp_path / "q.onnx", 8)

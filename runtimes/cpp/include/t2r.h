@@ -79,7 +79,7 @@ typedef struct t2r_stream t2r_stream;
 typedef struct t2r_options {
     size_t size;              /* sizeof(t2r_options); t2r_defaults fills it in */
     int32_t threads;          /* inside an operator; 0: one a core */
-    int32_t companions;       /* 0 leaves alone the prefill, generation and beam graphs that lie beside; 1 */
+    int32_t companions;       /* 0 leaves alone the prefill and generation graphs that lie beside; 1 */
     int64_t max_state_bytes;  /* what a graph may ask for, at batch 1; 2 GiB */
 } t2r_options;
 
@@ -207,8 +207,7 @@ typedef struct t2r_beam {
 /* As t2r_sampling_defaults. size: sizeof(t2r_beam). */
 T2R_API t2r_kind t2r_beam_defaults(t2r_decoder *decoder, t2r_beam *beam, size_t size);
 
-/* Translate a source by beam search, in one run of a beam graph where there is one and no penalty. beam may be NULL: the
-   graph's options. found: how many translations t2r_translation gives. */
+/* Translate a source by beam search. beam may be NULL: the graph's options. found: how many translations t2r_translation gives. */
 T2R_API t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t length, const t2r_beam *beam,
                                size_t *found);
 

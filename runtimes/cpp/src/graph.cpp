@@ -22,8 +22,7 @@ const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"prefill", "prefill graph"},
                                                        {"draft_check", "draft-check graph"},
                                                        {"generate", "generation graph"},
-                                                       {"encoder", "encoder graph"},
-                                                       {"beam", "beam graph"}};
+                                                       {"encoder", "encoder graph"}};
 constexpr int max_threads = 4096;
 
 // ONNX Runtime counts the machine's cores: threads of a process that may use fewer would wait for each other.

@@ -72,14 +72,6 @@ void encoder_forms(const Signature &signature, Forms &inputs, Forms &outputs) {
             if (spec.name == name && !spec.constant) outputs[spec.present] = form_of(spec, signature.batch);
 }
 
-void beam_forms(Forms &inputs, Forms &outputs) {
-    inputs["source_ids"] = {i64, {1, any_size}};
-    inputs["length_penalty"] = {f64, {}};
-    for (const char *name : search_numbers) inputs[name] = {i64, {}};
-    outputs["tokens"] = {i64, {any_size, any_size}};
-    outputs["scores"] = {f64, {any_size}};
-}
-
 Form form_of(const Ort::TypeInfo &info) {
     if (info.GetONNXType() != ONNX_TYPE_TENSOR) return {ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, {}};
     const auto tensor = info.GetTensorTypeAndShapeInfo();
@@ -116,7 +108,6 @@ void check_interface(const Signature &signature, const Ort::Session &session) {
     Forms wanted_in, wanted_out, inputs, outputs;
     if (signature.role == "generate") generation_forms(signature, wanted_in, wanted_out);
     else if (signature.role == "encoder") encoder_forms(signature, wanted_in, wanted_out);
-    else if (signature.role == "beam") beam_forms(wanted_in, wanted_out);
     else step_forms(signature, wanted_in, wanted_out);
     Ort::AllocatorWithDefaultOptions allocator;
     for (std::size_t i = 0; i < session.GetInputCount(); i++)

@@ -10,9 +10,8 @@ namespace t2r {
 // dtypes and shapes. A state under another name would stay at its initial value, silently.
 void check_interface(const Signature &signature, const Ort::Session &session);
 
-// What a generation graph takes beside the token and the states, and a beam graph beside the source.
+// What a generation graph takes beside the token and the states.
 inline constexpr const char *whole_numbers[] = {"max_tokens", "top_k", "no_repeat_ngram", "seed", "drawn"};
-inline constexpr const char *search_numbers[] = {"width", "max_tokens", "min_tokens", "early_stopping", "forced_end"};
 inline constexpr const char *real_numbers[] = {"temperature", "top_p", "min_p", "repetition_penalty"};
 
 }  // namespace t2r

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t contract = 1, max_vocabulary = 1 << 24, max_bytes = std::int64_t{1} << 61;
 constexpr std::size_t max_tokenizer_bytes = std::size_t{1} << 24;
-const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate", "encoder", "beam"};
+const std::set<std::string> roles = {"step", "prefill", "draft_check", "generate", "encoder"};
 
 struct DtypeForm {
     const char *name;
@@ -235,10 +235,9 @@ bool Signature::is_companion(const Signature &other, const std::string &wanted) 
     const auto same = [](const StateSpec &a, const StateSpec &b) {
         return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.initial == b.initial && a.constant == b.constant;
     };
-    const bool in_one_run = wanted == "generate" || wanted == "beam";
     return other.role == wanted && std::equal(states.begin(), states.end(), other.states.begin(), other.states.end(), same) &&
            vocab_size == other.vocab_size && batch == other.batch && max_positions == other.max_positions &&
-           other.top_k == (in_one_run ? 0 : top_k) && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
+           other.top_k == (wanted == "generate" ? 0 : top_k) && bos_token == other.bos_token && eos_tokens == other.eos_tokens &&
            past_end == other.past_end && checkpoint == other.checkpoint && quantization == other.quantization &&
            layers == other.layers && target == other.target && state_layout == other.state_layout &&
            producer == other.producer && other.graphs.empty() && !other.tokenizer && source == other.source &&
@@ -288,7 +287,7 @@ Signature signature_of(const std::map<std::string, std::string> &metadata, std::
         read_states(keys, "source_states", true, made.states);
         made.source = read_source(keys, made);
     } else {
-        require(made.role != "encoder" && made.role != "beam", "role");
+        require(made.role != "encoder", "role");
     }
     if (keys.has("generation")) keys.with("generation", [&](Json::Value value) {
             try {

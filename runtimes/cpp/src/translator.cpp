@@ -64,34 +64,6 @@ std::vector<Ort::Value> run(Ort::Session &session, const std::vector<const char 
     }
 }
 
-std::vector<Translation> in_graph(Decoder &decoder, Ids source, const Beam &beam) {
-    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    std::int64_t whole[] = {beam.width, beam.max_tokens, beam.min_tokens, beam.early_stopping, beam.forced_end};
-    double penalty = beam.length_penalty;
-    decoder.signature().require_memory(beam.width, decoder.opened()->options.max_state_bytes, static_cast<std::int64_t>(source.size()));
-    std::vector<const char *> names = {"source_ids", "length_penalty"};
-    std::vector<Ort::Value> inputs;
-    inputs.push_back(tensor(memory, source.data(), source.size(), {1, static_cast<std::int64_t>(source.size())}));
-    inputs.push_back(tensor(memory, &penalty, 1, {}));
-    for (std::size_t i = 0; i < std::size(whole); i++) {
-        names.push_back(search_numbers[i]);
-        inputs.push_back(tensor(memory, &whole[i], 1, {}));
-    }
-    const std::vector<Ort::Value> found = run(*decoder.opened()->companion("beam"), names, inputs, {"tokens", "scores"});
-    const Shape shape = found[0].GetTensorTypeAndShapeInfo().GetShape();
-    const std::size_t count = found[1].GetTensorTypeAndShapeInfo().GetElementCount();
-    if (count == 0) fail(T2R_GRAPH, "finite logits", "others", "check the graph with t2r verify");
-    if (shape.size() != 2 || shape[0] != static_cast<std::int64_t>(count))
-        fail(T2R_GRAPH, "as many scores as translations from the beam graph", "another number", "export the model again");
-    std::vector<Translation> translations;
-    for (std::size_t row = 0; row < std::min(count, static_cast<std::size_t>(beam.n_best)); row++) {
-        const std::int64_t *tokens = found[0].GetTensorData<std::int64_t>() + static_cast<std::int64_t>(row) * shape[1];
-        const std::int64_t *const end = std::find_if(tokens, tokens + shape[1], [](std::int64_t token) { return token < 0; });
-        translations.push_back({{tokens, end}, found[1].GetTensorData<double>()[row]});
-    }
-    return translations;
-}
-
 }  // namespace
 
 void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
@@ -143,7 +115,6 @@ void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
 std::vector<Translation> translate(Decoder &decoder, const Ids &source, const Beam &wanted) {
     require_source(source_of(decoder), source);
     const Beam beam = checked(wanted, decoder.signature());
-    if (decoder.opened()->has("beam") && !beam.looks_back()) return in_graph(decoder, source, beam);
     decoder.signature().require_batch(beam.width);
     decoder.signature().require_memory(beam.width, decoder.opened()->options.max_state_bytes, static_cast<std::int64_t>(source.size()));
     encode_sources(decoder, {source});

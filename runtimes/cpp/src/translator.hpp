@@ -15,7 +15,7 @@ struct Translation {
 // Throws Error: of the kinds graph, token, position, batch and metadata; all is as before then.
 void encode_sources(Decoder &decoder, const std::vector<std::vector<std::int64_t>> &sources);
 
-// The n best of one source, in one run of a beam graph where there is one and no penalty. Throws Error: as for
+// The n best of one source. Throws Error: as for
 // encode_sources, and of the kind sampling.
 std::vector<Translation> translate(Decoder &decoder, const std::vector<std::int64_t> &source, const Beam &beam);
 

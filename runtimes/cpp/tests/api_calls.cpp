@@ -46,7 +46,7 @@ std::string text() {
 
 std::string path() {
     static const char *names[] = {"tiny", "tiny-hybrid", "prefill", "loop", "top3", "bytes", "options", "translator", "translator-options",
-                                  "packed", "window", "gated", "ends", "nowhere", "bad/role", "translator-beam"};
+                                  "packed", "window", "gated", "ends", "nowhere", "bad/role"};
     return folder + "/" + names[below(std::size(names))] + (seldom() ? ".state" : ".onnx");
 }
 

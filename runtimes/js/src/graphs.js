@@ -45,7 +45,7 @@ export class Graphs {
 
   /** Whether the step graph names one of this role, which can be used here: the CPU alone runs those that choose tokens. */
   has(role) {
-    const choosing = role === "generate" || role === "beam";
+    const choosing = role === "generate";
     return this.step.signature.graphs[role] !== undefined && !(choosing && this.step.provider === "webgpu");
   }
 

@@ -40,7 +40,7 @@ export interface Signature {
   readonly producer: string;
   readonly tokenizer: string | null;
   readonly top_k: number | null;
-  readonly role: "step" | "prefill" | "generate" | "encoder" | "beam";
+  readonly role: "step" | "prefill" | "generate" | "encoder";
   readonly graphs: Readonly<Record<string, string>>;
   /** the options that hold where a caller gives none: of a text, or of a translator's search; null: the graph has none */
   readonly generation: Readonly<SamplingOptions & BeamOptions> | null;
@@ -216,13 +216,6 @@ export class Translator {
     beam?: BeamOptions,
     onStep?: ((newest: number[]) => unknown) | null,
   ): Promise<Translation[]>;
-  /** whether there is `search` */
-  readonly hasBeamGraph: boolean;
-  /**
-   * What `translate` gives, in one run of the beam graph, which is opened the first time.
-   * @throws {T2RError} as `translate`; graph: no beam graph; sampling: a penalty, which it does not have
-   */
-  search(source: Tokens, beam?: BeamOptions): Promise<Translation[]>;
   close(): Promise<void>;
 }
 

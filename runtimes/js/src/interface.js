@@ -2,7 +2,7 @@
 
 import { T2RError, printable } from "./errors.js";
 
-const FORMS = { encoder: encoderForms, generate: generationForms, beam: beamForms };
+const FORMS = { encoder: encoderForms, generate: generationForms };
 const WHOLE = ["int64", []], REAL = ["float64", []], LIST = ["int64", ["N"]];
 
 /** Refuse a graph whose inputs and outputs are not those of its metadata, both ways. */
@@ -34,15 +34,6 @@ export function generationFeeds(ort, token, { options, seed, draws }, maxTokens,
     ...reals(ort, {
       temperature: options.temperature, top_p: options.top_p, min_p: options.min_p, repetition_penalty: options.repetition_penalty,
     }),
-  };
-}
-
-/** What a beam graph takes: a source, and the rules of a search. */
-export function beamFeeds(ort, source, { width, max_tokens, min_tokens, early_stopping: early, forced_end, length_penalty }) {
-  return {
-    source_ids: new ort.Tensor("int64", BigInt64Array.from(source, BigInt), [1, source.length]),
-    ...wholes(ort, { width, max_tokens, min_tokens, early_stopping: early === "never" ? 2 : early, forced_end }),
-    ...reals(ort, { length_penalty }),
   };
 }
 
@@ -90,14 +81,6 @@ function encoderForms({ states, source_states: source, start_states: started, so
   const outputs = Object.fromEntries(source.map(({ name, dtype, shape }) => [name, [dtype, shape]]));
   for (const { name, dtype, shape } of states) if (started.includes(name)) outputs[`present_${name}`] = [dtype, shape];
   return { inputs: { source_ids: ["int64", ["B", length ?? "M"]], source_lengths: ["int64", ["B"]] }, outputs };
-}
-
-function beamForms() {
-  const inputs = {
-    source_ids: ["int64", [1, "M"]], length_penalty: REAL,
-    width: WHOLE, max_tokens: WHOLE, min_tokens: WHOLE, early_stopping: WHOLE, forced_end: WHOLE,
-  };
-  return { inputs, outputs: { tokens: ["int64", ["n", "N"]], scores: ["float64", ["n"]] } };
 }
 
 function compared(wanted, names, metadata, what, batch) {

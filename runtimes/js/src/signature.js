@@ -10,7 +10,7 @@ const MAX_VOCABULARY = 1 << 24;
 const MAX_TOKENIZER = 16 << 20; // bytes
 export const MAX_STATE_BYTES = 2 ** 31; // of all states at a batch of 1
 const BATCH_STATES = 8; // times that, of all sequences side by side
-export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder", "beam"];
+export const ROLES = ["step", "prefill", "draft_check", "generate", "encoder"];
 const MOST = { float32: 3.4028234663852886e38, float16: 65504, int32: 2 ** 31 - 1, int64: 2 ** 63 };
 export const SIZES = { float32: 4, float16: 2, int32: 4, int64: 8 };
 const KEYS = [
@@ -86,7 +86,7 @@ function malformed(s) {
     graphs: () => isObject(s.graphs) && Object.values(s.graphs).every(isFileName) &&
       (s.role === "step" || !Object.keys(s.graphs).length),
     source_states: () => s.source_states === undefined
-      ? s.role !== "encoder" && s.role !== "beam"
+      ? s.role !== "encoder"
       : list(s.source_states, (state) => isState(state, "M", true)) && unique(s.source_states.map((state) => state.name)),
     start_states: () => !s.source_states || list(s.start_states, (name) => s.states.some((state) => state.name === name)),
     source_vocab_size: () => !s.source_states || isWhole(s.source_vocab_size, 1, MAX_VOCABULARY),
@@ -177,7 +177,7 @@ export function requireRoom({ max_positions: most, past_end: end }, position, mo
 export function differs(step, other, role) {
   if (other.role !== role) return "role";
   const own = ["role", "graphs", "tokenizer", "source_tokenizer"];
-  const wanted = { ...step, generation: null, ...((role === "generate" || role === "beam") && { top_k: null }) }; // those give no logits
+  const wanted = { ...step, generation: null, ...(role === "generate" && { top_k: null }) }; // it gives no logits
   const shared = [...KEYS, ...OF_SOURCES, "generation"].filter((key) => !own.includes(key));
   return shared.find((key) => JSON.stringify(wanted[key]) !== JSON.stringify(other[key]));
 }

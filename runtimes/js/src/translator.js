@@ -5,10 +5,9 @@ import { T2RError, isWhole, printable, shown } from "./errors.js";
 import { collected, requestOf, tokensOf } from "./generate.js";
 import { Graphs } from "./graphs.js";
 import { History } from "./history.js";
-import { beamFeeds } from "./interface.js";
 import { Sampler } from "./sampler.js";
 import { Search } from "./search.js";
-import { dimensions, product, requireBatch, requireMemory } from "./signature.js";
+import { dimensions, product, requireBatch } from "./signature.js";
 import { checkStates } from "./snapshot.js";
 import { States, initialState } from "./states.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -115,31 +114,6 @@ export class Translator {
     });
   }
 
-  /** Whether `search` can be asked for: a beam graph lies beside, and this is the CPU. */
-  get hasBeamGraph() {
-    return this.#graphs.has("beam");
-  }
-
-  /**
-   * What `translate` gives, in one run of the beam graph, which is opened the first time.
-   * @throws {T2RError} as translate; graph: no beam graph; sampling: a penalty, which it does not have
-   */
-  async search(source, beam = {}) {
-    return this.#graphs.alone(async () => {
-      const { rules } = new Search(beam, this.signature), ids = this.#checked(source);
-      if (!this.hasBeamGraph) {
-        throw new T2RError("graph", "a translator with a beam graph, on the CPU", "another", "export with --beam, or use translate");
-      }
-      if (rules.repetition_penalty !== 1 || rules.no_repeat_ngram > 0) {
-        throw new T2RError("sampling", "a beam without penalties for a beam graph", "one with", "use translate");
-      }
-      requireMemory(this.signature, rules.width, this.#maxStateBytes, ids.length);
-      const { ort, session } = await this.#graphs.other("beam");
-      const { tokens, scores } = await ran(session, beamFeeds(ort, ids, rules), "a beam graph");
-      return translations(await copied(tokens), await copied(scores)).slice(0, rules.n_best);
-    });
-  }
-
   async close() {
     await this.#graphs.close(() => this.#states.dispose());
   }
@@ -194,17 +168,6 @@ async function ran(session, feeds, what) {
   } catch (error) {
     throw new T2RError("runtime", `${what} that runs`, printable(error), "check it with t2r verify");
   }
-}
-
-/** What a beam graph gives: tokens (n, any number), filled up with -1, and scores (n). */
-function translations(tokens, scores) {
-  const rows = new BigInt64Array(tokens.bytes.buffer), [count, length] = tokens.dims;
-  if (scores.dims[0] !== count) throw new T2RError("graph", `${count} scores from the beam graph`, `${scores.dims}`, "export it again");
-  if (!count) throw new T2RError("graph", "finite logits", "others", "check the graph with t2r verify");
-  return Array.from(new Float64Array(scores.bytes.buffer), (score, n) => {
-    const row = Array.from(rows.subarray(n * length, (n + 1) * length), Number);
-    return { tokens: row.filter((token) => token >= 0), score };
-  });
 }
 
 async function copied(tensor) {

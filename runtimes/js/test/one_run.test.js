@@ -1,4 +1,4 @@
-/** Texts in one run of a generation graph, translations in one run of a beam graph: those of many runs, or refused. */
+/** Texts in one run of a generation graph, and searches from the largest logits alone: those of many runs, or refused. */
 
 import assert from "node:assert/strict";
 import { copyFile, readFile, readdir, rm, writeFile } from "node:fs/promises";
@@ -166,24 +166,6 @@ const BEAMS = [
   { width: 4, n_best: 4, early_stopping: true, max_tokens: 9 }, { width: 2, n_best: 2, early_stopping: "never", forced_end: false, max_tokens: 12 },
 ];
 
-test("a translation in one run is the one of many", async () => {
-  const { counts, ort: counting } = counted();
-  const translator = await Translator.open(golden("translator.onnx"), { ort: counting });
-  assert.ok(translator.hasBeamGraph);
-  assert.equal(counts.opened, 2, "the step graph and the encoder");
-  for (const source of [[8, 12, 10, 10, 5, 9, 7], [3], [1, 2, 3, 4]]) {
-    for (const beam of BEAMS) {
-      const wanted = await translator.translate(source, beam), before = counts.runs;
-      const found = await translator.search(source, beam);
-      assert.equal(counts.runs, before + 1);
-      assert.deepEqual(found.map(({ tokens }) => tokens), wanted.map(({ tokens }) => tokens), JSON.stringify(beam));
-      found.forEach(({ score }, n) => assert.ok(Math.abs(score - wanted[n].score) <= 1e-4, `${score} for ${wanted[n].score}`));
-    }
-  }
-  assert.equal(counts.opened, 3);
-  await translator.close();
-});
-
 test("a search from the largest logits is the one from all", async () => {
   const translator = await Translator.open(golden("translator.onnx"));
   const all = { repetition_penalty: 1 + 1e-9 }; // a penalty looks at all logits; this one changes nothing that is seen
@@ -195,27 +177,4 @@ test("a search from the largest logits is the one from all", async () => {
     }
   }
   await translator.close();
-});
-
-test("what a beam graph does not do is refused", async () => {
-  const translator = await Translator.open(golden("translator.onnx"));
-  for (const wrong of [{ width: 0 }, { n_best: 9 }, { beams: 4 }, { repetition_penalty: 1.2 }, { no_repeat_ngram: 2 }]) {
-    await refused(() => translator.search([1], wrong), "sampling");
-  }
-  await refused(() => translator.search([]), "token", /received none/);
-  await refused(() => translator.search([99]), "token");
-  const first = translator.search([1, 3]);
-  await refused(() => translator.search([1]), "state", /in use/);
-  await first;
-  await translator.close();
-  await refused(() => translator.search([1]), "state", /closed/);
-  await inCopy(async (folder) => {
-    const file = join(folder, "translator.onnx");
-    await writeFile(file, exchanged(await readFile(file), '"beam":', '"bean":'));
-    const without = await Translator.open(file);
-    assert.ok(!without.hasBeamGraph);
-    await refused(() => without.search([1]), "graph", /export with --beam, or use translate/);
-    assert.equal((await without.translate([1])).length, 1);
-    await without.close();
-  });
 });

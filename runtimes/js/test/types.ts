@@ -15,7 +15,7 @@ export async function used(bytes: Uint8Array): Promise<string> {
   const found = readSignature(readModelFile(bytes).metadata);
   new Sampler({ seed: 3n }).pick(logits);
   const translator = await Translator.open("de-en.onnx");
-  const [best]: Translation[] = translator.hasBeamGraph ? await translator.search([3, 2], { width: 5 }) : [];
+  const [best]: Translation[] = await translator.translate([3, 2], { width: 5 });
   story += best?.tokens.length;
   for await (const token of translator.stream([3, 2], 40, { temperature: 0.6 })) story += token;
   story += (await translator.generate([3, 2], 40)).length;

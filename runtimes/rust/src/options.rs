@@ -27,7 +27,7 @@ fn opening() -> sys::t2r_options {
 pub struct Options {
     /// Inside an operator; 0: one a core.
     pub threads: i32,
-    /// Whether the prefill, generation and beam graphs that lie beside are used.
+    /// Whether the prefill and generation graphs that lie beside are used.
     pub companions: bool,
     /// What a graph may ask for, at batch 1.
     pub max_state_bytes: i64,

@@ -28,7 +28,7 @@ impl Decoder {
         })
     }
 
-    /// Translate a source by beam search, best first: in one run of a beam graph where there is one and no penalty.
+    /// Translate a source by beam search, best first.
     pub fn translate(&mut self, source: &[i64], beam: &Beam) -> Result<Vec<Translation>> {
         let (given, mut found) = (beam.raw(self.handle)?, 0);
         check(unsafe { sys::t2r_translate(self.handle, source.as_ptr(), source.len(), &given, &mut found) })?;

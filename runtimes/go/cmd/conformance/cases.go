@@ -238,7 +238,7 @@ type search struct {
 	Translations []t2r.Translation
 }
 
-// translator goes by steps, and by the beam graph where there is one.
+// translator goes with companions and without: the encoder is there both times.
 func translator(g golden, folder string) {
 	for _, companions := range []bool{false, true} {
 		options := t2r.DefaultOptions()

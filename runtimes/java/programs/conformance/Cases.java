@@ -183,7 +183,7 @@ final class Cases {
         }
     }
 
-    /** By steps, and by the beam graph where there is one. */
+    /** With companions and without: the encoder is there both times. */
     private static void translator(Golden golden, Path folder) {
         Options options = new Options();
         for (boolean companions : new boolean[] {false, true}) {

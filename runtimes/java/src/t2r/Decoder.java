@@ -232,7 +232,7 @@ public final class Decoder extends Handle {
         });
     }
 
-    /** Searches for a source's translations, best first: in one run of a beam graph where there is one and no penalty. */
+    /** Searches for a source's translations, best first. */
     public List<Translation> translate(long[] source, Beam beam) {
         return use(arena -> {
             MemorySegment found = arena.allocate(JAVA_LONG);

@@ -12,7 +12,7 @@ public final class Options {
 
     /** Inside an operator; 0: one a core. */
     public Integer threads;
-    /** Whether the prefill, generation and beam graphs that lie beside are used. */
+    /** Whether the prefill and generation graphs that lie beside are used. */
     public Boolean companions;
     /** What a graph may ask for, at batch 1. */
     public Long maxStateBytes;

@@ -25,15 +25,13 @@ STEP = "step"  # the role of a graph that reads one token of each sequence
 PREFILL = "prefill"  # of one that reads many at once
 GENERATE = "generate"  # of one that chooses tokens and reads them by itself
 ENCODER = "encoder"  # of one that reads a source, and gives what a translation of it needs
-BEAM = "beam"  # of one that reads a source, and searches its translation by itself
 DRAFT_CHECK = "draft_check"  # of one that reads a few at once, with logits behind each, and keeps the first of them
-COMPANIONS = (PREFILL, GENERATE, ENCODER, BEAM, DRAFT_CHECK)
+COMPANIONS = (PREFILL, GENERATE, ENCODER, DRAFT_CHECK)
 ROLES = {  # as messages call them
     STEP: "step graph",
     PREFILL: "prefill graph",
     GENERATE: "generation graph",
     ENCODER: "encoder graph",
-    BEAM: "beam graph",
     DRAFT_CHECK: "draft-check graph",
 }
 INPUT_IDS = "input_ids"  # int64 (B,): one token per sequence; (B, N) in a prefill graph
@@ -211,11 +209,10 @@ class Signature:
         """The signature of the step graph's companion of that role.
 
         The same but for the role; it names no graphs, and has no tokenizer, chat template or options, which the step
-        graph has. A generation graph and a beam graph have no `top_k` outputs; the states of the former have a batch
-        of 1.
+        graph has. A generation graph has no `top_k` outputs, and states of a batch of 1.
         """
         require_kind(role, str, "a role", "graph")
-        top_k = None if role in (GENERATE, BEAM) else self.top_k
+        top_k = None if role == GENERATE else self.top_k
         source = None if self.source is None else replace(self.source, source_tokenizer=None)
         nothing: dict[str, Any] = dict.fromkeys(("tokenizer", *OPTIONAL))
         return replace(self, role=role, graphs={}, top_k=top_k, source=source, **nothing)
@@ -401,7 +398,7 @@ def _malformed(signature: Signature) -> list[str]:
     if not problems and signature.source is not None:
         chained = [spec.name for spec in signature.chained]
         problems = signature.source.problems(signature.vocab_size, chained, MAX_VOCABULARY)
-    elif not problems and (signature.constant or signature.role in (ENCODER, BEAM)):
+    elif not problems and (signature.constant or signature.role == ENCODER):
         problems = ["a translator's states or role, without its keys"]
     return problems
 

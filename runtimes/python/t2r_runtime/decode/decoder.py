@@ -55,7 +55,7 @@ class Decoder:
         companions: roles of the graphs beside this one that may be used, where it names them. Each is opened when it is
             first used, and takes memory for a session of its own: "prefill" reads many tokens of a prompt at once,
             "draft_check" guesses of several tokens, "generate" does all that `generate` is asked for without a callback
-            in one run, on the provider cpu. A translator's "encoder" and "beam" are for t2r_runtime.Translator.
+            in one run, on the provider cpu. A translator's "encoder" is for t2r_runtime.Translator.
         max_state_bytes: the most that the states of one sequence may take, which a stranger's graph chooses.
         prefill_from: how many tokens a prompt has at least that the prefill graph reads; steps read shorter ones. To
             open that graph takes as long as some dozens of steps, so a process that reads a short prompt and no other

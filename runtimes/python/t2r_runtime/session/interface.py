@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t2r_runtime.contract.options import BeamOptions
 from t2r_runtime.contract.sampling import Sampler, Sampling
 from t2r_runtime.contract.signature import (
     BATCH,
-    BEAM,
     DRAFT_CHECK,
     ENCODER,
     GENERATE,
@@ -48,14 +46,6 @@ OCCURRED = "occurred"  # int64 (any number): the tokens read before, oldest firs
 SEED = "seed"  # int64 (): of the noise, 0 … 2^32 - 1
 DRAWN = "drawn"  # int64 (): tokens that were chosen with this seed before
 GENERATED = "tokens"  # int64 (N,): what was generated
-# of a beam graph, beside source ids and the two that begin a text's length:
-WIDTH = "width"  # int64 (): hypotheses side by side
-MIN_TOKENS = "min_tokens"  # int64 (): before the end
-EARLY_STOPPING = "early_stopping"  # int64 (): 0 is false, 1 true, 2 never
-FORCED_END = "forced_end"  # int64 (): 1 lets a translation of max_tokens end with an end
-LENGTH_PENALTY = "length_penalty"  # float64 (): the power of a length that divides a sum
-SCORES = "scores"  # float64 (n,): of the translations, best first
-SEARCH_NUMBERS = (WIDTH, MAX_TOKENS, MIN_TOKENS, EARLY_STOPPING, FORCED_END)
 WHOLE_NUMBERS = (MAX_TOKENS, TOP_K, NO_REPEAT_NGRAM, SEED, DRAWN)
 REAL_NUMBERS = (TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY)
 
@@ -103,8 +93,6 @@ def check_interface(signature: Signature, inputs: Mapping[str, Form], outputs: M
 def first_feeds(signature: Signature) -> dict[str, Array]:
     """Inputs of one run that reads token 0 at the start of a text: input name → array."""
     batch = 1 if signature.role == GENERATE else signature.batch or 1
-    if signature.role == BEAM:
-        return {SOURCE_IDS: np.zeros((1, 2), np.int64), **beam_feeds(BeamOptions(width=2), 2)}
     if signature.role == ENCODER:
         length = 2 if signature.source is None else signature.source.source_length or 2
         return {SOURCE_IDS: np.zeros((batch, length), np.int64), SOURCE_LENGTHS: np.full(batch, 1, np.int64)}
@@ -136,15 +124,6 @@ def generation_feeds(
         STOP_TOKENS: np.array(sorted(stop_tokens), np.int64),
         OCCURRED: np.array(occurred, np.int64),
     }
-
-
-def beam_feeds(beam: BeamOptions, max_tokens: int) -> dict[str, Array]:
-    """What a beam graph takes beside a source: input name → array. It has no penalties."""
-    stopping = {False: 0, True: 1, "never": 2}[beam.early_stopping]
-    whole = {WIDTH: beam.width, MAX_TOKENS: max_tokens, MIN_TOKENS: beam.min_tokens, EARLY_STOPPING: stopping}
-    whole[FORCED_END] = int(beam.forced_end)
-    penalty = np.array(beam.length_penalty, np.float64)
-    return {LENGTH_PENALTY: penalty, **{name: np.array(number, np.int64) for name, number in whole.items()}}
 
 
 def check_states(signature: Signature, found: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[int, int]:
@@ -238,14 +217,7 @@ def _encoder(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
     return {SOURCE_IDS: ("int64", (BATCH, length)), SOURCE_LENGTHS: ("int64", (BATCH,))}, outputs
 
 
-def _beam(signature: Signature) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Inputs and outputs of a beam graph: name → (dtype, dimensions)."""
-    inputs: dict[str, Form] = {SOURCE_IDS: ("int64", (1, SOURCE_LENGTH)), LENGTH_PENALTY: ("float64", ())}
-    inputs |= dict.fromkeys(SEARCH_NUMBERS, ("int64", ()))
-    return inputs, {GENERATED: ("int64", (None, None)), SCORES: ("float64", (None,))}
-
-
-_FORMS = {GENERATE: _generate, ENCODER: _encoder, BEAM: _beam}
+_FORMS = {GENERATE: _generate, ENCODER: _encoder}
 
 
 def _agrees(wanted: Form, got: Form, batch: int | None) -> bool:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import t2r_runtime.session.providers as providers
 from t2r_runtime.checks import listed, require_kind
 from t2r_runtime.contract.signature import (
-    BEAM,
     COMPANIONS,
     DRAFT_CHECK,
     GENERATE,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 IN_SESSIONS = (PREFILL, DRAFT_CHECK)  # sessions of their own beside the step's, on the same states
-IN_ONE_RUN = (GENERATE, BEAM)  # what chooses tokens in the graph, which other providers leave to the CPU
 TYPES = {
     "tensor(double)": "float64",
     "tensor(float)": "float32",
@@ -84,8 +82,7 @@ def open_graph(
         allow_fallback: let other providers run the nodes that this one does not take.
         config: entries of ONNX Runtime's session configuration, for this graph and its companions.
         companions: roles of the companions to have too. On WebGPU those that share states with the step are left
-            out, where the memory of states is one session's; and those that choose tokens are for the CPU, to which
-            others leave the choice.
+            out, where the memory of states is one session's; and the generation graph is for the CPU alone.
         max_state_bytes: the most that all states may take at batch 1; more is refused before any is made.
 
     Raises:
@@ -105,7 +102,7 @@ def open_graph(
     session, signature, taken = _open(
         path, provider, _options(steps, given), extra, allow_fallback, max_state_bytes, STEP
     )
-    left_out = [*(IN_ONE_RUN if provider != "cpu" else ()), *(IN_SESSIONS if chosen.device == "webgpu" else ())]
+    left_out = [*((GENERATE,) if provider != "cpu" else ()), *(IN_SESSIONS if chosen.device == "webgpu" else ())]
     others = {}
     for role in signature.graphs:
         if role in roles and role not in left_out:
@@ -116,7 +113,7 @@ def open_graph(
                     more.setdefault("session.disable_prepacking", "1")
                 more.setdefault("session.force_spinning_stop", "1")  # not in the way of the steps
             # what reads many tokens in a run gives more threads enough to do
-            count = usable_cores() if threads is None and role not in IN_ONE_RUN else steps
+            count = usable_cores() if threads is None and role != GENERATE else steps
             options = _options(count, more)
             # prompts differ in length: no captured graphs
             free = {key: value for key, value in extra.items() if key != "enable_cuda_graph"}

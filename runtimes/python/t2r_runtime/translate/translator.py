@@ -18,7 +18,6 @@ import t2r_runtime.decode.generate as generate
 from t2r_runtime.checks import array_of, iterated, listed
 from t2r_runtime.contract.sampling import Sampling
 from t2r_runtime.contract.signature import (
-    BEAM,
     COMPANIONS,
     ENCODER,
     MAX_STATE_BYTES,
@@ -29,7 +28,6 @@ from t2r_runtime.contract.signature import (
 from t2r_runtime.contract.source import Source
 from t2r_runtime.decode.decoder import Decoder
 from t2r_runtime.errors import UserError, printable, shown
-from t2r_runtime.session.interface import GENERATED, SCORES, beam_feeds
 from t2r_runtime.translate.beam import Beam, Translation
 from t2r_runtime.translate.search import Rules
 from t2r_runtime.translate.sentences import Sentences
@@ -41,8 +39,8 @@ class Translator:
     """A translator: its step graph, opened, and the companions beside it.
 
     Args:
-        path: the step graph, an .onnx file; all others as for Decoder. `session_config` reaches the sessions of the
-            encoder and of the beam graph too.
+        path: the step graph, an .onnx file; all others as for Decoder. `session_config` reaches the encoder's
+            session too.
 
     Raises:
         UserError: as for Decoder; a graph of a decoder alone, or one that names no encoder.
@@ -190,36 +188,6 @@ class Translator:
         self.signature.require_memory(batch * rules.beam.width, self._graph.max_state_bytes)
         found = iterated(sources, "sources that can be iterated", "token")
         return self._translations(found, Sentences(self._graph, rules), batch)
-
-    @property
-    def has_beam_graph(self) -> bool:
-        """Whether `search` is one run of a graph."""
-        return BEAM in self._graph.companions
-
-    def search(self, source: ArrayLike, beam: Beam = Beam()) -> list[Translation]:
-        """The n best translations of one source, in one run of the beam graph: those that `translate` gives.
-
-        Raises:
-            UserError: as for `translate`; no beam graph, or a penalty, which it does not have.
-        """
-        rules, ids = Rules(beam, self.signature), self.checked(source)
-        if not self.has_beam_graph:
-            raise UserError(
-                "a translator with a beam graph", "one without", "export with --beam, or use translate", "graph"
-            )
-        if rules.beam.looks_back:
-            raise UserError("a beam without penalties for a beam graph", shown(rules.beam), "use translate", "sampling")
-        self.signature.require_memory(rules.beam.width, self._graph.max_state_bytes, ids.size)
-        session = self._graph.companions[BEAM]()
-        try:
-            feeds = {SOURCE_IDS: ids[None], **beam_feeds(rules.beam, rules.max_tokens)}
-            tokens, scores = map(np.asarray, session.run([GENERATED, SCORES], feeds))
-        except Exception as error:  # ONNX Runtime's errors have no common base below Exception
-            raise UserError("the beam graph to run", printable(error), "export the model again", "runtime") from error
-        if not scores.size:
-            raise UserError("finite logits", "others", "check the graph with t2r verify", "graph")
-        found = zip(tokens.tolist(), scores.tolist(), strict=True)
-        return [Translation([token for token in row if token >= 0], score) for row, score in found][: rules.beam.n_best]
 
     def checked(self, source: ArrayLike) -> NDArray[np.int64]:
         """A source's tokens (M,).

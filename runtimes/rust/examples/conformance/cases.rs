@@ -169,7 +169,7 @@ fn stream(golden: &Json, folder: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// By steps, and by the beam graph where there is one.
+/// With companions and without: the encoder is there both times.
 fn translator(golden: &Json, folder: &Path) -> Outcome<()> {
     for companions in [false, true] {
         let path = folder.join(golden.at("graph")?.text()?);

@@ -4,7 +4,7 @@ import CT2R
 public struct Options {
     /// Inside an operator; 0: one a core.
     public var threads: Int32
-    /// Whether the prefill, generation and beam graphs that lie beside are used.
+    /// Whether the prefill and generation graphs that lie beside are used.
     public var companions: Bool
     /// What a graph may ask for, at batch 1.
     public var maxStateBytes: Int64

@@ -15,7 +15,7 @@ extension Decoder {
         try turn.use { try check(t2r_encode_sources(handle, tokens, lengths, sources.count, longest)) }
     }
 
-    /// Translate a source by beam search, best first: in one run of a beam graph where there is one and no penalty.
+    /// Translate a source by beam search, best first.
     public func translate(_ source: [Int64], beam: Beam = Beam()) throws -> [Translation] {
         try turn.use {
             var given = try beam.given(handle)

@@ -140,7 +140,7 @@ func stream(_ golden: Golden, _ folder: String) throws {
     }
 }
 
-/// By steps, and by the beam graph where there is one.
+/// With companions and without: the encoder is there both times.
 func translator(_ golden: Golden, _ folder: String) throws {
     var options = Options()
     for companions in [false, true] {
