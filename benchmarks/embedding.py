@@ -26,8 +26,9 @@ from comparison.programs import EXPECTED, JS, MODELS, ROOT, build, encoders, ste
 from comparison.tables import EMBEDDING, read_result, tables
 from comparison.timing import machine
 from run import note
-from t2r_export.cli.output import plain, table
+from t2r_export.cli.output import table
 from t2r_export.files import write_bytes
+from t2r_runtime.cli.output import plain
 from t2r_runtime.errors import T2RError
 
 RESULT = "embedding.json"

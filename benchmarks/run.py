@@ -18,8 +18,9 @@ from pathlib import Path
 from comparison import page, plots
 from comparison.plan import Measurement, read_plan
 from comparison.tables import read_result, tables
-from t2r_export.cli.output import plain, table
+from t2r_export.cli.output import table
 from t2r_export.files import write_bytes
+from t2r_runtime.cli.output import plain
 from t2r_runtime.errors import T2RError, UserError
 
 HERE = Path(__file__).parent

@@ -29,9 +29,9 @@ from t2r_export.files import locked, sha256, write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.made import RECORD, Made, Of, content
 from t2r_export.model.initialize import initialize
-from t2r_export.paths import beside
 from t2r_export.quality.translations import write_translations
 from t2r_runtime.files import unwritable
+from t2r_runtime.outputs import beside
 
 PIECE = 8192  # sources whose translations stand in one file
 

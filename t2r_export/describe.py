@@ -19,10 +19,10 @@ from t2r_export.config.model import EncoderConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain
 from t2r_export.graph.contents import contents
-from t2r_export.paths import GRAPHS
 from t2r_runtime.contract.signature import PREFIX, Signature, StateSpec, wrap_length
 from t2r_runtime.contract.source import Source
 from t2r_runtime.errors import UserError
+from t2r_runtime.outputs import GRAPHS
 
 if TYPE_CHECKING:
     from t2r_export.model.parts.base import Part

@@ -7,3 +7,4 @@ class CheckFailed(T2RError):
     """A check ran to its end and the answer is no (exit code 1)."""
 
     exit_code = 1
+    prefix = "check failed: "

@@ -10,32 +10,19 @@ Imports nothing heavy: a mistake in a name costs no more than reading it.
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from t2r_runtime.contract.signature import ENCODER, ROLES, STEP
+from t2r_runtime.contract.signature import ENCODER, ROLES
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file, replaceable, unwritable
-from t2r_runtime.session.refusals import require_graph
+from t2r_runtime.files import unwritable
+from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
-DIGEST = 12  # hex digits in the name of a file that belongs to a graph
-GRAPHS = (".onnx", ".ort")
-MODELS = (".pt", *GRAPHS, ".safetensors", ".gguf", ".npy")
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's plain data that are looked through
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What the name of an output may end in."""
-
-    only: tuple[str, ...] = ()  # one of these, where there are any
-    never: tuple[str, ...] = ()
 
 
 OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
@@ -46,11 +33,10 @@ KINDS = {
     "file of token ids": Kind(only=(".npy",)),
     "file of pairs": Kind(only=(".tsv",)),
     "drawing": Kind(only=(".svg", ".png")),
-    "training state": Kind(),
-    "log": Kind(never=MODELS),
-    "table": Kind(never=MODELS),
-    "report": Kind(never=MODELS),
-    "saved state": Kind(never=MODELS),
+    "training state": Kind(never=()),
+    "log": Kind(),
+    "table": Kind(),
+    "report": Kind(),
 }
 Output = tuple[str, Path | None]  # a key of KINDS, and where; None is not written
 
@@ -69,10 +55,8 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | Path | None]
     given = [(kind, Path(path)) for kind, path in outputs if path is not None]
     read = [Path(path) for path in inputs if path is not None]
     for kind, path in given:
-        _check_ending(kind, path)
-        for source in read:
-            _check_apart(path, source)
-        _check_place(kind, path, force)
+        if check_output(kind, path, KINDS[kind], read):
+            _check_replaced(kind, path, force)
     places = [(_place(path), path) for _, path in given]
     for number, (place, path) in enumerate(places):
         if place in [earlier for earlier, _ in places[:number]]:
@@ -110,49 +94,8 @@ def beside_ort(out: Path) -> tuple[Path, Path]:
     return out.with_suffix(".required_operators.config"), out.with_suffix(".mobile.txt")
 
 
-def beside(graph: Path) -> Iterator[Path]:
-    """The weights' files and companions of the graphs that stand or stood at `graph`."""
-    for ending in (".data", *(f".{role}.onnx" for role in ROLES if role != STEP)):
-        yield from graph.parent.glob(f"{glob.escape(graph.name)}.{'[0-9a-f]' * DIGEST}{ending}")
-
-
-def _check_ending(kind: str, path: Path) -> None:
-    rule = KINDS[kind]
-    fits = path.suffix in rule.only if rule.only else path.suffix.lower() not in rule.never
-    if not fits:
-        wanted = f"ends in {' or '.join(rule.only)}" if rule.only else f"does not end in {path.suffix}"
-        raise UserError(f"a name for a {kind} that {wanted}", str(path), "correct it")
-
-
-def _check_apart(path: Path, source: Path) -> None:
-    """Whether `path` is `source`, in that folder, or a file that belongs to one of the two graphs."""
-    if not path.exists():
-        return
-    if source.is_dir():
-        if path.resolve().is_relative_to(source.resolve()):
-            raise UserError("an output outside of what is read", f"{path} in {source}", "name another place")
-        return
-    written, read = [path, *beside(path)], [source, *beside(source)]
-    if any(_same(one, other) for one in written for other in read):
-        raise UserError("an output that is not an input", f"{path} for both", "name another file")
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
-
-
-def _check_place(kind: str, path: Path, force: bool) -> None:
-    stands = replaceable(path) is not None
-    folder = path.parent
-    if not folder.is_dir():
-        raise unwritable(path, OSError(errno.ENOENT, f"no folder {folder}"))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise unwritable(path, OSError(errno.EACCES, f"a folder that may not be written to, {folder}"))
-    if not stands or not path.stat().st_size or (kind == "training state"):
-        return
+def _check_replaced(kind: str, path: Path, force: bool) -> None:
+    """Whether the file at `path`, which is not empty, may be replaced."""
     if kind == "checkpoint":
         if not force and not _made_by_convert(path):
             raise UserError(
@@ -164,7 +107,7 @@ def _check_place(kind: str, path: Path, force: bool) -> None:
         with path.open("rb") as file:
             if file.read(1) != b"{":
                 raise UserError(f"a log to go on with at {path}", "another file", "name another file for the log")
-    elif _texts(path):
+    elif kind != "training state" and _texts(path):
         raise UserError(f"a {kind} or nothing at {path}", "a checkpoint", "name another file")
 
 
@@ -194,12 +137,6 @@ def _texts(path: Path) -> set[str]:
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
-
-
-def existing_graph(path: str | Path) -> Path:
-    """`path` as a Path, if a file is there that is no checkpoint. Raises UserError: there is none, or it is one."""
-    require_graph(path)
-    return existing_file(path, "an ONNX file")
 
 
 def existing_model(path: str | Path) -> Path:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from t2r_runtime.cli import VERBS as RUN_VERBS
+
 HEAVY = {"torch", "onnx", "onnxruntime", "transformers", "accelerate", "tokenizers"}
 
 
@@ -63,6 +65,7 @@ RUNTIME: dict[str, set[str]] = {  # rooms of t2r_runtime, and those that each ma
     "session": {"contract"},
     "decode": {"contract", "text", "session"},
     "translate": {"contract", "text", "session", "decode"},
+    "cli": {"contract", "text", "session", "decode", "translate"},
 }
 # what every room may import
 SHARED = {f"t2r_export{name}" for name in ("", ".version", ".errors", ".files", ".paths", ".python")}
@@ -260,6 +263,12 @@ def verbs() -> list[str]:
 def test_help_brings_in_nothing_heavy(arguments: list[str]) -> None:
     program = f"from t2r_export.cli import main; assert main({arguments!r}) == 0"
     assert loaded_by(program) & (HEAVY | {"numpy"}) == set()
+
+
+@pytest.mark.parametrize("verb", ["", *RUN_VERBS])
+def test_help_of_graphs_that_run_brings_in_no_toolchain(verb: str) -> None:
+    program = f"from t2r_runtime.cli import main; assert main({[verb, '--help'][not verb :]!r}) == 0"
+    assert loaded_by(program) & (HEAVY | {"numpy", "t2r_export"}) == set()
 
 
 @pytest.mark.skipif("PYTHONSAFEPATH" not in os.environ, reason="run from the source tree, outside tox")

@@ -69,7 +69,7 @@ def test_only_a_regular_file_is_replaced(what: str, tmp_path: Path, monkeypatch:
 
 def test_a_device_stays_one() -> None:
     before = os.stat("/dev/null").st_mode
-    for kind in ("checkpoint", "log", "table", "saved state"):
+    for kind in ("checkpoint", "log", "table"):
         with pytest.raises(UserError, match="received a device"):
             check_outputs([(kind, Path("/dev/null"))], force=True)
     with pytest.raises(UserError, match="received a device"):
@@ -120,7 +120,6 @@ FITTING = {
     "log": (["l.jsonl", "l.txt", "l"], ["l.pt"]),
     "table": (["t.csv", "t"], ["t.npy"]),
     "report": (["g.mobile.txt"], ["g.onnx"]),
-    "saved state": (["s.npz", "s"], ["s.onnx"]),
 }
 
 
@@ -171,7 +170,7 @@ def test_nor_inside_of_a_folder_that_is_read(tmp_path: Path) -> None:
 
 def test_every_output_has_a_name_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected another file for every output; received .*x twice"):
-        check_outputs([("log", tmp_path / "x"), ("table", None), ("saved state", tmp_path / "." / "x")])
+        check_outputs([("log", tmp_path / "x"), ("table", None), ("report", tmp_path / "." / "x")])
     (tmp_path / "text.mobile.txt").touch()
     with pytest.raises(UserError, match="expected an output that is not an input"):
         check_outputs(graph_outputs(tmp_path / "text.ort"), [tmp_path / "text.mobile.txt"])
@@ -186,7 +185,7 @@ def test_what_was_trained_stays(tmp_path: Path) -> None:
             check_outputs([("checkpoint", path)])
         check_outputs([("checkpoint", path)], force=True)
     path.rename(tmp_path / "model")
-    for kind in ("log", "table", "saved state"):
+    for kind in ("log", "table"):
         with pytest.raises(UserError, match="received (a checkpoint|another file); name another"):
             check_outputs([(kind, tmp_path / "model")], force=True)
     (tmp_path / "notes").write_text("of a year")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
 from email.message import Message
 from email.parser import Parser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from cli_models import LETTERS, Output, letter_tokenizer, run
+from runtime import graphs, translators
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"t2r_export": ROOT, "t2r_runtime": ROOT / "runtimes" / "python"}
@@ -64,17 +72,96 @@ def test_the_runtime_needs_three_packages(wheels: dict[str, zipfile.ZipFile]) ->
     needed = metadata(wheels["t2r_runtime"]).get_all("Requires-Dist") or []
     extra = [text for text in needed if "extra ==" in text]
     assert {text.partition(">")[0] for text in needed if text not in extra} == {"numpy", "onnxruntime", "tokenizers"}
-    assert [text.partition(">")[0] for text in extra] == ["jinja2"]
+    assert [text.partition(">")[0] for text in extra] == ["jinja2", "jinja2", "click"]
+
+
+def commands(wheel: zipfile.ZipFile) -> list[str]:
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    return [line for line in wheel.read(name).decode().split("\n") if "=" in line]
 
 
 def test_commands_and_extras(wheels: dict[str, zipfile.ZipFile]) -> None:
-    wheel = wheels["t2r_export"]
-    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-    lines = wheel.read(name).decode().split("\n")
-    assert [line for line in lines if "=" in line] == [
+    assert commands(wheels["t2r_runtime"]) == ["t2r-run = t2r_runtime.__main__:main"]
+    assert commands(wheels["t2r_export"]) == [
         "t2r = t2r_export.__main__:t2r",
         "t2r-export = t2r_export.__main__:export",
     ]
-    assert metadata(wheel).get_all("Provides-Extra") == ["bleu", "peers", "plot", "test", "dev"]
+    assert metadata(wheels["t2r_runtime"]).get_all("Provides-Extra") == ["chat", "run"]
+    assert metadata(wheels["t2r_export"]).get_all("Provides-Extra") == ["bleu", "peers", "plot", "test", "dev"]
     versions = {package: metadata(wheel)["Version"] for package, wheel in wheels.items()}
     assert versions == {package: __import__(package).__version__ for package in FOLDERS}
+
+
+def needed(packages: list[str]) -> set[str]:
+    """These distributions and all that pip would install with them."""
+    found: set[str] = set()
+    left = list(packages)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            wanted = [Requirement(text) for text in distribution(name).requires or []]
+            left += [one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(wheels: dict[str, zipfile.ZipFile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the runtime's wheel and what its extra asks for, and nothing else."""
+    folder = tmp_path_factory.mktemp("alone")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    wheel = wheels["t2r_runtime"]
+    asked = [Requirement(text) for text in metadata(wheel).get_all("Requires-Dist") or []]
+    for name in needed([one.name for one in asked if one.marker is None or one.marker.evaluate({"extra": "run"})]):
+        for top in {file.parts[0] for file in distribution(name).files or [] if file.parts[0] != ".."}:
+            if not (site / top).exists():
+                (site / top).symlink_to(distribution(name).locate_file(top))
+    options = ["--python", folder / "bin" / "python", "install", "--no-deps", "--no-index", str(wheel.filename)]
+    done = subprocess.run([sys.executable, "-m", "pip", *map(str, options)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "bin"
+
+
+def started(program: Path, *arguments: object, said: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    command = [str(program), *map(str, arguments)]
+    return subprocess.run(command, input=said, capture_output=True, text=True, env=environment, cwd=program.parent)
+
+
+def test_graphs_run_without_the_toolchain(
+    alone: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`t2r-run` writes what `t2r` writes."""
+    for package in ("torch", "onnx", "t2r_export", "transformers"):
+        assert f"No module named '{package}'" in started(alone / "python", "-c", f"import {package}").stderr
+    letters = LETTERS[: graphs.VOCABULARY]
+    chat = {"template": "{{ messages[-1].content }}", "tokens": {}}
+    graph = graphs.save(tmp_path / "g.onnx", tokenizer=letter_tokenizer(letters), chat_template=chat)
+    tokenizers = {"tokenizer": letter_tokenizer(), "source_tokenizer": letter_tokenizer(LETTERS[: translators.SOURCE])}
+    translator = translators.save(tmp_path / "t", 1, **tokenizers)
+    (tmp_path / "text").write_text("abadcafe")
+    greedy = ["--temperature", 0, "--max-tokens", 7]
+    for said, command in (
+        ("", ["generate", graph, "--prompt", "abc", *greedy]),
+        ("bad\ncab\n", ["chat", graph, *greedy]),
+        ("", ["score", graph, tmp_path / "text"]),
+        ("bad\n\ncab\n", ["translate", translator, "--max-tokens", 7]),
+    ):
+        done = started(alone / "t2r-run", *command, said=said)
+        assert done.returncode == 0, done.stderr
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(said.encode())))
+        assert done.stdout == run(capsys, *command)[0] != ""
+    done = started(alone / "t2r-run", "generate", tmp_path / "none.onnx")
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[:9]) == (2, 1, "t2r-run: ")
+
+
+def test_without_click_one_line_says_what_to_install(alone: Path, tmp_path: Path) -> None:
+    hidden = tmp_path / "click.py"
+    hidden.write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from t2r_runtime.__main__ import main; sys.exit(main())"
+    )
+    done = started(alone / "python", "-c", program)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "t2r-run: expected click; received none; pip install 't2r-runtime[run]'\n"

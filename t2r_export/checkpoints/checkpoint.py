@@ -26,9 +26,10 @@ from t2r_export.config.model import ModelConfig
 from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_export.files import sha256_beside
 from t2r_export.model.transformer import Transformer
-from t2r_export.paths import GRAPHS, OPEN, existing_model
+from t2r_export.paths import OPEN, existing_model
 from t2r_runtime.contract.chat import is_chat_template
 from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.outputs import GRAPHS
 
 FORMAT = "t2r-checkpoint"
 KEYS = ("format", "version", "config", "weights", "tokenizer", "provenance")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from t2r_export.cli import providers
-from t2r_export.cli.output import json_option, note, show, size, table
-from t2r_export.paths import existing_graph
+from t2r_export.cli.output import size, table
+from t2r_runtime.cli import providers
+from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
+from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
     from t2r_export.providers.bench import Bench, BenchConfig, GraphFigures, Spread

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, note, show, table
+from t2r_export.cli.output import table
 from t2r_export.config.recipe import data_folder, read_recipe
+from t2r_runtime.cli.output import json_option, note, show
 
 FILE = click.Path(path_type=Path)
 

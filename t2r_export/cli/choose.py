@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from t2r_export.cli.convert import MIXER
-from t2r_export.cli.output import force_option, json_option, note, note_each, show, size, table
+from t2r_export.cli.output import force_option, note_each, size, table
 from t2r_export.config.options import read_bytes, written
 from t2r_export.config.plain import to_plain
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.paths import check_outputs, existing_model
+from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)

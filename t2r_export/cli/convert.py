@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
+from t2r_export.cli.output import force_option, note_each, size
 from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
 from t2r_export.config.layer_numbers import read_layers
@@ -18,6 +18,7 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.config.uniform import CROSSES, MIXERS
 from t2r_export.paths import check_outputs, existing_model
+from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 
 FILE = click.Path(path_type=Path)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, note, show
 from t2r_export.cli.reports import export_text, parity_text, state_bytes
 from t2r_export.errors import CheckFailed
+from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 
 MODEL = Path("models/stories3M/model.pt")

@@ -8,13 +8,16 @@ from typing import Any
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import eval_tokens_option, json_option, note_each, shorter, show, table, with_error
+from t2r_export.cli.output import eval_tokens_option, note_each, shorter, table, with_error
 from t2r_export.cli.past_end import option as past_end_option
-from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, EVAL_TOKENS, LENGTH, PARTS, SEPARATOR, Shares, usual_length
-from t2r_export.paths import GRAPHS, existing_graph, existing_model
+from t2r_export.paths import existing_model
+from t2r_runtime.cli.output import json_option, show
+from t2r_runtime.cli.progress import progress
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
+from t2r_runtime.outputs import GRAPHS
+from t2r_runtime.session.refusals import existing_graph
 
 FILE = click.Path(path_type=Path)
 

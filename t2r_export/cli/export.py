@@ -10,7 +10,7 @@ import click
 
 from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import json_option, note_each, show
+from t2r_export.cli.output import note_each
 from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
@@ -20,6 +20,7 @@ from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.files import sha256_beside
 from t2r_export.paths import check_folder, check_outputs, existing_model, graph_outputs
+from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.errors import UserError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import eval_tokens_option, force_option, json_option, show, table, with_error
+from t2r_export.cli.output import eval_tokens_option, force_option, table, with_error
 from t2r_export.cli.quantize import block_options
 from t2r_export.config.finetune import (
     EVAL_TOKENS,
@@ -22,6 +22,7 @@ from t2r_export.config.finetune import (
     parse_plan,
 )
 from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
+from t2r_runtime.cli.output import json_option, show
 
 FILE = click.Path(path_type=Path)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, note_each, show
+from t2r_export.cli.output import note_each
 from t2r_export.paths import existing_model
+from t2r_runtime.cli.output import json_option, show
 
 
 @click.command("inspect")

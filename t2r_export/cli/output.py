@@ -1,26 +1,19 @@
-"""What commands print: text and tables, or one JSON object for programs. stdout holds nothing else."""
+"""Options that several verbs share, and how their results are written as text."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from t2r_export.config.finetune import LENGTH
+from t2r_runtime.cli.output import note
 from t2r_runtime.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
-
-
-def json_option(function: F) -> F:
-    """The option `--json`, given to the command as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
 
 
 def force_option(function: F) -> F:
@@ -40,16 +33,6 @@ def with_error(nats: float, standard_error: float) -> str:
     return f"{nats:.4f}" + (f" ± {standard_error:.4f}" if math.isfinite(standard_error) else "")
 
 
-def show(as_json: bool, data: Any, text: str) -> None:
-    """Print `data` (a dataclass or mapping) as one JSON object, or `text`."""
-    click.echo(json.dumps(plain(data), ensure_ascii=False) if as_json else text)
-
-
-def note(text: str) -> None:
-    """Print a line on stderr, so that stdout holds results only."""
-    click.echo(text, err=True)
-
-
 def note_each(lines: Sequence[str]) -> None:
     """What a person should know of an import, each on a line of stderr."""
     for line in lines:
@@ -61,19 +44,6 @@ def shorter(length: int) -> int:
     if length < LENGTH:
         note(f"{length} tokens at a time, the model's context")
     return length
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON knows it: dataclasses are objects, paths are texts, and NaN and infinity are null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value) if isinstance(value, Path) else value
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: bool = False) -> str:

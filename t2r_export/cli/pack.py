@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, show, size
-from t2r_export.paths import check_folder, existing_graph
+from t2r_export.cli.output import size
+from t2r_export.paths import check_folder
+from t2r_runtime.cli.output import json_option, show
+from t2r_runtime.session.refusals import existing_graph
 
 FILE = click.Path(path_type=Path)
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2r_export.cli.output import json_option, note, note_each, show, table
+from t2r_export.cli.output import note_each, table
 from t2r_export.config.quantize import scheme as find_scheme
 from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
+from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.session.providers import named

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli.output import json_option, show
 from t2r_export.paths import check_outputs
+from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import json_option, read_bytes, show, size, table
+from t2r_export.cli.output import read_bytes, size, table
 from t2r_export.config.quantize import (
     ACCURACY_LEVELS,
     ACTIVATION_BITS,
@@ -20,9 +20,11 @@ from t2r_export.config.quantize import (
     SCHEMES,
     QuantizeConfig,
 )
-from t2r_export.paths import check_outputs, existing_graph, graph_outputs
+from t2r_export.paths import check_outputs, graph_outputs
+from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.contract.signature import ROLES
 from t2r_runtime.files import existing_file
+from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
     from t2r_export.quality.quantization import Quality

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import json_option, note_each, shorter, show, size
+from t2r_export.cli.output import note_each, shorter, size
 from t2r_export.cli.past_end import option as past_end_option
-from t2r_export.cli.progress import progress
 from t2r_export.config.finetune import DEVICES, LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
+from t2r_runtime.cli.output import json_option, show
+from t2r_runtime.cli.progress import progress
 from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import force_option, json_option, note, note_each, show, size
+from t2r_export.cli.output import force_option, note_each, size
 from t2r_export.paths import check_folder, check_outputs, existing_model
+from t2r_runtime.cli.output import json_option, note, show
 
 if TYPE_CHECKING:
     from t2r_export.checkpoints.checkpoint import Checkpoint

@@ -1,4 +1,4 @@
-"""The garbage collector kept from looking at torch where there is nothing to find: a quarter of a short command."""
+"""The garbage collector kept from looking at torch while it is imported."""
 
 from __future__ import annotations
 
@@ -17,8 +17,3 @@ def importing() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def ending() -> None:
-    """Before the process ends, which would look through all of torch first: a quarter of a second."""
-    gc.freeze()

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli import providers
-from t2r_export.cli.output import json_option, note, note_each, show
-from t2r_export.cli.progress import progress
+from t2r_export.cli.output import note_each
 from t2r_export.cli.reports import parity_text
 from t2r_export.errors import CheckFailed
-from t2r_export.paths import existing_graph, existing_model
+from t2r_export.paths import existing_model
 from t2r_export.proof.tolerances import REFERENCES
+from t2r_runtime.cli import providers
+from t2r_runtime.cli.output import json_option, note, show
+from t2r_runtime.cli.progress import progress
+from t2r_runtime.session.refusals import existing_graph
 
 
 @click.command("verify")

@@ -21,11 +21,11 @@ from onnx import helper
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.trial import any_opset
 from t2r_export.graph.weights import placed, values
-from t2r_export.paths import DIGEST
 from t2r_runtime.contract.signature import PREFIX, ROLES, Signature
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
-from t2r_runtime.session.refusals import require_graph
+from t2r_runtime.outputs import DIGEST
+from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.session.session import open_graph
 
 CONTEXT = "EPContext"  # the operator that holds a compiled program
@@ -60,7 +60,7 @@ def load(path: Path) -> onnx.ModelProto:
     Raises:
         UserError: the file is not an ONNX graph.
     """
-    require_graph(path)
+    existing_graph(path)
     try:
         return onnx.load(path, load_external_data=False)
     except (DecodeError, ValueError, OSError) as error:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from t2r_export.files import sha256, write_bytes
 from t2r_export.graph.reader import read_graph
-from t2r_export.paths import beside, check_folder
+from t2r_export.paths import check_folder
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import temporary_beside, unwritable
+from t2r_runtime.outputs import beside
 
 LIST = "files.json"
 VERSION = 1

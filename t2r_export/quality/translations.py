@@ -14,11 +14,13 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.data.pair_batches import Tokenizers
 from t2r_export.data.pairs import bounded_lines, read_pairs, write_pairs
 from t2r_export.model.device import choose_device
-from t2r_export.paths import GRAPHS, existing_graph, existing_model
+from t2r_export.paths import existing_model
 from t2r_export.quality.greedy import LONGEST, translate
 from t2r_runtime import Beam, Tokenizer, Translator
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
+from t2r_runtime.outputs import GRAPHS
+from t2r_runtime.session.refusals import existing_graph
 
 Progress = Callable[[int], object]
 

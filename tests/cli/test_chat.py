@@ -13,10 +13,10 @@ import torch
 
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
-from t2r_export.cli.chat import Conversation
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
 from t2r_runtime import Decoder, Sampling, Tokenizer, UserError
+from t2r_runtime.cli.chat import Conversation
 
 WHOLE = "{% for m in messages %}{{ m.content }}{% if m.role != 'assistant' %},{% endif %}{% endfor %}"
 LAST = "{{ messages[-1].content }},"

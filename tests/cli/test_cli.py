@@ -20,10 +20,10 @@ import small
 from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import VERBS, export_main, main
-from t2r_export.cli.providers import split
 from t2r_export.model.transformer import Transformer
 from t2r_export.proof import tolerances
 from t2r_runtime import Decoder
+from t2r_runtime.cli.providers import split
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from t2r_export.cli.output import plain, show, size, table
-from t2r_export.cli.progress import progress
+from t2r_export.cli.output import size, table
+from t2r_runtime.cli.output import plain, show
+from t2r_runtime.cli.progress import progress
 
 
 @dataclasses.dataclass
@@ -65,9 +66,12 @@ def test_short_work_logs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_one_line_that_goes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress("verify", 10) as advance:
+    with progress("verify", 10, seconds=0.0) as advance:
         for done in (5, 10):
             advance(done)
-    assert "verify" in capsys.readouterr().err
+    parts = capsys.readouterr().err.split("\r\x1b[K")
+    assert [part.partition(",")[0] for part in parts] == ["", "verify: 5 of 10", "verify: 10 of 10", ""]

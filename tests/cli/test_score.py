@@ -12,11 +12,11 @@ import torch
 
 from cli_models import CONFIG, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
-from t2r_export.cli import score
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.model.transformer import Transformer
+from t2r_runtime.cli import score
 
 TEXT = "once upon a time, there was a hen."
 

@@ -207,7 +207,7 @@ def test_what_is_refused(
 
 def test_each_verb_names_the_other(graph: Path, typed: Type, tmp_path: Path, capsys: Output) -> None:
     typed("bad\n")
-    message = "t2r: expected the graph of a decoder alone; received a translator's; use t2r translate\n"
+    message = "t2r: expected the graph of a decoder alone; received a translator's; use translate\n"
     assert run(capsys, "generate", graph, "--prompt", "bad", code=2) == ("", message)
     assert run(capsys, "chat", graph, code=2) == ("", message)
     alone = graphs.save(tmp_path / "g.onnx", tokenizer=pieces())

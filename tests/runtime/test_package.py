@@ -12,6 +12,7 @@ import pytest
 import t2r_runtime
 from runtime import graphs
 
+EXTRAS = {("jinja2", "chat"), ("jinja2", "run"), ("click", "run")}
 REPORT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
@@ -32,11 +33,14 @@ def test_the_names_of_the_contract_cost_no_onnxruntime() -> None:
 
 
 def test_running_a_graph_brings_in_no_torch_and_no_toolchain(tmp_path: Path) -> None:
-    graph = graphs.save(tmp_path / "g.onnx")
-    loaded = loaded_by(f"from t2r_runtime import Decoder; Decoder({str(graph)!r}, threads=1).generate([3], 5)")
+    graph = str(graphs.save(tmp_path / "g.onnx"))
+    loaded = loaded_by(f"from t2r_runtime import Decoder; Decoder({graph!r}, threads=1).generate([3], 5)")
     assert "onnxruntime" in loaded
-    assert loaded & {"torch", "t2r_export", "onnx", "transformers", "tokenizers"} == set()
+    toolchain = {"torch", "t2r_export", "onnx", "transformers", "tokenizers"}
+    assert loaded & (toolchain | {"click"}) == set()
     assert loaded & {"email", "hashlib", "zipfile"} == set(), "what a first token needs not waits until it is needed"
+    arguments = ["generate", graph, "--ids", "3", "--max-tokens", "5", "--json"]
+    assert loaded_by(f"from t2r_runtime.cli import main; assert main({arguments!r}) == 0") & toolchain == set()
 
 
 def test_the_public_names_exist() -> None:
@@ -54,4 +58,4 @@ def test_the_distribution_says_the_same_version() -> None:
     assert version("t2r-runtime") == t2r_runtime.__version__
     asked = [line.partition("; extra == ") for line in requires("t2r-runtime") or []]
     needed = {(line.partition(">")[0], extra.strip("'\"")) for line, _, extra in asked}
-    assert needed == {("numpy", ""), ("onnxruntime", ""), ("tokenizers", ""), ("jinja2", "chat")}
+    assert needed == {("numpy", ""), ("onnxruntime", ""), ("tokenizers", ""), *EXTRAS}

@@ -44,6 +44,7 @@ class T2RError(Exception):
     """Base of the errors that a command turns into one line and an exit code."""
 
     exit_code = 2
+    prefix = ""  # of the line
 
 
 class UserError(T2RError, ValueError):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import require_path
+from t2r_runtime.files import existing_file, require_path
 
 OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # ONNX Runtime reads newer opsets than its own where this is 0
 _TOO_NEW = re.compile("Current official support for domain .* is till opset [0-9]+")
@@ -17,11 +17,12 @@ _BAD_DATA = re.compile("External (data path|initializer)")
 _HEADER_BYTES = 8  # of safetensors: the length of the JSON that follows
 
 
-def require_graph(path: str | Path) -> None:
-    """Refuse a checkpoint in a graph's place, by its first bytes: a Hugging Face folder, a model.pt or safetensors.
+def existing_graph(path: str | Path) -> Path:
+    """`path` as a Path, if a file is there that is no checkpoint.
 
     Raises:
-        UserError: it is one, and how it is exported.
+        UserError: there is none; or it is a Hugging Face folder, a model.pt or safetensors by its first bytes, and how
+            it is exported.
     """
     require_path(path)
     path = Path(path)
@@ -32,6 +33,7 @@ def require_graph(path: str | Path) -> None:
             f"export it first: t2r-export {path} {path.stem}.onnx",
             "graph",
         )
+    return existing_file(path, "an ONNX file")
 
 
 def not_opened(path: Path, who: str, error: Exception) -> UserError:

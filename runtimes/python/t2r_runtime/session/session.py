@@ -25,9 +25,8 @@ from t2r_runtime.contract.signature import (
     Signature,
 )
 from t2r_runtime.errors import UserError, printable
-from t2r_runtime.files import existing_file
 from t2r_runtime.session.interface import Form, check_interface, first_feeds
-from t2r_runtime.session.refusals import not_opened, require_graph
+from t2r_runtime.session.refusals import existing_graph, not_opened
 from t2r_runtime.session.threads import once
 from t2r_runtime.session.tuning import threads_for, usable_cores
 
@@ -95,8 +94,7 @@ def open_graph(
     require_kind(max_state_bytes, int, "a number of bytes as max_state_bytes", "metadata")
     chosen = providers.find_provider(provider)
     captured = _captured(chosen, extra)
-    require_graph(path)
-    path = existing_file(path, "an ONNX file")
+    path = existing_graph(path)
     given = _texts({} if config is None else config, "session_config")
     steps = threads_for(path, provider, threads)
     session, signature, taken = _open(

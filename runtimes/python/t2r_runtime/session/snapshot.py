@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from t2r_runtime.contract.signature import Signature
 from t2r_runtime.errors import UserError, printable, shown
 from t2r_runtime.files import existing_file, replacing
+from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.session.interface import check_states
 
 VERSION = 1
@@ -35,6 +36,18 @@ MAX_HEAD_BYTES = 1 << 16
 WHAT = "a snapshot written by save_state"
 
 Array = NDArray[Any]
+
+
+def check_place(path: Path, graph: Path) -> None:
+    """Raise UserError unless a snapshot of `graph` may be written to `path`: another file is not replaced."""
+    if check_output("saved state", path, Kind(), [graph]):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                ours = HEAD in archive.namelist()
+        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+            ours = False
+        if not ours:
+            raise UserError(f"a saved state or nothing at {path}", "another file", "name another file", "file")
 
 
 def save(

@@ -1,7 +1,7 @@
 """How a command ends: its exit code, and at most one line on stderr.
 
     0    done
-    1    a check failed (CheckFailed)
+    1    a check failed (t2r_export.errors.CheckFailed)
     2    the user can fix it (UserError, a mistyped command, a full disk)
     3    a bug: the line names the file that holds the traceback
     130  interrupted with Ctrl-C
@@ -27,7 +27,6 @@ from typing import Any
 
 import click
 
-from t2r_export.errors import CheckFailed
 from t2r_runtime.errors import T2RError, UserError, did_you_mean, printable
 
 USER = UserError.exit_code
@@ -122,10 +121,8 @@ def _run(command: click.Command, program: str, arguments: Sequence[str], interru
         return USER
     except click.ClickException as error:
         return _end(program, _usage(error, program), USER)
-    except CheckFailed as error:
-        return _end(program, f"check failed: {error}", CheckFailed.exit_code)
     except T2RError as error:
-        return _end(program, str(error), error.exit_code)
+        return _end(program, f"{error.prefix}{error}", error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return _end(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -145,16 +142,9 @@ def _end(program: str, message: str, code: int) -> int:
     return code
 
 
-# older spellings of options, by verb
-RENAMED = {("convert", "--text"): "--data", ("convert", "--length"): "--state-length"}
-
-
 def _usage(error: click.ClickException, program: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else program
-    renamed = RENAMED.get((path.split()[-1], getattr(error, "option_name", "")))
-    if renamed is not None:
-        return f"{error.option_name} is called {renamed} now; see `{path} --help`"  # type: ignore[attr-defined]
     return f"{error.format_message().rstrip('.')}{_nearest(error)}; see `{path} --help`"
 
 

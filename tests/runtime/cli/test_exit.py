@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from t2r_export.cli import exit as errors
 from t2r_export.errors import CheckFailed
+from t2r_runtime.cli import exit as errors
 from t2r_runtime.errors import T2RError, UserError
 
 
@@ -193,7 +193,7 @@ def test_bug_without_a_place_for_its_report(
 @pytest.mark.skipif(os.name != "posix", reason="pipes and /dev/full are POSIX")
 def test_closed_pipe_is_quiet() -> None:
     program = (
-        "import click, sys; from t2r_export.cli import exit as errors\n"
+        "import click, sys; from t2r_runtime.cli import exit as errors\n"
         "body = lambda: [click.echo('x' * 1000) for _ in range(1000)]\n"
         "sys.exit(errors.run(click.Command('probe', callback=body), 't2r', []))"
     )
@@ -209,7 +209,7 @@ def test_closed_pipe_is_quiet() -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_full_disk_behind_stdout() -> None:
     program = (
-        "import click, sys; from t2r_export.cli import exit as errors\n"
+        "import click, sys; from t2r_runtime.cli import exit as errors\n"
         "sys.exit(errors.run(click.Command('probe', callback=lambda: click.echo('x')), 't2r', []))"
     )
     with open("/dev/full", "w") as full:

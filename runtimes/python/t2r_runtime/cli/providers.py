@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from t2r_export.cli.output import note
-from t2r_export.paths import existing_graph
+from t2r_runtime.cli.output import note
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.providers import named
+from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
     from t2r_runtime import Decoder, Translator
@@ -97,7 +97,7 @@ def decoder_alone(
     """`opened`, of a model without an encoder."""
     decoder = opened(graph, provider, threads, provider_options, allow_fallback, **more)
     if decoder.signature.source is not None:
-        raise UserError("the graph of a decoder alone", "a translator's", "use t2r translate")
+        raise UserError("the graph of a decoder alone", "a translator's", "use translate")
     return decoder
 
 

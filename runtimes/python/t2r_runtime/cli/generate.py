@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2r_export.cli import providers, sampling
-from t2r_export.cli.output import json_option, note, show
-from t2r_export.cli.score import MAX_TEXT
-from t2r_export.paths import check_outputs, existing_graph
+from t2r_runtime.cli import providers, sampling
+from t2r_runtime.cli.output import json_option, note, show
+from t2r_runtime.cli.score import MAX_TEXT
 from t2r_runtime.contract.signature import GENERATE
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
+from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.session.tuning import PREFILL_FROM
 from t2r_runtime.text.stops import Until
 from t2r_runtime.text.texts import read_text
@@ -75,7 +75,10 @@ def command(
     existing_graph(graph)
     if load_state is not None:
         existing_file(load_state, "a saved state")
-    check_outputs([("saved state", save_state)], [graph])  # it may be the one that was loaded
+    if save_state is not None:
+        from t2r_runtime.session import snapshot
+
+        snapshot.check_place(save_state, graph)  # it may be the one that was loaded
     if ids is not None:
         _numbers(ids, goes_on=load_state is not None)
     if sum((bool(prompt), prompt_file is not None, ids is not None)) > 1:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from t2r_export.cli import providers
-from t2r_export.cli.output import note, show
+from t2r_runtime.cli import providers
+from t2r_runtime.cli.output import note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.segment import repeats, split_sentences
 from t2r_runtime.text.texts import STDIN, decode_lines

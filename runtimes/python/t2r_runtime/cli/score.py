@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from t2r_export.cli import providers
-from t2r_export.cli.output import json_option, show
-from t2r_export.cli.progress import progress
-from t2r_export.paths import existing_graph
+from t2r_runtime.cli import providers
+from t2r_runtime.cli.output import json_option, show
+from t2r_runtime.cli.progress import progress
+from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.text.texts import read_text
 
 MAX_TEXT = 1 << 26  # bytes: each of its tokens is a run of the graph

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t2r_export.cli import providers, sampling
+from t2r_runtime.cli import providers, sampling
 from t2r_runtime.errors import UserError
 from t2r_runtime.text.texts import STDIN, decode_lines
 

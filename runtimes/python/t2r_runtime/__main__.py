@@ -1,0 +1,49 @@
+"""Where the program `t2r-run` begins, and `python -m t2r_runtime`, which is the same.
+
+Imports nothing before Ctrl-C ends the process with one line: the command line itself takes a while to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import NoReturn
+
+USER = 2
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run `t2r-run` with the arguments of the process; returns the exit code."""
+    try:
+        return begin("t2r-run", "t2r_runtime.cli", "main")
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        sys.stderr.write("t2r-run: expected click; received none; pip install 't2r-runtime[run]'\n")
+        return USER
+
+
+def begin(program: str, module: str, name: str) -> int:
+    """Import a command line and run its entry point; returns the exit code."""
+
+    def end(*_: object) -> NoReturn:
+        os.write(2, f"{program}: interrupted\n".encode())
+        os._exit(INTERRUPTED)
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, end)
+    entry = getattr(importlib.import_module(module), name)
+    try:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return int(entry())
+    except KeyboardInterrupt:  # in the few steps before and after a command, which handles its own
+        end()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,85 @@
+"""A program of verbs: each is a module that holds a click command named `command`, imported when it is asked for.
+
+Such a module imports numpy and what is heavier only inside its body, so that `--help` waits for none of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+import t2r_runtime.cli.exit as ends
+from t2r_runtime.cli.numbers import bound
+from t2r_runtime.errors import did_you_mean
+
+Verbs = Mapping[str, tuple[str, str]]  # verb: (module, help in one line)
+
+
+class Group(click.Group):
+    """A command of verbs."""
+
+    def __init__(self, verbs: Verbs, **options: Any) -> None:
+        super().__init__(**options)
+        self.verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load(*self.verbs[cmd_name]) if cmd_name in self.verbs else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        verb = args[0]
+        if verb not in self.verbs and verb[:1] != "-" and not ctx.resilient_parsing:
+            do = did_you_mean(verb, self.verbs, "")
+            ctx.fail(f"No such command {verb!r}.{f' {do.capitalize()}' if do else ''}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in self.verbs.items()])
+
+
+def load(module: str, text: str) -> click.Command:
+    """The command of a module."""
+    command = importlib.import_module(module).command
+    assert isinstance(command, click.Command)
+    command.short_help = text
+    bound(command)
+    return command
+
+
+def version_option(package: str, version: str) -> click.Option:
+    """The option `--version` of a program."""
+
+    def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+        if asked:
+            from t2r_runtime.contract.signature import CONTRACT_VERSION
+
+            click.echo(f"{package} {version}, graph contract {CONTRACT_VERSION}")
+            context.exit()
+
+    form: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": show}
+    return click.Option(["--version"], help="Show the version and exit.", **form)
+
+
+def run(command: click.Command, program: str, arguments: Sequence[str] | None) -> int:
+    """Run a command with these arguments, or with those of the process, which then ends; returns the exit code."""
+    if arguments is not None:
+        return ends.run(command, program, arguments)
+    variable = f"_{program}_COMPLETE".replace("-", "_").upper()
+    if variable in os.environ:  # a shell asks what could be typed, or how it may ask
+        from click.shell_completion import shell_complete
+
+        return shell_complete(command, {}, program, variable, os.environ[variable])
+    code = ends.run(command, program, sys.argv[1:], last=True)
+    gc.freeze()  # the end of the process would look through all modules first: with torch, a quarter of a second
+    return code

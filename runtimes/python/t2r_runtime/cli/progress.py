@@ -1,0 +1,41 @@
+"""Progress of long work, on stderr: one line that changes on a terminal, a plain line now and then in a log."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+TERMINAL_SECONDS, LOG_SECONDS = 0.1, 20.0  # between two lines
+_CLEAR = "\r\x1b[K"
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int, seconds: float | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of steps done so far, of `total`.
+
+    Args:
+        what: is being done; stands before the numbers.
+        seconds: between two lines. Work that takes less time prints none.
+    """
+    terminal = sys.stderr.isatty()
+    pause = seconds if seconds is not None else TERMINAL_SECONDS if terminal else LOG_SECONDS
+    started = last = time.monotonic()
+
+    def advance(done: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= pause:
+            last = now
+            left = (now - started) / max(done, 1) * (total - done)
+            line = f"{what}: {done} of {total}, {left:.0f} s left"
+            click.echo(_CLEAR + line if terminal else line, err=True, nl=not terminal)
+
+    try:
+        yield advance
+    finally:
+        if terminal and last != started:
+            click.echo(_CLEAR, err=True, nl=False)
