@@ -1,6 +1,6 @@
 """What each quantization scheme costs: the table of docs/quantization.md.
 
-    python benchmarks/quantization.py TEXT MODEL.pt [MODEL.pt …] [--schemes w4,w8] [--block-size 16] [--asymmetric]
+    python benchmarks/quantization.py TEXT MODEL.pt [MODEL.pt …] [--scheme w4:block_size=16] [--scheme w8]
 
 The last tenth of the documents in TEXT is measured on, the rest is there to calibrate on. A line of JSON for each row
 goes to stderr.
@@ -13,11 +13,11 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
-from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
+from t2r_export.config.options import read_kind
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.data.corpus import read_documents
 from t2r_export.export import export
 from t2r_export.providers.bench import BenchConfig, bench
@@ -29,12 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
     parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--schemes", default=",".join(SCHEMES))
-    parser.add_argument("--block-size", type=int)
-    parser.add_argument("--accuracy-level", type=int)
-    parser.add_argument("--asymmetric", action="store_true")
-    parser.add_argument("--head-bits", type=int)
-    parser.add_argument("--embedding-bits", type=int)
+    parser.add_argument("--scheme", dest="schemes", type=read_kind, action="append")
     arguments = parser.parse_args()
     print("| model | scheme | nats/token | float32 | change | same greedy token | worst logit | file | step time |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -43,10 +38,8 @@ def main() -> None:
         for model in arguments.models:
             source = Path(folder, "float32.onnx")
             export(checkpoint.load(model), source)
-            for scheme in arguments.schemes.split(","):
-                options: dict[str, Any] = {"calibrate": calibrate} if SCHEMES[scheme].calibrated else {}
-                if SCHEMES[scheme].block_wise:
-                    options = {name: getattr(arguments, name) for name in BLOCK_OPTIONS}
+            for scheme, said in arguments.schemes or [(name, {}) for name in SCHEMES]:
+                options = {**said, "calibrate": calibrate} if SCHEMES[scheme].calibrated else said
                 config = QuantizeConfig(scheme=scheme, **options)
                 row(model.stem, source, Path(folder, "quantized.onnx"), config, check)
 

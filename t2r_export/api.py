@@ -180,7 +180,7 @@ class Model:
         """`t2r-export`: the recurrent graph, which has run a step before it stands at `path`.
 
         Args:
-            quantize: the name of a scheme, or its whole config.
+            quantize: a scheme with its options, `w4:block_size=128`, or its whole config.
             check: a text on which the quantized graph may not be worse than the scheme allows.
             options: fields of ExportConfig: `target="fused"`, `prefill=True`, `top_k=40`, …
 
@@ -192,7 +192,7 @@ class Model:
             if check is not None:
                 raise UserError("check beside quantize", "check alone", "name a scheme, or leave it out")
             return export(self.checkpoint, path, config)
-        how = QuantizeConfig(scheme=quantize) if isinstance(quantize, str) else quantize
+        how = _scheme(quantize) if isinstance(quantize, str) else quantize
         return export_quantized(self.checkpoint, Path(path), config, how, check)[0]
 
     @typed
@@ -220,3 +220,8 @@ def load(path: str | Path) -> Model:
         UserError: there is nothing there, or nothing that can be read.
     """
     return Model(checkpoint.load(path))
+
+
+def _scheme(text: str) -> QuantizeConfig:
+    name, values = read_kind(text)
+    return _made(QuantizeConfig, {"scheme": name, **values})

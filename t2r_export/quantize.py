@@ -21,9 +21,7 @@ from onnx import helper
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.quantize import (
-    BLOCK_OPTIONS,
     CALIBRATE_STEPS,
-    CALIBRATION_OPTIONS,
     CALIBRATION_PAIRS,
     MIN_CALIBRATION,
     QuantizeConfig,
@@ -184,9 +182,7 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, calibration, static)
     if GENERATE in bundle.companions:
         companions[GENERATE] = generation_graph(step, signature)
-    names = config.given([*BLOCK_OPTIONS, *CALIBRATION_OPTIONS, "budget"])
-    names += ["choices"] if config.choices else []
-    given = {name: getattr(config, name) for name in names if name != "calibrate"}
+    given = {name: value for name, value in config.described().items() if name not in ("scheme", "calibrate")}
     notes = {**bundle.notes, OPTIONS_KEY: json.dumps(given, sort_keys=True)}
     return Bundle(step, signature, weights, companions, notes)
 

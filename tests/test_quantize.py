@@ -399,41 +399,53 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
         ),
         (
             {"scheme": "w4", "block_size": 33},
-            "expected a block size of 16, 32, 64, 128, 256; received 33; choose one of those",
+            "expected block_size to be one of 16, 32, 64, 128, 256; received 33; choose one of those",
         ),
         (
             {"scheme": "w4", "accuracy_level": 5},
-            "expected an accuracy level of 0, 1, 2, 3, 4; received 5; choose one of those",
+            "expected accuracy_level to be one of 0, 1, 2, 3, 4; received 5; choose one of those",
         ),
         (
             {"scheme": "int8-static", "activation_bits": 4},
-            "expected activation bits of 8, 16; received 4; choose one of those",
+            "expected activation_bits to be one of 8, 16; received 4; choose one of those",
         ),
         (
             {"scheme": "int8", "block_size": 32, "accuracy_level": 4, "calibrate": Path("x"), "activation_bits": 16},
-            "expected options that int8 takes; received --block-size, --accuracy-level, --calibrate, "
-            "--activation-bits; leave them out",
+            "expected options that int8 takes (none); received block_size, accuracy_level, calibrate, "
+            "activation_bits; leave them out",
         ),
         (
             {"scheme": "int8-static", "asymmetric": True, "head_bits": 4, "embedding_bits": 8},
-            "expected options that int8-static takes; received --asymmetric, --head-bits, --embedding-bits; "
-            "leave them out",
+            "expected options that int8-static takes (calibrate_steps, activation_bits, calibrate); received "
+            "asymmetric, head_bits, embedding_bits; leave them out",
         ),
         (
             {"scheme": "w4", "calibrate_steps": 3},
-            "expected options that w4 takes; received --calibrate-steps; leave them out",
+            "expected options that w4 takes (block_size, asymmetric, accuracy_level, head_bits, embedding_bits, "
+            "budget); received calibrate_steps; leave them out",
         ),
-        ({"scheme": "w4", "head_bits": 2}, "expected head bits of 4, 8; received 2; choose one of those"),
-        ({"scheme": "w4", "embedding_bits": 0}, "expected embedding bits of 4, 8; received 0; choose one of those"),
+        ({"scheme": "w4", "head_bits": 2}, "expected head_bits to be one of 4, 8; received 2; choose one of those"),
+        (
+            {"scheme": "w4", "embedding_bits": 0},
+            "expected embedding_bits to be one of 4, 8; received 0; choose one of those",
+        ),
         (
             {"scheme": "int8-static", "calibrate_steps": 0},
-            "expected at least 1 step to calibrate on; received 0; correct --calibrate-steps",
+            "expected at least 1 step to calibrate on; received 0; correct calibrate_steps",
+        ),
+        (
+            {"scheme": "w4", "budget": "9x"},
+            "expected a budget in bytes: 4096, 64k or 1.5M; received '9x'; correct the budget",
         ),
         ({"scheme": "w4", "budget": 9}, "expected a text to calibrate w4 on; received none; name one with --calibrate"),
-        ({"scheme": "w8", "budget": 9}, "expected a budget with w4 alone, which it spends; received w8; leave one out"),
+        (
+            {"scheme": "w8", "budget": 9},
+            "expected options that w8 takes (block_size, asymmetric, accuracy_level, head_bits, embedding_bits, "
+            "calibrate); received budget; leave them out",
+        ),
         (
             {"scheme": "w4", "budget": 9, "head_bits": 4},
-            "expected a budget with w4 alone, which it spends; received --block-size or --head-bits; leave one out",
+            "expected a budget, which is spent on bits and blocks; received block_size or head_bits; leave one out",
         ),
         (
             {"scheme": "int8-static"},

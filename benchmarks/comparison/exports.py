@@ -12,6 +12,7 @@ from comparison.peer_files import write_folder
 from comparison.sizes import config_of, softmax_model
 from comparison.timing import run
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.options import written
 from t2r_export.model.transformer import Transformer
 from t2r_export.providers.bench import Spread, turns
 from t2r_export.python import ARGUMENTS
@@ -93,29 +94,28 @@ def _of_size(size: str, candidates: Sequence[Candidate], rounds: int, folder: Pa
     return figures
 
 
-# a candidate's options as `t2r export` writes them; those of STUDENT are the model's, prefill a switch
-OPTIONS = {
-    "target": "--target",
-    "block": "--block-size",
-    "head_bits": "--head-bits",
-    "embedding_bits": "--embedding-bits",
-    "top_k": "--top-k",
-}
+# a candidate's options as `t2r export` writes them, and as its scheme does; those of STUDENT are the model's, prefill a
+# switch
+OPTIONS = {"target": "--target", "top_k": "--top-k"}
+OF_SCHEME = {"block": "block_size", "head_bits": "head_bits", "embedding_bits": "embedding_bits"}
 
 
 def _prepare_t2r(candidate: Candidate, size: str, source: Path) -> _Export:
     model = student_model(candidate, size)
     checkpoint.save(source / "model.pt", model, None, {"origin": f"random weights, {size}"})
     program = [*ARGUMENTS, "-m", "t2r_export", "export", str(source / "model.pt")]
-    options = [] if candidate.form == "float32" else ["--quantize", candidate.form]
+    scheme = written({OF_SCHEME[name]: value for name, value in candidate.options.items() if name in OF_SCHEME})
+    options = [] if candidate.form == "float32" else ["--quantize", f"{candidate.form}:{scheme}"]
     options += ["--prefill"] if whole(candidate, "prefill", 0) else []
     given = {name: value for name, value in candidate.options.items() if name not in (*STUDENT, "prefill")}
-    unknown = given.keys() - OPTIONS.keys()
+    unknown = given.keys() - OPTIONS.keys() - OF_SCHEME.keys()
     if unknown:
         raise UserError(
-            f"options of an export: {', '.join((*STUDENT, 'prefill', *OPTIONS))}", ", ".join(unknown), "leave it out"
+            f"options of an export: {', '.join((*STUDENT, 'prefill', *OPTIONS, *OF_SCHEME))}",
+            ", ".join(unknown),
+            "leave it out",
         )
-    options += [part for name, value in given.items() for part in (OPTIONS[name], value)]
+    options += [part for name, value in given.items() if name in OPTIONS for part in (OPTIONS[name], value)]
     return _Export(lambda place: [*program, str(place / "out.onnx"), *options], _count(model), [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from t2r_export.cli import quantize as quantizing
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each
 from t2r_export.cli.past_end import option as past_end_option
+from t2r_export.cli.renamed import Verb
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
 from t2r_export.config.export import STATE_LAYOUTS, ExportConfig
 from t2r_export.config.genai import FORMATS, check_genai
-from t2r_export.config.quantize import SCHEMES, QuantizeConfig
+from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.config.targets import TARGETS
 from t2r_export.files import sha256_beside
 from t2r_export.paths import check_folder, check_outputs, existing_model, graph_outputs
@@ -24,7 +26,7 @@ from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.errors import UserError
 
 
-@click.command("export")
+@click.command("export", cls=Verb)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--batch", type=int, metavar="B", help="Fix the batch size to B. Default: any batch size.")
@@ -78,9 +80,10 @@ from t2r_runtime.errors import UserError
 )
 @click.option(
     "--quantize",
-    "scheme",
-    type=click.Choice(list(SCHEMES)),
-    help="Quantize the weights by this scheme (docs/quantization.md).",
+    "how",
+    type=quantizing.SCHEME,
+    is_eager=True,
+    help=f"Quantize the weights by this scheme, with {quantizing.HELP}",
 )
 @click.option(
     "--format",
@@ -106,10 +109,10 @@ def command(
     float16_safe: bool,
     source_length: int | None,
     form: str,
-    scheme: str | None,
+    how: tuple[str, Mapping[str, Any]] | None,
+    calibrate: Path | None,
     check: Path | None,
     as_json: bool,
-    **given: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT, or a folder of one."""
     config = ExportConfig(
@@ -125,34 +128,36 @@ def command(
         source_length=source_length,
     )
     check_given()
-    how = None if scheme is None else QuantizeConfig(scheme=scheme, **given)
+    quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     if form == "genai":
-        check_genai(config, how)
+        check_genai(config, quantize)
         if check is not None:
             raise UserError("no --check with --format genai", f"{check}", "give it to t2r export of the same scheme")
         check_folder(out)
         existing_model(model)
     else:
-        check_outputs(graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, how)])
+        check_outputs(
+            graph_outputs(out, config.companions), [existing_model(model), *quantizing.texts(check, quantize)]
+        )
     digest = sha256_beside(model) if os.path.isfile(model) else None  # before torch is imported, which takes as long
     with importing():
         from t2r_export.checkpoints import checkpoint
         from t2r_export.export import export
         from t2r_export.providers.genai import export_genai
 
-        if how is not None:
+        if quantize is not None:
             from t2r_export.quantize import export_quantized
 
     quantized = None
     loaded = checkpoint.load(model, digest)
     note_each(loaded.notes)
     if form == "genai":
-        report = export_genai(loaded, out, config, how)
-    elif how is None:
+        report = export_genai(loaded, out, config, quantize)
+    elif quantize is None:
         report = export(loaded, out, config)
     else:
         with quantizing.failure_shown(as_json):
-            report, quantized = export_quantized(loaded, out, config, how, check)
+            report, quantized = export_quantized(loaded, out, config, quantize, check)
     note_each(report.notes)
     files = {str(file): file.stat().st_size for file in report.files}
     data = {

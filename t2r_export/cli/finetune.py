@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import click
 
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import eval_tokens_option, force_option, table, with_error
-from t2r_export.cli.quantize import block_options
+from t2r_export.cli.renamed import Verb
+from t2r_export.cli.spelled import Spelled
 from t2r_export.config.finetune import (
     EVAL_TOKENS,
     LENGTH,
@@ -21,10 +22,19 @@ from t2r_export.config.finetune import (
     FinetuneConfig,
     parse_plan,
 )
-from t2r_export.config.quantize import BLOCK_OPTIONS, SCHEMES, QuantizeConfig
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_runtime.cli.output import json_option, show
 
 FILE = click.Path(path_type=Path)
+INSIDE = ("accuracy_level", "budget")  # of a product, and of a choice before: nothing to train for
+ROUNDING = Spelled(
+    "a scheme",
+    {
+        name: {option: field for option, field in takes(name).items() if option not in INSIDE}
+        for name, each in SCHEMES.items()
+        if each.block_wise
+    },
+)
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
 
 
@@ -35,7 +45,7 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     return click.option(f"--{name.replace('_', '-')}", default=default, help=text, **form)
 
 
-@click.command("finetune")
+@click.command("finetune", cls=Verb)
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(
@@ -83,11 +93,11 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--for",
     "scheme",
-    type=click.Choice([name for name, each in SCHEMES.items() if each.block_wise]),
-    help="Train a student that is trained already through the rounding of a scheme of t2r quantize, folded: the stage "
-    "round. Its teacher is the student itself unless --teacher says another.",
+    type=ROUNDING,
+    is_eager=True,
+    help="Train a student that is trained already through the rounding of w8 or w4, with the scheme's options, folded: "
+    "the stage round. Its teacher is the student itself unless --teacher says another.",
 )
-@block_options
 @setting(
     "carried_states", "Share of the distill stage, its end, whose windows begin with the state of the text before them."
 )
@@ -132,7 +142,7 @@ def command(
     stages: str | None,
     steps: str | None,
     learning_rates: str | None,
-    scheme: str | None,
+    scheme: tuple[str, Mapping[str, Any]] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -140,8 +150,7 @@ def command(
 
     On several devices: accelerate launch -m t2r_export finetune MODEL OUT …
     """
-    blocks = {name: options.pop(name) for name in BLOCK_OPTIONS if name != "accuracy_level"}
-    rounding = None if scheme is None else QuantizeConfig(scheme=scheme, **blocks)
+    rounding = None if scheme is None else QuantizeConfig(scheme=scheme[0], **scheme[1])
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
     if not options["data"] and not options["pairs"]:
         raise click.UsageError("Missing option '--data', or '--pairs' for a translator.")

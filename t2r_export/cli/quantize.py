@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from t2r_export.cli.given import check_given
-from t2r_export.cli.output import read_bytes, size, table
-from t2r_export.config.quantize import (
-    ACCURACY_LEVELS,
-    ACTIVATION_BITS,
-    BLOCK_BITS,
-    BLOCK_SIZES,
-    CALIBRATE_STEPS,
-    SCHEMES,
-    QuantizeConfig,
-)
+from t2r_export.cli.output import size, table
+from t2r_export.cli.renamed import Verb
+from t2r_export.cli.spelled import Spelled
+from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_export.paths import check_outputs, graph_outputs
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.contract.signature import ROLES
@@ -34,27 +27,12 @@ FILE = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-BLOCK, LEVEL, BITS, ACTIVATIONS = map(click.Choice, (BLOCK_SIZES, ACCURACY_LEVELS, BLOCK_BITS, ACTIVATION_BITS))
-
-
-def block_options(function: F) -> F:
-    """How a scheme of blocks rounds, named as in QuantizeConfig."""
-    for option in (
-        click.option(
-            "--embedding-bits",
-            type=BITS,
-            help="w8, w4: bits of the embedding: 8 with one scale, or 4 in blocks.  [default: 8]",
-        ),
-        click.option("--head-bits", type=BITS, help="w8, w4: bits of the output head.  [default: 8]"),
-        click.option("--asymmetric", is_flag=True, help="w8, w4: round asymmetrically, with a zero point per scale."),
-        click.option("--block-size", type=BLOCK, help="w8, w4: number of weights that share a scale.  [default: 32]"),
-    ):
-        function = option(function)
-    return function
+SCHEME = Spelled("a scheme", {name: takes(name) for name in SCHEMES})
+HELP = f"its options: {', '.join(SCHEMES)} (docs/quantization.md); NAME:help lists a scheme's."
 
 
 def options(function: F) -> F:
-    """What a scheme can be told, named as in QuantizeConfig, and `--check`: for `t2r quantize` and `t2r export`."""
+    """The texts that a quantization reads, given to the command as `calibrate` and `check`."""
     for option in (
         click.option(
             "--check",
@@ -63,55 +41,34 @@ def options(function: F) -> F:
             help="Measure nats/token on this text, or pairs, before and after; exit 1 if the loss is too large.",
         ),
         click.option(
-            "--activation-bits",
-            type=ACTIVATIONS,
-            default=8,
-            show_default=True,
-            help="int8-static: bits per activation.",
-        ),
-        click.option(
-            "--calibrate-steps",
-            type=int,
-            metavar="N",
-            help=f"int8-static: tokens to read per calibration passage.  [default: {CALIBRATE_STEPS}]",
-        ),
-        click.option(
             "--calibrate",
             type=FILE,
             metavar="TEXT",
-            help="int8-static: text, or pairs, to calibrate the ranges of activations on; --budget: to measure on.",
+            help="int8-static: text, or pairs, to calibrate the ranges of activations on; w4:budget=N: to measure on.",
         ),
-        click.option(
-            "--accuracy-level",
-            type=LEVEL,
-            help="w8, w4: precision to compute in: 4 is int8; 0 is float32, which is slower and reads prompts "
-            "at once as steps do.  [default: 4]",
-        ),
-        click.option(
-            "--budget",
-            metavar="BYTES",
-            callback=lambda context, option, value: None if value is None else read_bytes(value),
-            help="w4: choose bits and block size of each product by measuring on --calibrate, so that all weights take "
-            "at most so much; 64k and 1.5M are understood.",
-        ),
-        block_options,
     ):
         function = option(function)
     return function
 
 
-@click.command("quantize")
+@click.command("quantize", cls=Verb)
 @click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(
-    "--scheme", type=click.Choice(list(SCHEMES)), required=True, help="Quantization scheme (docs/quantization.md)."
+    "--scheme", "how", type=SCHEME, required=True, is_eager=True, help=f"Scheme that rounds the weights, with {HELP}"
 )
 @options
 @json_option
-def command(source: Path, out: Path, scheme: str, check: Path | None, as_json: bool, **given: Any) -> None:
+def command(
+    source: Path,
+    out: Path,
+    how: tuple[str, Mapping[str, Any]],
+    calibrate: Path | None,
+    check: Path | None,
+    as_json: bool,
+) -> None:
     """Write the float32 graph SOURCE as OUT with fewer bits; its states stay float32."""
-    check_given()
-    config = QuantizeConfig(scheme=scheme, **given)
+    config = QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     check_outputs(graph_outputs(out), [existing_graph(source), *texts(check, config)])
 
     from t2r_export.quantize import quantize

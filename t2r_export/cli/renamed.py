@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
 _MIXER = (  # fields of mixers, which were options of their own
@@ -11,9 +13,18 @@ _MIXER = (  # fields of mixers, which were options of their own
 )
 
 VERBS: dict[str, str] = {}
+_SCHEME = ("block-size", "asymmetric", "accuracy-level", "head-bits", "embedding-bits")
+_OTHERS = ("calibrate-steps", "activation-bits", "budget")
+
+
+def _inside(option: str, kind: str, names: Iterable[str]) -> dict[str, str]:
+    """Options that are fields of a kind now."""
+    return {f"--{name}": f"{option} {kind}:{name.replace('-', '_')}=VALUE" for name in names}
+
+
 OPTIONS: dict[str, dict[str, str]] = {  # by verb
     "convert": {
-        **{f"--{name}": f"--mixer KIND:{name.replace('-', '_')}=VALUE" for name in _MIXER.split()},
+        **_inside("--mixer", "KIND", _MIXER.split()),
         "--guard": "--mixer KIND:guard.kind=VALUE",
         "--guard-eps": "--mixer KIND:guard.eps=VALUE",
         "--cross-feature-size": "--cross linear:feature_size=K, or --cross softmax for 0",
@@ -22,6 +33,9 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
         **dict.fromkeys(["--auto", "--budget", "--data", "--state-length", "--trial-steps"], "the verb t2r choose"),
         **{"--try": "t2r choose --mixer", "--text": "t2r choose --data", "--length": "t2r choose --state-length"},
     },
+    "export": _inside("--quantize", "SCHEME", _SCHEME + _OTHERS),
+    "quantize": _inside("--scheme", "SCHEME", _SCHEME + _OTHERS),
+    "finetune": _inside("--for", "SCHEME", _SCHEME),
 }
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from t2r_export.config.options import read_kind, usual
+from t2r_export.config.options import names, read_kind, usual
 from t2r_export.config.validation import entry
+from t2r_runtime.errors import UserError, did_you_mean
 
 Fields = Mapping[str, "dataclasses.Field[Any]"]
 HELP = "help"
@@ -41,7 +42,11 @@ class Spelled(click.ParamType[Any]):
         if rest == HELP and ctx is not None:
             click.echo(f"{kind}:NAME=VALUE,…\n" + described(fields))
             ctx.exit()
-        return read_kind(value)
+        _, values = read_kind(value)
+        if stray := [name for name in names(values) if name not in fields]:
+            do = did_you_mean(stray[0], fields, "leave it out")
+            raise UserError(f"options of {kind} ({', '.join(fields) or 'none'})", ", ".join(stray), do)
+        return kind, values
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(kind) for kind in self.kinds if kind.startswith(incomplete)]

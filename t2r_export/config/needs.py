@@ -41,20 +41,11 @@ def _each(names: str, need: Need) -> dict[str, Need]:
 
 _TEXT = Need("--data, a text", lambda o: not o["pairs"])
 _PAIRS = Need("--pairs", lambda o: o["pairs"] or not o["data"])  # a recipe says which of them in another section
-_FOR = Need("--for", lambda o: o["rounding"] is not None)
-_SCHEME = Need("--quantize", lambda o: o["scheme"] is not None)
+_SCHEME = Need("--quantize", lambda o: o["how"] is not None)
 _A_TEXT = Need("a text, not pairs", lambda o: o["text"].suffix != ".tsv")
 _A_PART = Need("a text that is cut in parts, with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
-_BLOCKS = Need("the scheme w8 or w4", lambda o: o["scheme"] in ("w8", "w4"))
-_STATIC = Need("the scheme int8-static", lambda o: o["scheme"] == "int8-static")
-_QUANTIZE = {
-    **_each("block_size asymmetric accuracy_level head_bits embedding_bits", _BLOCKS),
-    **_each("calibrate_steps activation_bits", _STATIC),
-    "calibrate": Need("the scheme int8-static, or --budget", lambda o: _STATIC.met(o) or o["budget"] is not None),
-    "budget": Need("the scheme w4", lambda o: o["scheme"] == "w4"),
-}
 
-FINETUNE = {  # of FinetuneConfig, and the options of --for
+FINETUNE = {  # of FinetuneConfig
     **_each("lora_rank lora_alpha", _other("lora")),
     **_each("batch separator", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
@@ -63,18 +54,13 @@ FINETUNE = {  # of FinetuneConfig, and the options of --for
     "pair_tokens": _PAIRS,
     "valid_share": Need("no --valid", lambda o: o["valid"] is None),
     "test_share": Need("no --test", lambda o: o["test"] is None),
-    **_each("block_size asymmetric head_bits embedding_bits", _FOR),
     **_each("hidden cross_entropy kl_top", _stage("distill")),
     "label_smoothing": _stage("task"),
     **_each("lora dropout", _stage("distill", "task")),
 }
 NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
-    "export": {
-        "check": _SCHEME,
-        **{name: Need(f"--quantize with {need.what}", need.met) for name, need in _QUANTIZE.items()},
-    },
-    "quantize": _QUANTIZE,
+    "export": _each("check calibrate", _SCHEME),
     "evaluate": {
         **_each("lengths part separator windows past_end", _A_TEXT),
         **_each("valid_share test_share", _A_PART),

@@ -51,6 +51,24 @@ def options(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return found
 
 
+def changed(config: Any, field: dataclasses.Field[Any]) -> bool:
+    """Whether a field of a config is not at its default."""
+    factory = field.default_factory
+    default = field.default if factory is dataclasses.MISSING else factory()
+    return bool(getattr(config, field.name) != default)
+
+
+def check_choices(config: Any) -> None:
+    """Refuse with a UserError values that are not among the choices of their option; None is of every option."""
+    for name, field in options(type(config)).items():
+        value, choices = getattr(config, name), field.metadata["choices"]
+        if choices and value is not None and value not in choices:
+            known = ", ".join(map(str, choices))
+            raise UserError(
+                f"{name} to be one of {known}", repr(value), did_you_mean(value, choices, "choose one of those")
+            )
+
+
 def usual(field: dataclasses.Field[Any]) -> str:
     """What holds where nobody says otherwise, for a person."""
     value = field.metadata["usual"]
@@ -87,6 +105,15 @@ def read_kind(text: str) -> tuple[str, dict[str, Any]]:
     """`linear:feature_size=16` -> a kind and its options; raises what `read_options` raises."""
     kind, _, rest = text.partition(":")
     return kind, read_options(rest, "KIND:NAME=VALUE,NAME=VALUE")
+
+
+def names(values: Mapping[str, Any]) -> list[str]:
+    """The names in what was read, `name.inner` of those inside a config."""
+    return [
+        f"{name}.{inner}" if inner else name
+        for name, value in values.items()
+        for inner in (value if isinstance(value, Mapping) else [""])
+    ]
 
 
 def written(values: Mapping[str, Any], inside: str = "") -> str:

@@ -80,7 +80,7 @@ def fitted(products: list[Product], room: int, budget: int) -> dict[str, int]:
             raise UserError(
                 f"a budget of at least {budget + total - room:,} bytes, the least that this graph's weights take",
                 f"{budget:,}",
-                "raise --budget",
+                "raise the budget",
             )
         _, grown, name, choice = min(steps)
         chosen[name], total = choice, total + grown

@@ -17,8 +17,7 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme window_dropout optimizer
         weight_decay seed device precision checkpoint_every validate_every resume log force as_json""",
     "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate source_length
-        scheme form as_json""",
-    "quantize": "scheme check as_json",
+        how form as_json""",
     "evaluate": "eval_tokens device as_json",
     "sample": "tokens sources device as_json",
     "save": "family force as_json",
@@ -27,7 +26,6 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
 LINES = {  # with which an option of the table has not what it needs
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
     "export": ["m.pt", "o.onnx"],
-    "quantize": ["m.onnx", "o.onnx", "--scheme", "fp16"],
     "evaluate": ["m.pt", "t.tsv"],
     "sample": ["m.pt", "o.tsv", "--sources", "t.txt"],
     "save": ["m.pt", "o", "--as", "marian"],

@@ -46,17 +46,21 @@ def test_quantize(model: Path, text: Path, tmp_path: Path, capsys: Output) -> No
 
 
 def test_export_quantized(model: Path, tmp_path: Path, capsys: Output) -> None:
-    out, _ = run(capsys, "export", model, tmp_path / "q.onnx", "--quantize", "w4", "--block-size", 16)
+    out, _ = run(capsys, "export", model, tmp_path / "q.onnx", "--quantize", "w4:block_size=16")
     assert "w4: weights of" in out
     assert Decoder(tmp_path / "q.onnx").signature.quantization == "w4"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.pt", "q.onnx"]
-    _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--block-size", 16, code=2)
-    assert error == (
-        "t2r: expected --quantize with the scheme w8 or w4 beside --block-size; received none; "
-        "add it, or leave --block-size out\n"
-    )
-    _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--activation-bits", 16, code=2)
-    assert "received none; add it, or leave --activation-bits out" in error
+    for mistake, known in (("int8:block_size=16", "none"), ("int8-static:head_bits=4", "calibrate_steps, activ")):
+        _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--quantize", mistake, code=2)
+        assert f"options of {mistake.partition(':')[0]} ({known}" in error
+    _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--calibrate", model, code=2)
+    assert "expected --quantize beside --calibrate; received none; add it, or leave --calibrate out" in error
+
+
+def test_help_of_a_scheme(capsys: Output) -> None:
+    for line in (["quantize", "--scheme"], ["export", "--quantize"], ["finetune", "--for"]):
+        out, _ = run(capsys, *line, "w4:help")
+        assert "  block_size=32 " in out and ("budget" in out) == (line[0] != "finetune")
 
 
 def test_ruin_is_exit_1(
@@ -79,7 +83,4 @@ def test_ruin_is_exit_1(
 
 def test_an_unknown_scheme_is_exit_2(model: Path, tmp_path: Path, capsys: Output) -> None:
     _, error = run(capsys, "export", model, tmp_path / "q.onnx", "--quantize", "w3", code=2)
-    assert error == (
-        "t2r: Invalid value for '--quantize': 'w3' is not one of 'fp16', 'int8', 'int8-static', 'w8', 'w4'; "
-        "see `t2r export --help`\n"
-    )
+    assert error == ("t2r: expected a scheme of fp16, int8, int8-static, w8, w4; received 'w3'; choose one of those\n")

@@ -91,7 +91,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.onnx --batch 0", "a batch from 1"),
         ("m.pt o.onnx --quantize w4 --check none.txt", "none.txt, which does not exist"),
         ("m.pt o.onnx --quantize int8-static", "a text to calibrate"),
-        ("m.pt o.onnx --block-size 16", "--quantize with the scheme w8 or w4 beside --block-size"),
+        ("m.pt o.onnx --calibrate t.txt", "--quantize beside --calibrate"),
         ("m.pt o.ort --prefill", "an .onnx, that shares its weights"),
         ("m.pt link.onnx", "a regular file at link.onnx, or nothing; received a link to g.onnx"),
         ("m.pt pipe.onnx", "received a pipe"),
@@ -100,7 +100,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("none.onnx o.onnx --scheme w8", "none.onnx, which does not exist"),
         ("g.onnx g.onnx --scheme w8", "an output that is not an input"),
         ("g.onnx o.pt --scheme w8", "a name for a graph"),
-        ("g.onnx o.onnx --scheme w8 --calibrate t.txt", "--budget beside --calibrate"),
+        ("g.onnx o.onnx --scheme w8 --calibrate t.txt", "options that w8 takes"),
         ("g.onnx o.onnx --scheme int8-static --calibrate none.txt", "none.txt, which does not exist"),
     ],
     "compile": [

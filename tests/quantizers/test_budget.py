@@ -130,7 +130,7 @@ def test_a_budget_too_small(tmp_path: Path) -> None:
     small.graph(tmp_path / "g.onnx", WIDE)
     text = tmp_path / "text.npy"
     np.save(text, np.random.default_rng(0).integers(0, WIDE.vocab_size, 1100))
-    with pytest.raises(UserError, match="expected a budget of at least .* received 1,000; raise --budget"):
+    with pytest.raises(UserError, match="expected a budget of at least .* received 1,000; raise the budget"):
         quantize(tmp_path / "g.onnx", tmp_path / "q.onnx", QuantizeConfig(scheme="w4", budget=1000, calibrate=text))
     assert not (tmp_path / "q.onnx").exists()
 
