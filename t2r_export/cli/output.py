@@ -10,10 +10,8 @@ import click
 
 from t2r_export.config.finetune import LENGTH
 from t2r_runtime.cli.output import note
-from t2r_runtime.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
-UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
 def force_option(function: F) -> F:
@@ -60,17 +58,6 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: 
         "  ".join(c.rjust(w) if n else c.ljust(w) for c, w, n in zip(line, widths, numeric, strict=True)).rstrip()
         for line in lines
     )
-
-
-def read_bytes(text: str) -> int:
-    """`4096`, `64k`, `1.5M` -> bytes. Raises UserError for anything else."""
-    try:
-        count = float(text.rstrip("kMG")) * UNITS.get(text[-1:], 1)
-        if not 1 <= count < 1 << 53 or len(text) - len(text.rstrip("kMG")) > 1:
-            raise ValueError
-    except ValueError:
-        raise UserError("a budget in bytes: 4096, 64k or 1.5M", repr(text), "correct --budget") from None
-    return int(count)
 
 
 def size(count: float) -> str:
