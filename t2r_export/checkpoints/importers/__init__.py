@@ -8,6 +8,7 @@ from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gpt2 import GPT2
+from t2r_export.checkpoints.importers.granite import GRANITE
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
@@ -19,6 +20,7 @@ from t2r_export.checkpoints.importers.qwen3 import QWEN3
 IMPORTERS: dict[str, Importer] = {
     "bart": BART,
     "gpt2": GPT2,
+    "granitemoehybrid": GRANITE,
     "llama": LLAMA,
     "mamba2": MAMBA2,
     "marian": MARIAN,

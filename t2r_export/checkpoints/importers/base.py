@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from t2r_export.checkpoints.importers.keys import Keys
 from t2r_export.checkpoints.importers.sources import HEAD, Source
 from t2r_export.config.model import ModelConfig
@@ -48,6 +50,8 @@ class Importer:
         copies: our config -> tensors that may be stored beside what they are tied to: full name -> the full name of the
             source that it is equal to.
         sines: it computes positions, and its files may store a table of them (stored_positions.py).
+        factors: config.json -> by what tensors are multiplied that are stored without it: full names, with {} for the
+            number of a layer, -> a number, or a column with one for each row.
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
     """
 
@@ -59,6 +63,7 @@ class Importer:
     copies: Callable[[ModelConfig], dict[str, str]]
     outside: frozenset[str] = frozenset({HEAD})
     sines: bool = False
+    factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
 
 
 def tied_head(embedding: str) -> Callable[[ModelConfig], dict[str, str]]:

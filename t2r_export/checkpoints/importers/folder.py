@@ -7,6 +7,7 @@ are compared with the config by the headers alone, and only then are weights rea
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from t2r_runtime.errors import UserError, printable
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NUMBER = re.compile(r"\.\d+\.")  # of a layer
 BEFORE = "use the model from before it was quantized"
 # bytes; above the largest of their kind, and small enough to read whole
 LIMITS = {CONFIG: 1 << 20, GENERATION: 1 << 20, INDEX: 1 << 25}
@@ -69,7 +71,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
     config = dataclasses.replace(config, **changes)
     tensors = _tensors(files, importer)
     config, tables = _stored_positions(config, fields, tensors) if importer.sines else (config, {})
-    weights = _weights(config, importer, tensors, folder) | tables
+    weights = _weights(config, importer, tensors, folder, importer.factors(fields)) | tables
     tokenizer, source_tokenizer = tokenizers(files, config)
     chat, passed_over = chat_template(files)
     notes += passed_over
@@ -163,7 +165,13 @@ def _header(path: Path) -> dict[str, _Stored]:
     return tensors
 
 
-def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored], folder: Path) -> dict[str, Tensor]:
+def _weights(
+    config: ModelConfig,
+    importer: Importer,
+    tensors: dict[str, _Stored],
+    folder: Path,
+    factors: Mapping[str, float | Tensor],
+) -> dict[str, Tensor]:
     """Our weights, cut out of the stored tensors once names and shapes are known to fit."""
     ours = weight_shapes(config)
     sources = importer.sources(config, ours)
@@ -176,6 +184,9 @@ def _weights(config: ModelConfig, importer: Importer, tensors: dict[str, _Stored
     weights = {part: torch.zeros(ours[part]) for part in absent}
     copied: dict[str, Tensor] = {}
     for name, tensor in _values(tensors):
+        factor = factors.get(NUMBER.sub(".{}.", name))
+        if factor is not None:
+            tensor = as_float32(name, tensor * factor)
         if name in copies:
             copied[name] = tensor
         else:

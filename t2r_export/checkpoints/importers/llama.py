@@ -17,6 +17,7 @@ from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import PartConfig
 from t2r_export.config.uniform import UniformConfig
 
 LAYER = "model.layers.{}"
@@ -50,14 +51,25 @@ def _config(fields: Fields) -> ModelConfig:
 
 def decoder(
     fields: Fields,
-    layers: tuple[MixerConfig, ...],
+    layers: tuple[MixerConfig | PartConfig, ...],
     *,
     qkv_bias: bool,
     output_bias: bool,
-    ffn_bias: bool = False,
     qk_norm: bool = False,
+    eps: str = "rms_norm_eps",
+    ffn: str = "intermediate_size",
+    activation: str | None = None,
+    scale: float | None = None,
+    rotates: bool = True,
+    **others: Any,
 ) -> ModelConfig:
-    """What the families of this shape have in common, from their config.json."""
+    """What the families of this shape have in common, from their config.json.
+
+    Args:
+        eps: the key of the norms' eps. ffn: that of the feed-forward's size. activation: its own, where no key says it.
+        scale: of scores, where it is not that of the head's size. rotates: whether positions are rotary.
+        others: fields of UniformConfig that the family has otherwise.
+    """
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -68,15 +80,13 @@ def decoder(
     return UniformConfig(
         vocab_size=fields.size("vocab_size"),
         width=width,
-        ffn_size=fields.size("intermediate_size"),
         layers=layers,
         norm="rms",
-        norm_eps=fields.number("rms_norm_eps"),
-        activation=fields.choice("hidden_act", ACTIVATIONS),
+        norm_eps=fields.number(eps),
+        activation=activation or fields.choice("hidden_act", ACTIVATIONS),
         gated_ffn=True,
         position="none",
         tied_head=fields.flag("tie_word_embeddings"),
-        ffn_bias=ffn_bias,
         attention=HeadsConfig(
             heads=heads,
             kv_heads=kv_heads,
@@ -84,8 +94,11 @@ def decoder(
             qkv_bias=qkv_bias,
             output_bias=output_bias,
             qk_norm=qk_norm,
-            rotary=rotary(fields, head_size),
+            scale=scale,
+            rotary=rotary(fields, head_size) if rotates else None,
         ),
+        ffn_size=fields.size(ffn),
+        **{"ffn_bias": False, **others},
     ).build()
 
 

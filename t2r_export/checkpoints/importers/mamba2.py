@@ -46,13 +46,10 @@ KEYS = keys(
 
 def _config(fields: Fields) -> ModelConfig:
     width, eps = fields.size("hidden_size"), fields.number("layer_norm_epsilon")
-    heads, head_size, groups = fields.size("num_heads"), fields.size("head_dim"), fields.size("n_groups")
-    check_inner(fields, "num_heads", heads * head_size, "expand", fields.number("expand") * width)
     fields.choice("hidden_act", {"silu": "silu"})
-    bias = fields.flag("use_bias")
+    bias, groups = fields.flag("use_bias"), fields.size("n_groups")
     part = Mamba2Config(
-        heads=heads,
-        head_size=head_size,
+        **heads(fields, "num_heads", "head_dim", fields.number("expand") * width),
         state_size=fields.size("state_size"),
         groups=groups,
         taps=fields.size("conv_kernel"),
@@ -76,10 +73,32 @@ def _config(fields: Fields) -> ModelConfig:
     ).build()
 
 
-def check_inner(fields: Fields, heads: str, inner: int, expand: str, expected: float) -> None:
-    """Refuse with a UserError heads whose channels are not as many as the config says elsewhere."""
-    if inner != int(expected):
-        raise fields.wrong(heads, f"so many that all have {int(expected)} channels, as {expand} says", inner)
+def part_of(fields: Fields, inner: float, eps: float, **others: Any) -> Mamba2Config:
+    """A part from the keys that begin with mamba_, of so many channels; `others` are fields of its config."""
+    fields.choice("hidden_act", {"silu": "silu"})
+    groups, bias = fields.size("mamba_n_groups"), fields.flag("mamba_proj_bias")
+    values: dict[str, Any] = {
+        **heads(fields, "mamba_n_heads", "mamba_d_head", inner),
+        "state_size": fields.size("mamba_d_state"),
+        "groups": groups,
+        "taps": fields.size("mamba_d_conv"),
+        "conv_bias": fields.flag("mamba_conv_bias"),
+        "bias": bias,
+        "output_bias": bias,
+        "norm_groups": groups,
+        "norm_eps": eps,
+        **time_steps(fields),
+    }
+    return Mamba2Config(**{**values, **others})
+
+
+def heads(fields: Fields, count: str, size: str, inner: float) -> dict[str, Any]:
+    """Heads of a part as those keys have them, which together have `inner` channels."""
+    number = fields.size(count)
+    each = int(inner) // number if fields.get(size) == "auto" else fields.size(size)
+    if number * each != int(inner):
+        raise fields.wrong(count, f"a number of heads of {each} with {int(inner)} channels in all", number)
+    return {"heads": number, "head_size": each}
 
 
 def time_steps(fields: Fields) -> dict[str, Any]:

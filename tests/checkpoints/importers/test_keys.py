@@ -42,8 +42,25 @@ MAMBA2 = {
     "n_groups": 3,
     "chunk_size": 16,
 }
+GRANITE = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "shared_intermediate_size": 11,
+    "num_local_experts": 0,
+    "position_embedding_type": "rope",
+    "layer_types": ["mamba", "attention", "mamba"],
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 3,
+    "mamba_d_state": 5,
+    "mamba_expand": 1,
+    "mamba_chunk_size": 16,
+}
+OWN = {"gpt2": GPT2, "granitemoehybrid": GRANITE, "mamba2": MAMBA2}
 TRANSLATORS = ("bart", "marian", "pegasus")
-SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), "gpt2": GPT2, "mamba2": MAMBA2}
+SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), **OWN}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 3.0}
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -69,11 +86,18 @@ VALUES: dict[str, list[Any]] = {
     "rope_scaling": [LLAMA3, LINEAR, {"type": "linear", "factor": 2.0}, {}],
     "original_max_position_embeddings": [9],
     "time_step_limit": [[0.3, 0.9], [-1.0, float("inf")], [0.9, 0.3], [0.0]],
+    "layers_block_type": [GRANITE["layer_types"]],
     "num_heads": [3, 12],
+    "mamba_n_heads": [3, 12],
+    "mamba_n_groups": [1, 2, 6, 4],
+    "mamba_expand": [2, 4],
+    "mamba_d_head": [4, 5],
+    "num_local_experts": [0, 2],
+    "position_embedding_type": ["rope", "nope", None, "alibi"],
     "n_groups": [1, 2, 6, 4],
     "max_position_embeddings": [30],
     "sliding_window": [5, 1, None],
-    "layer_types": [[FULL] * 3, [SLIDING] * 3, [FULL, SLIDING, FULL]],
+    "layer_types": [["full_attention", "linear_attention", "mamba"], [FULL] * 3, [SLIDING] * 3, [FULL, SLIDING, FULL]],
     "max_window_layers": [0, 2],
     "per_layer_config": [{"1": {"intermediate_size": 7}}, {}],
     "pruned_heads": [{"0": [1]}, {}],
@@ -138,6 +162,7 @@ def test_a_key_that_is_called_read_is_read(family: str) -> None:
     keys = IMPORTERS[family].keys
     fields = Fields(SIZES[family], "config.json", keys)
     IMPORTERS[family].config(fields)
+    IMPORTERS[family].factors(fields)
     elsewhere = {"model_type", "quantization_config", "bos_token_id", "eos_token_id"}
     if family in TRANSLATORS:
         elsewhere |= {"decoder_start_token_id"}
@@ -246,6 +271,9 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"sliding_window": None, "layer_types": [FULL] * 3}),
     ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     ("mamba2", {"num_heads": 12, "head_dim": 2}),
+    ("granitemoehybrid", {"mamba_n_heads": 8, "mamba_d_head": 3, "mamba_n_groups": 1, "head_dim": 6}),
+    ("granitemoehybrid", {"residual_multiplier": 0.22, "tie_word_embeddings": True, "logits_scaling": 0.5}),
+    ("granitemoehybrid", {"layer_types": [FULL] * 3, "hidden_act": "relu", "attention_bias": True}),
     ("mamba2", {"num_heads": 12, "expand": 4, "n_groups": 4}),
     ("mamba2", {"hidden_size": 24, "expand": 1}),
     ("gpt2", {"reorder_and_upcast_attn": True, "activation_function": "gelu_python"}),

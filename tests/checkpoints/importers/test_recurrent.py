@@ -31,9 +31,35 @@ MAMBA2 = Family(
     "Mamba2",
     {**SIZES, "num_heads": 6, "head_dim": 4, "state_size": 5, "n_groups": 3, "chunk_size": 16},
 )
+GRANITE = Family(
+    "GraniteMoeHybrid",
+    {
+        **SIZES,
+        "hidden_size": 24,
+        "mamba_expand": 1,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "shared_intermediate_size": 11,
+        "num_local_experts": 0,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 3,
+        "mamba_d_state": 5,
+        "mamba_chunk_size": 16,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "logits_scaling": 2.0,
+        "attention_multiplier": 0.4,
+        "time_step_limit": (0.3, 0.9),
+    },
+)
 FAMILIES = {
     "mamba2": MAMBA2.changed(time_step_limit=(0.3, 0.9), use_bias=True),
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
+    "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
+    "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
+    "granite dense": GRANITE.changed(position_embedding_type="rope", layer_types=["attention"] * 3, hidden_act="gelu"),
 }
 
 
@@ -134,31 +160,47 @@ def test_a_layer_is_no_softmax_to_convert(made: Any) -> None:
         convert(made["mamba2"][1].model, LinearConfig(5))
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"num_heads": 5}, "num_heads in config.json to be so many that all have 24 channels"),
-        ({"head_dim": 3}, "num_heads in config.json to be so many that all have 24 channels"),
-        ({"n_groups": 4}, "groups to divide heads=6"),
-        ({"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
-        ({"time_step_limit": [0.5, 0.1]}, "time_step_limit in config.json to be two numbers"),
-        ({"time_step_limit": [0.5]}, "time_step_limit in config.json to be two numbers"),
-        ({"time_step_limit": ["a", True]}, "time_step_limit in config.json to be two numbers"),
-        ({"conv_kernel": 1}, "taps to be an integer from 2"),
-        ({"state_size": 6}, "conv1d.weight 54×1×4 instead of 60×1×4"),
-    ],
-)
-def test_what_mamba2_cannot_be_is_refused(changes: dict[str, Any], message: str, made: Any, tmp_path: Path) -> None:
-    made["mamba2"][0].save_pretrained(tmp_path)
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("mamba2", {"num_heads": 5}, "num_heads in config.json to be a number of heads of 4 with 24 channels in all"),
+    ("mamba2", {"head_dim": 3}, "num_heads in config.json to be a number of heads of 3 with 24 channels in all"),
+    ("mamba2", {"n_groups": 4}, "groups to divide heads=6"),
+    ("mamba2", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
+    ("mamba2", {"time_step_limit": [0.5, 0.1]}, "time_step_limit in config.json to be two numbers"),
+    ("mamba2", {"time_step_limit": [0.5]}, "time_step_limit in config.json to be two numbers"),
+    ("mamba2", {"time_step_limit": ["a", True]}, "time_step_limit in config.json to be two numbers"),
+    ("mamba2", {"conv_kernel": 1}, "taps to be an integer from 2"),
+    ("mamba2", {"state_size": 6}, "conv1d.weight 54×1×4 instead of 60×1×4"),
+    ("granite", {"num_local_experts": 8}, "num_local_experts in config.json to be 0, since experts are not supported"),
+    ("granite", {"position_embedding_type": "alibi"}, "position_embedding_type in config.json to be one of rope, nope"),
+    ("granite", {"layer_types": ["mamba"]}, "layer_types in config.json to be 3 names"),
+    ("granite", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
+    ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
+    ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
+]
+
+
+@pytest.mark.parametrize("name, changes, message", REFUSED)
+def test_what_a_family_cannot_be_is_refused(
+    name: str, changes: dict[str, Any], message: str, made: Any, tmp_path: Path
+) -> None:
+    made[name][0].save_pretrained(tmp_path)
     folders.change_config(tmp_path, **changes)
     with pytest.raises(UserError) as caught:
         checkpoint.load(tmp_path)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("changes", [{"time_step_limit": [0.3, 0.8]}, {"layer_norm_epsilon": 1e-2}])
-def test_the_comparison_sees_a_wrong_config(changes: dict[str, Any], made: Any, tmp_path: Path) -> None:
-    theirs, ours, _ = made["mamba2"]
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("mamba2", {"time_step_limit": [0.3, 0.8]}),
+        ("mamba2", {"layer_norm_epsilon": 1e-2}),
+        ("granite", {"residual_multiplier": 0.5}),
+        ("granite", {"attention_multiplier": 0.5}),
+    ],
+)
+def test_the_comparison_sees_a_wrong_config(name: str, changes: dict[str, Any], made: Any, tmp_path: Path) -> None:
+    theirs, ours, _ = made[name]
     theirs.save_pretrained(tmp_path)
     folders.change_config(tmp_path, **changes)
     ids = text(13, 31)
