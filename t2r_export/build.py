@@ -25,12 +25,12 @@ from t2r_export.data.corpus import read_documents, split_documents
 from t2r_export.data.pairs import read_archived, read_pairs, split_groups, write_pairs
 from t2r_export.data.vocabulary import train_pair_tokenizer, train_tokenizer
 from t2r_export.export import export, read_by_beam
-from t2r_export.files import locked, sha256, write_bytes
+from t2r_export.files import sha256, write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.made import RECORD, Made, Of, content
 from t2r_export.model.initialize import initialize
 from t2r_export.quality.translations import write_translations
-from t2r_runtime.files import unwritable
+from t2r_runtime.files import locked, unwritable
 from t2r_runtime.outputs import beside
 
 PIECE = 8192  # sources whose translations stand in one file

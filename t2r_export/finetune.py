@@ -21,7 +21,6 @@ from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import compare
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.errors import CheckFailed
-from t2r_export.files import locked
 from t2r_export.fold import fold
 from t2r_export.model.device import choose_device
 from t2r_export.model.transformer import Transformer
@@ -35,6 +34,7 @@ from t2r_export.training.state import TrainingState, check_identity, damaged, lo
 from t2r_export.training.straight_through import attach, settled
 from t2r_export.training.trainer import Trainer, remove_state
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import locked
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.data.pairs import read_pairs
-from t2r_export.files import locked
 from t2r_export.model.initialize import initialize
 from t2r_export.quality.translations import translate_by_graph
 from t2r_runtime.errors import UserError
+from t2r_runtime.files import locked
 
 STORY = "Once there was a small red hen. She ran to the hill, and the hill was far.\n<|endoftext|>\n"
 RECIPE = """

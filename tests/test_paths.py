@@ -23,12 +23,12 @@ from t2r_export.config.finetune import FinetuneConfig, parse_plan
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.convert import convert
 from t2r_export.export import export
-from t2r_export.files import locked, write_bytes
+from t2r_export.files import write_bytes
 from t2r_export.finetune import finetune
 from t2r_export.paths import KINDS, check_outputs, existing_model, graph_outputs
 from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import replacing, temporary_beside
+from t2r_runtime.files import locked, replacing, temporary_beside
 
 
 def made(path: Path, provenance: dict[str, object]) -> Path:
@@ -208,7 +208,7 @@ def test_a_log_goes_on_with_a_log_only(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from t2r_export.files import locked
+from t2r_runtime.files import locked
 with locked(Path(sys.argv[1]), wait=False):
     print("held", flush=True)
     sys.stdin.read()

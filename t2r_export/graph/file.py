@@ -23,14 +23,13 @@ import onnx
 from onnx import TensorProto, helper
 
 from t2r_export.config.targets import find
-from t2r_export.files import locked
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.ort import to_ort
 from t2r_export.graph.trial import run_once
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_export.paths import refuse_companions
 from t2r_runtime.contract.signature import Signature
-from t2r_runtime.files import replacing, temporary_beside
+from t2r_runtime.files import locked, replacing, temporary_beside
 from t2r_runtime.outputs import DIGEST, beside
 
 EXTERNAL_BYTES = 1_500_000_000

@@ -54,7 +54,8 @@ class UserError(T2RError, ValueError):
         expected: what should have been there.
         received: what was there instead.
         do: the next thing to try, as an instruction.
-        kind: what it is about. All errors of t2r_runtime have one; those of the toolchain alone have none.
+        kind: what it is about. All errors of t2r_runtime have one; those of the toolchain and of command lines have
+            none.
     """
 
     exit_code = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -164,6 +165,58 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
                 _remove(Path(name))
             finally:
                 os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: str | Path, wait: bool) -> Iterator[None]:
+    """Be the only program that writes `path`, among those that ask; a program that dies no longer is.
+
+    The lock is the operating system's, on a file beside `path` that is gone at the end.
+
+    Args:
+        wait: for the other's end, where there is one.
+
+    Raises:
+        UserError: another program writes `path`, and `wait` is false; or no file can be beside it.
+    """
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.lock")
+    try:
+        handle = _locked(beside, wait)
+        while not _stands(handle, beside):  # its holder has ended since, and with it the file
+            os.close(handle)
+            handle = _locked(beside, wait)
+    except BlockingIOError:
+        do = "wait for its end, or name another file"
+        raise UserError(f"nobody else to write {path}", "a program that does", do, "file") from None
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        yield
+    finally:
+        beside.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked(path: Path, wait: bool) -> int:
+    """The handle of a file that is locked, where the system and the file system have locks."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        if LOCKS:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            return handle
+        os.close(handle)
+        raise
+    return handle
+
+
+def _stands(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: Path) -> None:

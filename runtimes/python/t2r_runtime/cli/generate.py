@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from t2r_runtime.cli import providers, sampling
+from t2r_runtime.cli import bulk, providers, sampling
 from t2r_runtime.cli.output import json_option, note, show
 from t2r_runtime.cli.score import MAX_TEXT
 from t2r_runtime.contract.signature import GENERATE
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
 )
 @sampling.options
 @providers.options
+@bulk.option('a "prompt" or "ids"')
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Lines of --jsonl that are continued side by side.",
+)
 @click.option("--save-state", type=click.Path(path_type=Path), help="File to save the state after the text to.")
 @click.option("--load-state", type=click.Path(path_type=Path), help="File of a saved state to continue from.")
 @json_option
@@ -65,6 +74,8 @@ def command(
     provider: str,
     provider_options: tuple[str, ...],
     allow_fallback: bool,
+    jsonl: tuple[Path, Path] | None,
+    batch_size: int,
     save_state: Path | None,
     load_state: Path | None,
     as_json: bool,
@@ -73,6 +84,8 @@ def command(
     from t2r_runtime import Tokenizer
 
     existing_graph(graph)
+    if jsonl is not None and (prompt or prompt_file or ids or draft or save_state or load_state):
+        raise click.UsageError("--jsonl has its prompts in IN, and takes neither states nor --draft.")
     if load_state is not None:
         existing_file(load_state, "a saved state")
     if save_state is not None:
@@ -92,6 +105,10 @@ def command(
         graph, provider, threads, provider_options, allow_fallback, prefill_from=PREFILL_FROM
     )
     rules = sampling.of_graph(rules, decoder.signature)
+    if jsonl is not None:
+        with bulk.Bulk(jsonl, graph) as lines:
+            _answer(lines, decoder, max_tokens, rules, stops, batch_size)
+        return providers.note_split(provider, decoder.placement)
     guess = _guess(draft, threads)
     chosen = decoder.load_state(load_state) if load_state is not None else None
     before, goes_on = ([], False) if chosen is None else ([chosen], True)
@@ -123,6 +140,76 @@ def command(
     else:
         note(f"\n{count} tokens in {seconds:.2f} s, {count / seconds:.0f} tokens/s")
     providers.note_split(provider, decoder.placement)
+
+
+@dataclass
+class _Text:
+    """A line that is continued."""
+
+    number: int
+    read: list[int]
+    printer: _Printer
+    written: list[int] = field(default_factory=list)
+
+    def token(self, token: int) -> bool:
+        """Whether the text goes on."""
+        self.written.append(token)
+        return self.printer.token(token)
+
+    def answer(self) -> bulk.Given:
+        self.printer.end()
+        return {"tokens": self.written, "text": self.printer.text}
+
+
+def _answer(
+    lines: bulk.Bulk, decoder: Decoder, max_tokens: int, rules: Sampling, stops: Sequence[str], width: int
+) -> None:
+    """Continue every line as it would be alone, `width` of them side by side."""
+    from t2r_runtime import Batch
+    from t2r_runtime.decode.batch import NOT_FINITE
+
+    texts = _texts(lines, decoder, stops)
+    if width == 1:  # of any graph
+        for text in texts:
+            decoder.reset()
+            with lines.answering(text.number):
+                found = decoder.generate(text.read, max_tokens, rules, text.token if stops else None)
+                for token in () if stops else found:
+                    text.token(token)
+                lines.put(text.number, text.answer())
+        return
+    batch, going = Batch(decoder), dict[int, _Text]()
+    while True:
+        while len(going) < width and (new := next(texts, None)) is not None:
+            with lines.answering(new.number):
+                going[batch.add(new.read, max_tokens, rules)] = new
+        if not going:
+            return
+        for handle, token in batch.step().items():
+            text = going[handle]
+            if token == NOT_FINITE:
+                lines.put(text.number, UserError("finite logits", "others", "export the model again"))
+            elif not text.token(token) and handle in batch.sequences:
+                batch.remove(handle)
+            if handle not in batch.sequences:
+                del going[handle]
+                if token != NOT_FINITE:
+                    lines.put(text.number, text.answer())
+
+
+def _texts(lines: bulk.Bulk, decoder: Decoder, stops: Sequence[str]) -> Iterator[_Text]:
+    from t2r_runtime import Tokenizer
+    from t2r_runtime.session.stepper import token_ids
+
+    tokenizer = None if decoder.signature.tokenizer is None else Tokenizer.of(decoder.signature)
+    for number, given in lines:
+        with lines.answering(number):
+            if "ids" in given:
+                read, reader = token_ids(given["ids"], decoder.signature, 1).array[0].tolist(), None
+            else:
+                reader = tokenizer or Tokenizer.of(decoder.signature)
+                read = reader.encode(bulk.text_of(given, "prompt"))
+            yield _Text(number, read, _Printer(reader, read, "", stops, silent=True))
 
 
 def _guess(draft: str | None, threads: int | None) -> str | Decoder | None:

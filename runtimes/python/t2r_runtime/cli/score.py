@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from t2r_runtime.cli import providers
+from t2r_runtime.cli import bulk, providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
 from t2r_runtime.session.refusals import existing_graph
 from t2r_runtime.text.texts import read_text
+
+if TYPE_CHECKING:
+    from t2r_runtime import Decoder, Tokenizer
 
 MAX_TEXT = 1 << 26  # bytes: each of its tokens is a run of the graph
 
 
 @click.command("score")
 @click.argument("graph", type=click.Path(path_type=Path))
-@click.argument("text", type=click.Path(path_type=Path))
+@click.argument("text", type=click.Path(path_type=Path), required=False)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
 @providers.options
+@bulk.option('a "text"')
 @json_option
 def command(
     graph: Path,
-    text: Path,
+    text: Path | None,
     threads: int | None,
     provider: str,
     provider_options: tuple[str, ...],
     allow_fallback: bool,
+    jsonl: tuple[Path, Path] | None,
     as_json: bool,
 ) -> None:
     """Nats per token of GRAPH, an exported .onnx file, on TEXT, a file or - for stdin.
@@ -37,18 +44,38 @@ def command(
     given those before it.
     """
     from t2r_runtime import Tokenizer
-    from t2r_runtime.decode.score import score
 
     existing_graph(graph)
-    written = read_text(text, most=MAX_TEXT)
+    if (text is None) == (jsonl is None):
+        raise click.UsageError("Give one of TEXT and '--jsonl'.")
+    written = "" if text is None else read_text(text, most=MAX_TEXT)
     decoder = providers.decoder_alone(graph, provider, threads, provider_options, allow_fallback)
-    ids = Tokenizer.of(decoder.signature).encode(written)
-    with progress("tokens scored", max(len(ids) - 1, 0)) as on_progress:
-        found = score(decoder, ids, on_progress)
-    nats = -float(found.mean())
-    bits = -float(found.sum()) / math.log(2) / len(written.encode())
-    result = {"nats": nats, "bits_per_byte": bits, "tokens": ids, "log_probabilities": found.tolist()}
-    perplexity = f"{math.exp(nats):.2f}" if nats < 500 else "inf"
-    line = f"{nats:.4f} nats/token, perplexity {perplexity}, {bits:.4f} bits a byte, {found.size:,} tokens"
-    show(as_json, {**result, "placement": decoder.placement}, line)
+    tokenizer = Tokenizer.of(decoder.signature)
+    if jsonl is not None:
+        with bulk.Bulk(jsonl, graph) as lines:
+            for number, line in lines.texts("text"):
+                with lines.answering(number):
+                    lines.put(number, _scored(decoder, tokenizer, line))
+    else:
+        result = _scored(decoder, tokenizer, written, shown=True)
+        nats, count = result["nats"], len(result["log_probabilities"])
+        perplexity = f"{math.exp(nats):.2f}" if nats < 500 else "inf"
+        bits = f"{result['bits_per_byte']:.4f} bits a byte"
+        line = f"{nats:.4f} nats/token, perplexity {perplexity}, {bits}, {count:,} tokens"
+        show(as_json, {**result, "placement": decoder.placement}, line)
     providers.note_split(provider, decoder.placement)
+
+
+def _scored(decoder: Decoder, tokenizer: Tokenizer, text: str, shown: bool = False) -> dict[str, Any]:
+    """What is said of a text. Raises UserError: it has less than two tokens, or more than the model has positions."""
+    from t2r_runtime.decode.score import score
+
+    ids = tokenizer.encode(text)
+    with progress("tokens scored", max(len(ids) - 1, 0)) if shown else contextlib.nullcontext(_silent) as on_progress:
+        found = score(decoder, ids, on_progress)
+    nats, bits = -float(found.mean()), -float(found.sum()) / math.log(2) / max(len(text.encode()), 1)
+    return {"nats": nats, "bits_per_byte": bits, "tokens": ids, "log_probabilities": found.tolist()}
+
+
+def _silent(done: int) -> None:
+    pass

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from t2r_runtime.cli import providers
+from t2r_runtime.cli import bulk, providers
 from t2r_runtime.cli.output import note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.segment import repeats, split_sentences
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from t2r_runtime import Beam, Tokenizer, Translation, Translator
 
 Write = Callable[["Line"], None]
+Refuse = Callable[[int, UserError], None]
 
 
 @click.command("translate")
@@ -61,6 +62,7 @@ Write = Callable[["Line"], None]
     is_flag=True,
     help="Translate each line as one source. Default: sentence by sentence, unless --n-best is above 1.",
 )
+@bulk.option('a "source"')
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
 @providers.options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line: source and translations.")
@@ -72,6 +74,7 @@ def command(
     max_tokens: int | None,
     batch_size: int,
     whole: bool,
+    jsonl: tuple[Path, Path] | None,
     threads: int | None,
     provider: str,
     provider_options: tuple[str, ...],
@@ -89,19 +92,38 @@ def command(
     most = Rules(beam, translator.signature).max_tokens
     ends = translator.signature.eos_tokens
 
-    def write(line: Line) -> None:
-        told = [_joined(each, target, most, ends) for each in zip(*line.found, strict=True)]
+    def told(line: Line) -> list[dict[str, Any]]:
+        found = [_joined(each, target, most, ends) for each in zip(*line.found, strict=True)]
         for key, what in (("cut", f"was cut at {most} tokens"), ("repeats", "repeats itself")):
-            if any(one[key] for one in told[:1]):
+            if any(one[key] for one in found[:1]):
                 note(f"line {line.number}: the translation {what}")
+        return found
+
+    def write(line: Line) -> None:
+        found = told(line)
         if as_json:
-            return show(True, {"source": line.text, "translations": told}, "")
-        scores = [f"{one['score']:.4f}\t" if n_best > 1 else "" for one in told]
-        for score, one in zip(scores or [""], told or [{"text": ""}], strict=True):
+            return show(True, {"source": line.text, "translations": found}, "")
+        scores = [f"{one['score']:.4f}\t" if n_best > 1 else "" for one in found]
+        for score, one in zip(scores or [""], found or [{"text": ""}], strict=True):
             click.echo(score + " ".join(one["text"].splitlines()))
 
-    Lines(translator, Tokenizer.of_source(translator.signature), batch_size, whole or n_best > 1, write).translate(beam)
+    lines = Lines(translator, Tokenizer.of_source(translator.signature), batch_size, whole or n_best > 1)
+    if jsonl is None:
+        typed = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
+        lines.translate(enumerate(typed, 1), beam, write, _refuse)
+    else:
+        with bulk.Bulk(jsonl, graph) as answers:
+            lines.translate(
+                answers.texts("source"),
+                beam,
+                lambda line: answers.put(line.number, {"translations": told(line)}),
+                answers.put,
+            )
     providers.note_split(provider, translator.placement)
+
+
+def _refuse(number: int, error: UserError) -> None:
+    raise UserError(error.expected, f"{error.received} in line {number}", error.do) from error
 
 
 def _joined(sentences: Sequence[Translation], target: Tokenizer, most: int, ends: Sequence[int]) -> dict[str, Any]:
@@ -131,46 +153,46 @@ class Line:
 
 
 class Lines:
-    """The lines of stdin, which are read no further than there is room to translate them.
+    """Lines of text, which are read no further than there is room to translate them.
 
     Args:
         whole: a line is one source; else each of its sentences is.
-        write: takes each line with its translations, in the lines' order; an empty line has none.
     """
 
-    def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool, write: Write) -> None:
-        self._translator, self._tokenizer, self._batch, self._write = translator, tokenizer, batch, write
-        self._whole = whole
+    def __init__(self, translator: Translator, tokenizer: Tokenizer, batch: int, whole: bool) -> None:
+        self._translator, self._tokenizer, self._batch, self._whole = translator, tokenizer, batch, whole
         self._waiting: collections.deque[Line] = collections.deque()  # read, and not written
 
-    def translate(self, beam: Beam) -> None:
+    def translate(self, lines: Iterable[tuple[int, str]], beam: Beam, write: Write, refuse: Refuse) -> None:
         """All of them.
 
-        Raises:
-            UserError: a line that is not UTF-8, or a source that is longer than the model's.
+        Args:
+            lines: numbers and texts.
+            write: takes each line with its translations, in the lines' order; an empty line has none.
+            refuse: takes the number of a line with a source that is no source of the model, and why.
         """
-        for best in self._translator.translate(self._sources(), beam, self._batch):
+        for best in self._translator.translate(self._sources(lines, write, refuse), beam, self._batch):
             self._waiting[0].found.append(best)
-            self._pass_done()
+            self._pass_done(write)
 
-    def _sources(self) -> Iterator[Sequence[int]]:
-        lines = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
-        for number, line in enumerate(lines, 1):
+    def _sources(self, lines: Iterable[tuple[int, str]], write: Write, refuse: Refuse) -> Iterator[Sequence[int]]:
+        for number, line in lines:
             sentences = ([line] if line.strip() else []) if self._whole else split_sentences(line)
-            self._waiting.append(Line(line, number, len(sentences)))
-            self._pass_done()
-            for sentence in sentences:
-                yield self._encoded(sentence, number)
+            try:
+                sources = list(map(self._encoded, sentences))
+            except UserError as error:
+                refuse(number, error)
+            else:
+                self._waiting.append(Line(line, number, len(sources)))
+                self._pass_done(write)
+                yield from sources
 
-    def _encoded(self, sentence: str, number: int) -> Sequence[int]:
-        try:
-            ids = self._tokenizer.encode(sentence)
-            self._translator.checked(ids)
-        except UserError as error:
-            raise UserError(error.expected, f"{error.received} in line {number}", error.do) from error
+    def _encoded(self, sentence: str) -> Sequence[int]:
+        ids = self._tokenizer.encode(sentence)
+        self._translator.checked(ids)
         return ids
 
-    def _pass_done(self) -> None:
+    def _pass_done(self, write: Write) -> None:
         """Write the lines before which no other waits; an empty one is done at once."""
         while self._waiting and len(self._waiting[0].found) == self._waiting[0].sentences:
-            self._write(self._waiting.popleft())
+            write(self._waiting.popleft())
