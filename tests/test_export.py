@@ -206,9 +206,9 @@ def test_external_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"batch": 0}, "expected a batch from 1 to 65536; received 0; correct --batch, or leave it out"),
-        ({"batch": 65537}, "expected a batch from 1 to 65536; received 65537; correct --batch, or leave it out"),
-        ({"top_k": 0}, "expected a number of largest logits of at least 1; received 0; correct --top-k"),
+        ({"batch": 0}, "expected batch to be an integer from 1 to 65536; received 0; correct batch"),
+        ({"batch": 65537}, "expected batch to be an integer from 1 to 65536; received 65537; correct batch"),
+        ({"top_k": 0}, "expected top_k to be an integer from 1 to 4194304; received 0; correct top_k"),
         ({"top_k": 18}, "expected at most 17 logits, the model's vocabulary; received 18; correct --top-k"),
         (
             {"past_end": "wrap"},
@@ -216,7 +216,7 @@ def test_external_data(tmp_path: Path) -> None:
         ),
         (
             {"state_layout": "flat"},
-            "expected a state layout of layers, packed; received 'flat'; choose one of those",
+            "expected state_layout to be one of layers, packed; received 'flat'; choose one of those",
         ),
     ],
 )

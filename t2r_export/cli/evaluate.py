@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import eval_tokens_option, note_each, shorter, table, with_error
-from t2r_export.cli.past_end import option as past_end_option
-from t2r_export.config.finetune import DEVICES, EVAL_TOKENS, LENGTH, PARTS, SEPARATOR, Shares, usual_length
+from t2r_export.cli.renamed import Verb
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, FinetuneConfig, Shares, usual_length
 from t2r_export.paths import existing_model
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
@@ -22,7 +24,7 @@ from t2r_runtime.session.refusals import existing_graph
 FILE = click.Path(path_type=Path)
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=Verb)
 @click.argument("model", type=FILE)
 @click.argument("text", type=FILE)
 @click.option(
@@ -38,11 +40,6 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Part of the text to use, as t2r finetune cuts it.",
 )
-@click.option(
-    "--valid-share", default=Shares.valid, show_default=True, help="Share of the text that is its valid part."
-)
-@click.option("--test-share", default=Shares.test, show_default=True, help="Share of the text that is its test part.")
-@click.option("--separator", default=SEPARATOR, show_default=True, help="Line that ends a document in a text.")
 @click.option(
     "--windows",
     type=click.IntRange(0),
@@ -61,16 +58,15 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="Width of the beam for --bleu, of an exported graph; 1 is greedy.",
 )
-@past_end_option
-@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
+@fields(ExportConfig, "past_end")
+@fields(FinetuneConfig, "split", "separator", "device")
 @json_option
 def command(
     model: Path,
     text: Path,
     lengths: str | None,
     part: str,
-    valid_share: float,
-    test_share: float,
+    split: dict[str, float] | None,
     separator: str,
     windows: int,
     eval_tokens: int,
@@ -97,7 +93,7 @@ def command(
             raise ValueError
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
-    shares = Shares(valid_share, test_share)
+    shares = Shares(**(split or {}))
     existing_model(model)
     existing_file(text, "a text or a .npy to measure on")
 

@@ -10,16 +10,15 @@ from typing import Any
 import click
 
 from t2r_export.cli import quantize as quantizing
+from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each
-from t2r_export.cli.past_end import option as past_end_option
 from t2r_export.cli.renamed import Verb
 from t2r_export.cli.reports import export_text, state_bytes
 from t2r_export.cli.startup import importing
-from t2r_export.config.export import STATE_LAYOUTS, ExportConfig
+from t2r_export.config.export import ExportConfig
 from t2r_export.config.genai import FORMATS, check_genai
 from t2r_export.config.quantize import QuantizeConfig
-from t2r_export.config.targets import TARGETS
 from t2r_export.files import sha256_beside
 from t2r_export.paths import check_folder, check_outputs, existing_model, graph_outputs
 from t2r_runtime.cli.output import json_option, show
@@ -29,55 +28,7 @@ from t2r_runtime.errors import UserError
 @click.command("export", cls=Verb)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--batch", type=int, metavar="B", help="Fix the batch size to B. Default: any batch size.")
-@click.option(
-    "--state-layout",
-    type=click.Choice(STATE_LAYOUTS),
-    default="layers",
-    show_default=True,
-    help="layers: state tensors per layer; packed: the same states of all layers in one tensor.",
-)
-@past_end_option
-@click.option(
-    "--target",
-    type=click.Choice(list(TARGETS)),
-    default="portable",
-    show_default=True,
-    help="Operators to use. portable: ordinary ones; fused: ONNX Runtime's LinearAttention; standard: the "
-    "LinearAttention of ONNX opset 27; npu: ordinary ones with static shapes.",
-)
-@click.option(
-    "--float16-safe",
-    is_flag=True,
-    help="Keep S and z exact where an accelerator computes in float16, by a second, low part of each state.",
-)
-@click.option(
-    "--top-k",
-    type=int,
-    metavar="N",
-    help="Also output the N largest logits and their tokens; 1 is enough for greedy decoding.",
-)
-@click.option(
-    "--prefill",
-    is_flag=True,
-    help="Also write a prefill graph beside OUT, which reads many tokens of a prompt in one run.",
-)
-@click.option(
-    "--draft-check",
-    is_flag=True,
-    help="Also write a draft-check graph beside OUT, with which several guessed tokens are read in one run.",
-)
-@click.option(
-    "--generate",
-    is_flag=True,
-    help="Also write a generation graph beside OUT, which generates a whole text in one run.",
-)
-@click.option(
-    "--source-length",
-    type=int,
-    metavar="M",
-    help="Of a translator, fill every source up to M tokens: all shapes are numbers, as --target npu needs them.",
-)
+@fields(ExportConfig)
 @click.option(
     "--quantize",
     "how",
@@ -98,35 +49,15 @@ from t2r_runtime.errors import UserError
 def command(
     model: Path,
     out: Path,
-    batch: int | None,
-    state_layout: str,
-    past_end: str,
-    target: str,
-    top_k: int | None,
-    prefill: bool,
-    draft_check: bool,
-    generate: bool,
-    float16_safe: bool,
-    source_length: int | None,
     form: str,
     how: tuple[str, Mapping[str, Any]] | None,
     calibrate: Path | None,
     check: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT, or a folder of one."""
-    config = ExportConfig(
-        batch=batch,
-        state_layout=state_layout,
-        past_end=past_end,
-        target=target,
-        top_k=top_k,
-        prefill=prefill,
-        draft_check=draft_check,
-        float16_safe=float16_safe,
-        generate=generate,
-        source_length=source_length,
-    )
+    config = ExportConfig(**options)
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     if form == "genai":

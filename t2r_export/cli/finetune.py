@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import eval_tokens_option, force_option, table, with_error
+from t2r_export.cli.output import force_option, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
-from t2r_export.config.finetune import (
-    EVAL_TOKENS,
-    LENGTH,
-    STAGES,
-    START_POSITIONS,
-    USUAL_STAGES,
-    FinetuneConfig,
-    parse_plan,
-)
+from t2r_export.config.finetune import STAGES, USUAL_STAGES, FinetuneConfig, parse_plan
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
 from t2r_runtime.cli.output import json_option, show
 
@@ -35,35 +27,11 @@ ROUNDING = Spelled(
         if each.block_wise
     },
 )
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(FinetuneConfig)}
-
-
-def setting(name: str, text: str) -> Callable[[Any], Any]:
-    """An option for a field of FinetuneConfig, with its type and default."""
-    default = DEFAULTS[name]
-    form: dict[str, Any] = {"is_flag": True} if default is False else {"type": type(default), "show_default": True}
-    return click.option(f"--{name.replace('_', '-')}", default=default, help=text, **form)
 
 
 @click.command("finetune", cls=Verb)
 @click.argument("model", type=FILE)
 @click.argument("out", type=FILE)
-@click.option(
-    "--data", type=FILE, multiple=True, help="Text, or token ids as .npy, to train a decoder on; repeat for more."
-)
-@click.option(
-    "--pairs",
-    type=FILE,
-    multiple=True,
-    help="Lines with a source, a tab and its translation, to train a translator on; repeat for more.",
-)
-@click.option("--valid", type=FILE, help="Pairs that validations choose by.  [default: a share of --pairs]")
-@click.option("--test", type=FILE, help="Pairs that are measured before and after.  [default: a share of --pairs]")
-@click.option(
-    "--teacher",
-    type=FILE,
-    help="Model to learn from. Default: what MODEL was converted from, rebuilt from its weights.",
-)
 @click.option(
     "--stages",
     help=f"Training stages, of {', '.join(STAGES)}, in order.  [default: {USUAL_STAGES}, without those that have "
@@ -76,20 +44,6 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     metavar="X,X",
     help="Peak learning rate per stage, or one for all. Default: the stage's own, for the model's width.",
 )
-@setting("batch", "Windows per step, over all processes.")
-@setting("pair_tokens", "Tokens of pairs per step at most, both sides with their padding.")
-@click.option(
-    "--length",
-    type=int,
-    help="Window length in tokens, or the longest side of a pair; longer pairs are left out.  "
-    f"[default: {LENGTH}, or the model's context if that is shorter, or the rows' of a .npy]",
-)
-@click.option(
-    "--start-positions",
-    type=int,
-    help=f"Start windows at one of N positions, drawn at random; 0 is at 0.  [default: {START_POSITIONS} for gated "
-    "layers behind a rotation, else 0]",
-)
 @click.option(
     "--for",
     "scheme",
@@ -98,42 +52,7 @@ def setting(name: str, text: str) -> Callable[[Any], Any]:
     help="Train a student that is trained already through the rounding of w8 or w4, with the scheme's options, folded: "
     "the stage round. Its teacher is the student itself unless --teacher says another.",
 )
-@setting(
-    "carried_states", "Share of the distill stage, its end, whose windows begin with the state of the text before them."
-)
-@setting(
-    "window_dropout",
-    "Share of a batch's rows that each stage begins without a hybrid layer's window where something is far; it falls "
-    "to none at the stage's end.",
-)
-@setting("hidden", "Weight of the hidden-state loss beside the KL loss in the distill stage.")
-@setting("cross_entropy", "Weight of the cross-entropy loss beside the KL loss in the distill stage.")
-@setting("label_smoothing", "Share of each label that is spread over all tokens, in the loss of the task stage.")
-@setting("dropout", "Chance of each number that a part of a block gives to be left out, in distill and task.")
-@setting("kl_top", "Tokens that KL compares one by one, the teacher's most likely; the others as one. 0 is all tokens.")
-@setting("lora", "Train low-rank adapters of q, k, v and o instead of all weights in the stages distill and task.")
-@setting("lora_rank", "Rank of the low-rank adapters.")
-@setting("lora_alpha", "Scale of the adapters' output, before it is divided by the rank.")
-@setting("optimizer", "Optimizer: adamw, or muon for the matrices of the blocks.")
-@setting("weight_decay", "Weight decay of all trained weights.")
-@setting("valid_share", "Share of the text, before its test part, or of groups of pairs, that validations choose by.")
-@setting(
-    "test_share",
-    "Share of the text, at its end, or of groups of pairs, that is measured before and after and read by nothing else.",
-)
-@setting("separator", "Line that ends a document in a text.")
-@eval_tokens_option(
-    None,
-    "Tokens of the test part that the teacher, and the student before and after, are measured on; 0 is all.  "
-    f"[default: as many as are trained on, at most {EVAL_TOKENS:,}]",
-)
-@setting("seed", "Seed of the order of the windows.")
-@setting("device", "Device to train on: auto, cpu or cuda.")
-@setting("precision", "Precision of the arithmetic: auto (bf16 on CUDA), float32 or bf16.")
-@setting("checkpoint_every", "Steps between two saved states of the run.")
-@setting("validate_every", "Steps between two validations on the valid part.")
-@click.option("--resume", is_flag=True, help="Resume an interrupted run; the result is the same.")
-@click.option("--log", type=FILE, help="File to log to, as JSON lines. Default: OUT.jsonl.")
+@fields(FinetuneConfig)
 @force_option
 @json_option
 def command(
@@ -154,7 +73,8 @@ def command(
     plan = parse_plan("round" if scheme and stages is None else stages, steps, learning_rates)
     if not options["data"] and not options["pairs"]:
         raise click.UsageError("Missing option '--data', or '--pairs' for a translator.")
-    config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **options)
+    said = {**flat(FinetuneConfig, options), "lora": options["lora"] is not None}
+    config = FinetuneConfig(model=model, output=out, plan=plan, rounding=rounding, **said)
     check_given(vars(config))
     config.check_files()
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import click
 
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.options import within
+
 _MIXER = (  # fields of mixers, which were options of their own
     "conv feature-map feature-size ffn-size fixed-sigma frequency-scale gate memory merge moving-average "
     "normalizer output-gate positions query-scale ramp redraw rotary-size shared-features sigma sinks span span-loss "
@@ -35,7 +38,16 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
     },
     "export": _inside("--quantize", "SCHEME", _SCHEME + _OTHERS),
     "quantize": _inside("--scheme", "SCHEME", _SCHEME + _OTHERS),
-    "finetune": _inside("--for", "SCHEME", _SCHEME),
+    "evaluate": {f"--{part}-share": f"--split {part}=VALUE" for part in ("valid", "test")},
+    "finetune": {
+        **_inside("--for", "SCHEME", _SCHEME),
+        **{
+            f"--{name.replace('_', '-')}": f"{place}=VALUE"
+            for name, place in within(FinetuneConfig).items()
+            if name not in ("warmup", "clip")
+        },
+        "--weight-decay": "--optimizer adamw:weight_decay=VALUE",
+    },
 }
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each, shorter, size
-from t2r_export.cli.past_end import option as past_end_option
-from t2r_export.config.finetune import DEVICES, LENGTH, usual_length
+from t2r_export.config.export import ExportConfig
+from t2r_export.config.finetune import LENGTH, FinetuneConfig, usual_length
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
@@ -47,8 +48,8 @@ FILE = click.Path(path_type=Path)
     help="Sampling temperature; 1 samples from the model's own probabilities.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the sampling.")
-@past_end_option
-@click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="Device to compute on.")
+@fields(ExportConfig, "past_end")
+@fields(FinetuneConfig, "device")
 @json_option
 def command(
     model: Path,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
-from t2r_export.config.options import names, read_kind, usual
+from t2r_export.config.options import names, read_kind, read_options, usual
 from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError, did_you_mean
 
@@ -37,19 +37,47 @@ class Spelled(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        kind, colon, rest = value.partition(":")
+        kind, _, rest = value.partition(":")
         fields = entry(self.what, kind, self.kinds)
         if rest == HELP and ctx is not None:
-            click.echo(f"{kind}:NAME=VALUE,…\n" + described(fields))
-            ctx.exit()
-        _, values = read_kind(value)
-        if stray := [name for name in names(values) if name not in fields]:
-            do = did_you_mean(stray[0], fields, "leave it out")
-            raise UserError(f"options of {kind} ({', '.join(fields) or 'none'})", ", ".join(stray), do)
+            _help(ctx, f"{kind}:", fields)
+        kind, values = read_kind(value)
+        _known(kind, values, fields)
         return kind, values
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(kind) for kind in self.kinds if kind.startswith(incomplete)]
+
+
+class Inside(click.ParamType[Any]):
+    """NAME=VALUE,NAME=VALUE, given to the command as values by name; `help` prints the fields."""
+
+    def __init__(self, option: str, fields: Fields) -> None:
+        """
+        Args:
+            option: the name of the option, for messages.
+        """
+        self.option, self.fields, self.name = option, fields, "NAME=VALUE,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value == HELP and ctx is not None:
+            _help(ctx, "", self.fields)
+        values = read_options(value, f"--{self.option} NAME=VALUE,NAME=VALUE")
+        _known(f"--{self.option}", values, self.fields)
+        return values
+
+
+def _known(of: str, values: Mapping[str, Any], fields: Fields) -> None:
+    if stray := [name for name in names(values) if name not in fields]:
+        do = did_you_mean(stray[0], fields, "leave it out")
+        raise UserError(f"options of {of} ({', '.join(fields) or 'none'})", ", ".join(stray), do)
+
+
+def _help(context: click.Context, prefix: str, fields: Fields) -> NoReturn:
+    click.echo(f"{prefix}NAME=VALUE,…\n" + described(fields))
+    context.exit()
 
 
 def described(fields: Fields) -> str:

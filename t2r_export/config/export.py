@@ -7,46 +7,77 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t2r_export.config.targets import find
+from t2r_export.config.options import check_values, option
+from t2r_export.config.targets import TARGETS, find
 from t2r_export.config.typed import check_fields
 from t2r_runtime.contract.signature import DRAFT_CHECK, GENERATE, PAST_ENDS, PREFILL, ROLES, is_past_end
 from t2r_runtime.contract.source import MAX_SOURCE_LENGTH
 from t2r_runtime.errors import UserError
 
-STATE_LAYOUTS = ("layers", "packed")
 MAX_BATCH = 1 << 16
+MAX_TOP_K = 1 << 22  # of a vocabulary
+
+
+def check_past_end(value: str) -> None:
+    """Refuse what `--past-end` cannot be, whatever the model.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if not is_past_end(value):
+        raise UserError(f"past_end of {PAST_ENDS}, N of at least 1", repr(value), "choose one of those")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
     """What may differ between two graphs of one model."""
 
-    batch: int | None = None  # None: any batch size
-    state_layout: str = "layers"  # layers | packed
-    past_end: str = "refuse"  # refuse | clamp | wrap:N; see t2r_export.model.positions
-    target: str = "portable"  # a key of TARGETS
-    top_k: int | None = None  # the graph also gives this many of the largest logits
-    prefill: bool = False  # a companion that reads a prompt at once
-    draft_check: bool = False  # one that reads drafts at once, and keeps what of them is right
-    float16_safe: bool = False  # right on accelerators that compute in float16: see `build_graph`
-    generate: bool = False  # a companion that generates by itself
-    source_length: int | None = None  # of a translator, what every source is filled up to; None: as long as it is
+    batch: int | None = option("Fix the batch size.", None, usual="any batch size", metavar="B", bounds=(1, MAX_BATCH))
+    state_layout: str = option(
+        "layers: state tensors per layer; packed: the same states of all layers in one tensor.",
+        "layers",
+        ("layers", "packed"),
+    )
+    past_end: str = option(
+        "What a step past the end of a learned position table does: refuse, or clamp to the last position. With wrap:N "
+        "absolute positions of every kind are modulo N, so that none is new to the model.",
+        "refuse",
+        metavar="refuse|clamp|wrap:N",
+        check=check_past_end,
+    )
+    target: str = option(
+        "Operators to use. portable: ordinary ones; fused: ONNX Runtime's LinearAttention; standard: the "
+        "LinearAttention of ONNX opset 27; npu: ordinary ones with static shapes.",
+        "portable",
+        tuple(TARGETS),
+    )
+    top_k: int | None = option(
+        "Also output the N largest logits and their tokens; 1 is enough for greedy decoding.",
+        None,
+        metavar="N",
+        bounds=(1, MAX_TOP_K),
+    )
+    prefill: bool = option(
+        "Also write a prefill graph beside OUT, which reads many tokens of a prompt in one run.", False
+    )
+    draft_check: bool = option(
+        "Also write a draft-check graph beside OUT, with which several guessed tokens are read in one run.", False
+    )
+    float16_safe: bool = option(
+        "Keep S and z exact where an accelerator computes in float16, by a second, low part of each state.", False
+    )
+    generate: bool = option("Also write a generation graph beside OUT, which generates a whole text in one run.", False)
+    source_length: int | None = option(
+        "Of a translator, fill every source up to M tokens: all shapes are numbers, as --target npu needs them.",
+        None,
+        metavar="M",
+        bounds=(1, MAX_SOURCE_LENGTH),
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_values(self)
         target = find(self.target)
-        if self.batch is not None and not 1 <= self.batch <= MAX_BATCH:
-            raise UserError(f"a batch from 1 to {MAX_BATCH}", str(self.batch), "correct --batch, or leave it out")
-        if self.state_layout not in STATE_LAYOUTS:
-            raise UserError(
-                f"a state layout of {', '.join(STATE_LAYOUTS)}", repr(self.state_layout), "choose one of those"
-            )
-        check_past_end(self.past_end)
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError("a number of largest logits of at least 1", str(self.top_k), "correct --top-k")
-        if self.source_length is not None and not 1 <= self.source_length <= MAX_SOURCE_LENGTH:
-            received = str(self.source_length)
-            raise UserError(f"a source length from 1 to {MAX_SOURCE_LENGTH}", received, "correct --source-length")
         if target.static and self.state_layout != "layers":
             raise UserError(
                 f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",
@@ -82,13 +113,3 @@ class ExportConfig:
     def companions(self) -> list[str]:
         """The roles of the graphs that are to lie beside the step graph."""
         return [role for role in (PREFILL, DRAFT_CHECK, GENERATE) if getattr(self, role)]
-
-
-def check_past_end(value: str) -> None:
-    """Refuse what `--past-end` cannot be, whatever the model.
-
-    Raises:
-        UserError: it is none of them.
-    """
-    if not is_past_end(value):
-        raise UserError(f"past_end of {PAST_ENDS}, N of at least 1", repr(value), "choose one of those")

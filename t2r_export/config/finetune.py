@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from t2r_export.config.needs import FINETUNE, check_needs
+from t2r_export.config.options import between, changed, check_values, option, options, within
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.config.typed import check_fields
-from t2r_export.config.validation import LARGEST, choice, size
+from t2r_export.config.validation import choice, size
 from t2r_export.paths import check_outputs, existing_model
-from t2r_runtime.errors import UserError, shown
+from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
@@ -42,7 +44,7 @@ class Shares:
 
     def __post_init__(self) -> None:
         for name in ("valid", "test"):
-            _between(f"{name}_share", getattr(self, name), 0, 1)
+            between(f"{name}_share", getattr(self, name), 0, 1)
         if self.valid + self.test >= 1:
             received = f"{self.valid:g} + {self.test:g}"
             raise UserError(
@@ -89,7 +91,7 @@ class StagePlan:
         choice("stage", self.stage, tuple(STAGES))
         size(f"steps of {self.stage}", self.steps, MAX_STEPS, least=0)
         if self.learning_rate is not None:
-            _between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
+            between(f"the learning rate of {self.stage}", self.learning_rate, 0, 10)
 
     @property
     def peak(self) -> float:
@@ -127,88 +129,180 @@ def parse_plan(
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """All options of a run. Sizes are checked here, files when they are read."""
+    """All options of a run. Values are checked here, files when they are read.
+
+    `result` says when an option is a part of the run's identity, because it changes the result: always, where it is
+    not at its default (changed), or where the option that it names is set. Without one, it changes nothing.
+    `within` is where the command line has an option inside of another: `loss.hidden`. `shared`: recipes say it once,
+    for all runs.
+    """
 
     model: Path
     output: Path
-    data: tuple[Path, ...] = ()  # texts or token ids, of a decoder
-    pairs: tuple[Path, ...] = ()  # sources and translations, of a translator
-    valid: Path | None = None  # pairs that validations choose by; None: cut from `pairs`
-    test: Path | None = None  # pairs that are measured before and after; None: cut from `pairs`
+    data: tuple[Path, ...] = option("Text, or token ids as .npy, to train a decoder on; repeat for more.", ())
+    pairs: tuple[Path, ...] = option(
+        "Lines with a source, a tab and its translation, to train a translator on; repeat for more.", ()
+    )
+    valid: Path | None = option("Pairs that validations choose by.", None, usual="a share of --pairs")
+    test: Path | None = option("Pairs that are measured before and after.", None, usual="a share of --pairs")
     plan: tuple[StagePlan, ...] = field(default_factory=parse_plan)
-    teacher: Path | None = None  # default: the model that `model` was converted from, rebuilt from its weights
-    separator: str = SEPARATOR  # a line of the text that ends a document
-    valid_share: float = Shares.valid  # of the text, see `Shares`, or of the groups of pairs
-    test_share: float = Shares.test
-    length: int | None = None  # tokens that a window predicts; None: the rows' of a .npy, or `usual_length`
-    batch: int = 16  # windows per step, over all processes
-    pair_tokens: int = 4096  # per step at most: tokens of pairs, both sides with their padding
-    hidden: float = 5.0  # weight of the blocks' outputs relative to KL in the distill stage
-    cross_entropy: float = 0.0  # its weight relative to KL in the distill stage
-    kl_top: int = 0  # KL over so many of the teacher's most likely tokens and a bucket of the rest; 0: over all tokens
-    dropout: float = 0.0  # chance of each number of a part's output to be left out in distill and task
-    label_smoothing: float = 0.0  # of the task stage's cross-entropy
+    teacher: Path | None = option(
+        "Model to learn from.", None, usual="what MODEL was converted from, rebuilt from its weights"
+    )
+    separator: str = option("Line that ends a document in a text.", SEPARATOR, shared=True)
+    valid_share: float = option(
+        "Share of the text, before its test part, or of groups of pairs, that validations choose by.",
+        Shares.valid,
+        within="split.valid",
+        result="always",
+        shared=True,
+    )
+    test_share: float = option(
+        "Share of the text, at its end, or of groups of pairs, that is measured before and after and read by nothing "
+        "else.",
+        Shares.test,
+        within="split.test",
+        result="always",
+        shared=True,
+    )
+    length: int | None = option(
+        "Window length in tokens, or the longest side of a pair; longer pairs are left out.",
+        None,
+        usual=f"{LENGTH}, or the model's context if that is shorter, or the rows' of a .npy",
+        result="always",
+        bounds=(1, MAX_STEPS),
+    )
+    batch: int = option("Windows per step, over all processes.", 16, result="always", bounds=(1, MAX_STEPS))
+    pair_tokens: int = option(
+        "Tokens of pairs per step at most, both sides with their padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
+    )
+    hidden: float = option(
+        "Weight of the hidden-state loss beside the KL loss in the distill stage.",
+        5.0,
+        within="loss.hidden",
+        result="always",
+        bounds=(0, math.inf),
+    )
+    cross_entropy: float = option(
+        "Weight of the cross-entropy loss beside the KL loss in the distill stage.",
+        0.0,
+        within="loss.cross_entropy",
+        result="always",
+        bounds=(0, math.inf),
+    )
+    kl_top: int = option(
+        "Tokens that KL compares one by one, the teacher's most likely; the others as one. 0 is all tokens.",
+        0,
+        within="loss.kl_top",
+        result="always",
+        bounds=(0, MAX_STEPS),
+    )
+    label_smoothing: float = option(
+        "Share of each label that is spread over all tokens, in the task stage.",
+        0.0,
+        within="loss.label_smoothing",
+        result="changed",
+        between=(0, 1),
+    )
+    dropout: float = option(
+        "Dropout probability on mixer and feed-forward outputs, in distill and task.",
+        0.0,
+        result="changed",
+        between=(0, 1),
+    )
     rounding: QuantizeConfig | None = None  # train a folded student through what this scheme rounds: the stage round
-    start_positions: int | None = None  # windows start at one of so many, drawn at random; 0: at 0; None: as it suits
-    carried_states: float = 0.0  # share of distill's steps, the last ones, whose windows begin with the state of text
-    window_dropout: float = 0.0  # share of rows that a stage begins without a hybrid layer's window; it ends with none
+    start_positions: int | None = option(
+        "Start windows at one of so many positions, drawn at random; 0: at 0.",
+        None,
+        usual=f"{START_POSITIONS} for gated layers behind a rotation, else 0",
+        within="starts.positions",
+        result="always",
+        bounds=(0, MAX_START),
+    )
+    carried_states: float = option(
+        "Share of the distill stage, its end, whose windows begin with the state of the text before them.",
+        0.0,
+        within="starts.carried_states",
+        result="always",
+        bounds=(0, 1),
+    )
+    window_dropout: float = option(
+        "Initial probability of masking a hybrid layer's window per row; decays linearly to 0 in each stage.",
+        0.0,
+        within="starts.window_dropout",
+        result="always",
+        bounds=(0, 1),
+    )
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
-    lora_rank: int = 8
-    lora_alpha: float = 16.0  # alpha / rank scales an adapter's output
-    warmup: float = 0.05  # share of a stage's steps
-    optimizer: str = "adamw"
-    weight_decay: float = 0.0
-    clip: float = 1.0  # of the gradient's norm
-    seed: int = 0
-    eval_tokens: int | None = None  # of the test part, for each report; 0: all; None: see `report_tokens`
-    precision: str = "auto"
-    device: str = "auto"
-    checkpoint_every: int = 200  # steps between two saved states
-    validate_every: int = 200
-    resume: bool = False
-    log: Path | None = None  # default: beside the output
+    lora_rank: int = option("Rank of the adapters.", 8, within="lora.rank", result="lora", bounds=(1, MAX_STEPS))
+    lora_alpha: float = option(
+        "Scale of the adapters' output, before it is divided by the rank.",
+        16.0,
+        within="lora.alpha",
+        result="lora",
+        between=(0, math.inf),
+    )
+    optimizer: str = option(
+        "Optimizer: adamw, or muon for the matrices of the blocks.", "adamw", OPTIMIZERS, result="always"
+    )
+    warmup: float = option(
+        "Share of a stage's steps in which the learning rate rises.",
+        0.05,
+        within="optimizer.warmup",
+        result="always",
+        bounds=(0, 1),
+    )
+    weight_decay: float = option(
+        "Weight decay of all trained weights.",
+        0.0,
+        within="optimizer.weight_decay",
+        result="always",
+        bounds=(0, math.inf),
+    )
+    clip: float = option(
+        "Largest norm of the gradient.", 1.0, within="optimizer.clip", result="always", between=(0, math.inf)
+    )
+    seed: int = option("Seed of the order of the windows.", 0, result="always", bounds=(0, MAX_STEPS))
+    eval_tokens: int | None = option(
+        "Tokens of the test part that the teacher, and the student before and after, are measured on; 0 is all.",
+        None,
+        usual=f"as many as are trained on, at most {EVAL_TOKENS:,}",
+        result="always",
+        bounds=(0, MAX_STEPS),
+    )
+    precision: str = option(
+        "Precision of the arithmetic: auto is bf16 on CUDA, else float32.", "auto", PRECISIONS, result="always"
+    )
+    device: str = option("Device to compute on.", "auto", DEVICES)
+    checkpoint_every: int = option(
+        "Steps between two saved states of the run.", 200, within="every.checkpoint", bounds=(1, MAX_STEPS)
+    )
+    validate_every: int = option(
+        "Steps between two validations on the valid part.",
+        200,
+        within="every.validate",
+        result="always",
+        bounds=(1, MAX_STEPS),
+    )
+    resume: bool = option("Resume an interrupted run; the result is the same.", False, shared=True)
+    log: Path | None = option("File to log to, as JSON lines.", None, usual="OUT.jsonl")
     force: bool = False  # replace a trained model at `output`
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not sum(plan.steps for plan in self.plan):
             raise UserError("at least one step of one stage", "none", "give the number of steps")
-        if self.length is not None:
-            size("length", self.length, MAX_STEPS)
-        for name in ("batch", "pair_tokens", "checkpoint_every", "validate_every", "lora_rank"):
-            size(name, getattr(self, name), MAX_STEPS)
-        if self.start_positions is not None:
-            size("start_positions", self.start_positions, MAX_START, least=0)
-        if self.eval_tokens is not None:
-            size("eval_tokens", self.eval_tokens, MAX_STEPS, least=0)
-        size("kl_top", self.kl_top, MAX_STEPS, least=0)
-        size("seed", self.seed, MAX_STEPS, least=0)
+        check_values(self)
         assert self.shares
-        _between("clip", self.clip, 0, math.inf)
-        _between("lora_alpha", self.lora_alpha, 0, math.inf)
-        for name, high in (
-            ("warmup", 1.0),
-            ("carried_states", 1.0),
-            ("window_dropout", 1.0),
-            ("hidden", math.inf),
-            ("cross_entropy", math.inf),
-            ("weight_decay", math.inf),
-        ):
-            _between(name, getattr(self, name), 0, high, closed=True)
-        if self.dropout:
-            _between("dropout", self.dropout, 0, 1)
-        if self.label_smoothing:
-            _between("label_smoothing", self.label_smoothing, 0, 1)
-        for name, known in (("precision", PRECISIONS), ("device", DEVICES), ("optimizer", OPTIMIZERS)):
-            choice(name, getattr(self, name), known)
         self._check_rounding()
-        check_needs(FINETUNE, vars(self), [each.name for each in dataclasses.fields(self) if self._changed(each)])
+        given = [each.name for each in dataclasses.fields(self) if self._changed(each)]
+        check_needs(FINETUNE, vars(self), given, within(type(self)))
         if self.pairs and self.data:
             raise UserError("pairs, or a text", "both", "leave one out")
 
     def _changed(self, each: dataclasses.Field[Any]) -> bool:
-        """Whether a field is not at its default."""
-        return each.default is not dataclasses.MISSING and getattr(self, each.name) != each.default
+        """Whether a field that has a default is not at it."""
+        return each.default is not dataclasses.MISSING and changed(self, each)
 
     def _check_rounding(self) -> None:
         stages = [plan.stage for plan in self.plan if plan.steps]
@@ -296,43 +390,20 @@ class FinetuneConfig:
 
     def recipe(self) -> dict[str, Any]:
         """The options that determine the result, as plain data: for the provenance and the identity of a run."""
-        names = (
-            "length",
-            "batch",
-            "hidden",
-            "cross_entropy",
-            "kl_top",
-            "start_positions",
-            "carried_states",
-            "window_dropout",
-            "warmup",
-            "optimizer",
-            "weight_decay",
-            "clip",
-            "seed",
-            "precision",
-            "valid_share",
-            "test_share",
-            "validate_every",
-            "eval_tokens",
-        )
         plan = [
             {"stage": stage.stage, "steps": stage.steps, "learning_rate": stage.learning_rate}
             for stage in self.plan
             if stage.steps
         ]
-        adapters = {"lora_rank": self.lora_rank, "lora_alpha": self.lora_alpha} if self.lora else {}
-        pairs = {"pair_tokens": self.pair_tokens} if self.pairs else {}
-        smoothing = {name: value for name in ("label_smoothing", "dropout") if (value := getattr(self, name))}
         rounding = {} if self.rounding is None else {"for": self.rounding.described()}
-        return {
-            "stages": plan,
-            **{name: getattr(self, name) for name in names},
-            **pairs,
-            **smoothing,
-            **adapters,
-            **rounding,
-        }
+        return {"stages": plan, **{name: getattr(self, name) for name in self._decisive()}, **rounding}
+
+    def _decisive(self) -> Iterator[str]:
+        """Names of the options that are a part of the run's identity."""
+        for name, each in options(type(self)).items():
+            when = each.metadata.get("result")
+            if when == "always" or (when == "changed" and changed(self, each)) or (when and getattr(self, when, None)):
+                yield name
 
 
 def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[Any]:
@@ -351,11 +422,3 @@ def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[
             f"correct the {what}",
         )
     return numbers
-
-
-def _between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-    if not fine or not (low <= value <= high if closed else low < value < high):
-        above = f"from {low:g}" if closed else f"above {low:g}"
-        to = "" if high == math.inf else f" {'to' if closed else 'and below'} {high:g}"
-        raise UserError(f"{name} to be a number {above}{to}", shown(value), f"correct {name}")

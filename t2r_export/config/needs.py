@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from t2r_runtime.errors import UserError
@@ -63,7 +64,7 @@ NEEDS: dict[str, dict[str, Need]] = {
     "export": _each("check calibrate", _SCHEME),
     "evaluate": {
         **_each("lengths part separator windows past_end", _A_TEXT),
-        **_each("valid_share test_share", _A_PART),
+        "split": _A_PART,
         "bleu": Need("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
         "beam": _other("bleu"),
     },
@@ -76,9 +77,15 @@ NEEDS: dict[str, dict[str, Need]] = {
 }
 
 
-def check_needs(needs: Mapping[str, Need], options: Options, given: Iterable[str]) -> None:
-    """Raise UserError if an option of those `given` needs what `options`, the values of all, do not have."""
+def check_needs(
+    needs: Mapping[str, Need], options: Options, given: Iterable[str], within: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise UserError if an option of those `given` needs what `options`, the values of all, do not have.
+
+    Args:
+        within: how the command line spells options that are within others.
+    """
     for name in given:
         if name in needs and not needs[name].met(options):
-            option = "--" + name.replace("_", "-")
+            option = within.get(name, "--" + name.replace("_", "-"))
             raise UserError(f"{needs[name].what} beside {option}", "none", f"add it, or leave {option} out")

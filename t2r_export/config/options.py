@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from t2r_export.config.typed import with_paths
-from t2r_runtime.errors import UserError, did_you_mean
+from t2r_export.config.validation import LARGEST, size
+from t2r_runtime.errors import UserError, did_you_mean, shown
 
 C = TypeVar("C")
 UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
@@ -51,6 +53,12 @@ def options(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return found
 
 
+def within(cls: type) -> dict[str, str]:
+    """How the command line spells the options that are within others, by name: `--loss hidden`."""
+    found = {name: field.metadata.get("within") for name, field in options(cls).items()}
+    return {name: f"--{place.replace('.', ' ')}" for name, place in found.items() if place}
+
+
 def changed(config: Any, field: dataclasses.Field[Any]) -> bool:
     """Whether a field of a config is not at its default."""
     factory = field.default_factory
@@ -58,15 +66,42 @@ def changed(config: Any, field: dataclasses.Field[Any]) -> bool:
     return bool(getattr(config, field.name) != default)
 
 
-def check_choices(config: Any) -> None:
-    """Refuse with a UserError values that are not among the choices of their option; None is of every option."""
+def check_values(config: Any) -> None:
+    """Refuse values that an option cannot have. A default is never refused.
+
+    Of an option's metadata: `choices`; `bounds`, the least and largest value of an integer or a number; `between`, two
+    numbers that a number must be between; `check`, a function that raises.
+
+    Raises:
+        UserError: with the first of them.
+    """
     for name, field in options(type(config)).items():
-        value, choices = getattr(config, name), field.metadata["choices"]
-        if choices and value is not None and value not in choices:
-            known = ", ".join(map(str, choices))
-            raise UserError(
-                f"{name} to be one of {known}", repr(value), did_you_mean(value, choices, "choose one of those")
-            )
+        value, meta = getattr(config, name), field.metadata
+        if value == field.default:
+            continue
+        if meta["choices"] and value not in meta["choices"]:
+            known = ", ".join(map(str, meta["choices"]))
+            do = did_you_mean(value, meta["choices"], "choose one of those")
+            raise UserError(f"{name} to be one of {known}", shown(value), do)
+        if "bounds" in meta and "float" in str(field.type):
+            low, high = meta["bounds"]
+            between(name, value, low, high, closed=True)
+        elif "bounds" in meta:
+            low, high = meta["bounds"]
+            size(name, value, high, least=low)
+        elif "between" in meta:
+            between(name, value, *meta["between"])
+        if "check" in meta:
+            meta["check"](value)
+
+
+def between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
+    """Refuse what is no number in a range, whose ends belong to it where it is `closed`."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+    if not fine or not (low <= value <= high if closed else low < value < high):
+        above = f"from {low:g}" if closed else f"above {low:g}"
+        to = "" if high == math.inf else f" {'to' if closed else 'and below'} {high:g}"
+        raise UserError(f"{name} to be a number {above}{to}", shown(value), f"correct {name}")
 
 
 def usual(field: dataclasses.Field[Any]) -> str:

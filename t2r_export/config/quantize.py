@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from t2r_export.config.options import changed, check_choices, option, options, read_bytes
+from t2r_export.config.options import changed, check_values, option, options, read_bytes
 from t2r_export.config.typed import check_fields
 from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError
@@ -96,7 +96,7 @@ class QuantizeConfig:
         if isinstance(budget, str):
             object.__setattr__(self, "budget", read_bytes(budget))
         check_fields(self)
-        check_choices(self)
+        check_values(self)
         if self.calibrate_steps is not None and self.calibrate_steps < 1:
             raise UserError("at least 1 step to calibrate on", str(self.calibrate_steps), "correct calibrate_steps")
         reads = chosen.calibrated or self.budget is not None

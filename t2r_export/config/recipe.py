@@ -19,6 +19,7 @@ from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StageP
 from t2r_export.config.layer_numbers import read_layers
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.needs import FINETUNE, check_needs
+from t2r_export.config.options import options, within
 from t2r_export.config.plain import from_plain, of_table
 from t2r_export.config.students import student_mixer
 from t2r_export.config.uniform import CROSSES, MergeConfig, UniformConfig
@@ -56,29 +57,14 @@ PAIRS: Keys = {
 MAX_COLUMN = 1 << 10
 MAX_BEAM = 1 << 10
 STUDENT: Keys = {"name": TEXT, "weights": TEXT, "sequence_beam": WHOLE, "convert": TABLE, "finetune": TABLE}
+KINDS = {"str": TEXT, "int": WHOLE, "int | None": WHOLE, "float": NUMBER, "bool": FLAG}
 TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r finetune`
-    "stages": TEXT,
-    "steps": TEXT,
-    "lr": TEXT,
-    **dict.fromkeys(("optimizer", "precision", "device"), TEXT),
-    **dict.fromkeys(
-        (
-            "length",
-            "batch",
-            "seed",
-            "lora_rank",
-            "checkpoint_every",
-            "validate_every",
-            "start_positions",
-            "kl_top",
-        ),
-        WHOLE,
-    ),
-    **dict.fromkeys(
-        ("hidden", "cross_entropy", "label_smoothing", "dropout", "carried_states", "window_dropout"), NUMBER
-    ),
-    **dict.fromkeys(("dropout", "window_dropout", "lora_alpha", "warmup", "weight_decay", "clip"), NUMBER),
-    **dict.fromkeys(("pair_tokens", "eval_tokens"), WHOLE),
+    **dict.fromkeys(("stages", "steps", "lr"), TEXT),
+    **{
+        name: KINDS[str(field.type)]
+        for name, field in options(FinetuneConfig).items()
+        if str(field.type) in KINDS and not field.metadata.get("shared")
+    },
     "lora": FLAG,
 }
 WEIGHTS = ("teacher", "random")
@@ -246,13 +232,13 @@ def _student(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> St
 def _training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> Training:
     """`read`: the field of FinetuneConfig that says what is trained on."""
     _check(data, TRAINING, (), where)
-    options = dict(data)
-    words = [options.pop(key, None) for key in ("stages", "steps", "lr")]
+    given = dict(data)
+    words = [given.pop(key, None) for key in ("stages", "steps", "lr")]
     plan = _value(where, parse_plan, *words)
     nowhere = Path("nowhere")
-    config = _value(where, lambda: FinetuneConfig(model=nowhere, output=nowhere, plan=plan, **read, **options))
-    _value(where, lambda: check_needs(FINETUNE, vars(config), options))
-    return Training(plan, options)
+    config = _value(where, lambda: FinetuneConfig(model=nowhere, output=nowhere, plan=plan, **read, **given))
+    _value(where, lambda: check_needs(FINETUNE, vars(config), given, within(FinetuneConfig)))
+    return Training(plan, given)
 
 
 def _check(data: Mapping[str, Any], keys: Keys, needed: tuple[str, ...] | Keys, where: str) -> None:

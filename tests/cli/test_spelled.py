@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from cli_models import Output, run
-from t2r_export.config.options import options, read_bytes, read_kind, written
+from t2r_export.cli.fields import flat
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.options import options, read_bytes, read_kind, within, written
 from t2r_export.config.uniform import MIXERS
 from t2r_runtime.errors import UserError
 
@@ -45,6 +47,22 @@ def test_bytes() -> None:
     for text in ("", "0", "k", "1kk", "nan", "1e20", "-3", "3 kB"):
         with pytest.raises(UserError, match="a budget in bytes: 4096, 64k or 1.5M"):
             read_bytes(text)
+
+
+@pytest.mark.parametrize("group", sorted({place.split()[0] for place in within(FinetuneConfig).values()}))
+def test_help_inside_an_option(group: str, capsys: Output) -> None:
+    text = "adamw:help" if group == "--optimizer" else "help"
+    out, _ = run(capsys, "finetune", group, text)
+    inner = [place.split()[1] for place in within(FinetuneConfig).values() if place.startswith(f"{group} ")]
+    assert len(inner) > 1 and all(f"  {name}=" in out for name in inner)
+    _, err = run(capsys, "finetune", "m.pt", "o.pt", group, f"{text.replace('help', '')}{inner[0]}x=3", code=2)
+    assert f"received {inner[0]}x; did you mean {inner[0]}?" in err
+
+
+def test_fields_within_an_option_are_those_of_the_config() -> None:
+    given = {"loss": {"hidden": 3}, "lora": None, "optimizer": ("muon", {"clip": 2.0}), "starts": {"positions": 4}}
+    said = flat(FinetuneConfig, {**given, "seed": 7})
+    assert said == {"hidden": 3, "optimizer": "muon", "clip": 2.0, "start_positions": 4, "seed": 7}
 
 
 @pytest.mark.parametrize("verb", ["convert", "choose"])

@@ -33,7 +33,7 @@ def converted(folder: Path, capsys: Output) -> Path:
 
 def test_finetune(converted: Path, folder: Path, tmp_path: Path, capsys: Output) -> None:
     arguments = ["finetune", converted, tmp_path / "tuned.pt", "--data", folder / "text.txt", *SMALL]
-    out, err = run(capsys, *arguments, "--lr", "1e-2,1e-3", "--device", "cpu", "--lora", "--lora-rank", 2)
+    out, err = run(capsys, *arguments, "--lr", "1e-2,1e-3", "--device", "cpu", "--lora", "rank=2")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["test", "teacher", "student", "student"]
     assert "tokens in" in lines[4]
@@ -83,7 +83,7 @@ def test_a_student_without_a_corpus(converted: Path, folder: Path, tmp_path: Pat
     assert [(row["length"], row["tokens"]) for row in result["lengths"]] == [(8, 32), (16, 32)]
     parts = {}
     for part in ("train", "valid", "test", "all"):
-        shares = ("--part", part, *(() if part == "all" else ("--valid-share", 0.2, "--test-share", 0.3)))
+        shares = ("--part", part, *(() if part == "all" else ("--split", "valid=0.2,test=0.3")))
         result = json.loads(run(capsys, "evaluate", teacher, ids, "--lengths", 4, *shares, "--json")[0])
         assert result["part"] == part
         parts[part] = result["lengths"][0]["tokens"]

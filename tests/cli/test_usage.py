@@ -88,7 +88,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     "export": [
         ("none.pt o.onnx", "a checkpoint at none.pt"),
         ("m.pt m.pt", "a name for a graph"),
-        ("m.pt o.onnx --batch 0", "a batch from 1"),
+        ("m.pt o.onnx --batch 0", "batch to be an integer from 1"),
         ("m.pt o.onnx --quantize w4 --check none.txt", "none.txt, which does not exist"),
         ("m.pt o.onnx --quantize int8-static", "a text to calibrate"),
         ("m.pt o.onnx --calibrate t.txt", "--quantize beside --calibrate"),

@@ -80,7 +80,7 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ({"window_dropout": -0.1}, "window_dropout to be a number from 0 to 1; received -0.1"),
         (
             {"carried_states": 0.5, "plan": parse_plan("task")},
-            "the stage distill beside --carried-states; received none",
+            "the stage distill beside --starts carried_states; received none",
         ),
         ({"weight_decay": -0.1}, "weight_decay to be a number from 0; received -0.1"),
         ({"precision": "fp8"}, "precision to be one of auto, float32, bf16; received 'fp8'"),

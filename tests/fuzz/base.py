@@ -85,7 +85,7 @@ def make(folder: Path) -> Path:
 def _interrupted(folder: Path) -> None:
     """A run that was killed, and the line that goes on with it."""
     line = ["finetune", "model.pt", "tuned.pt", "--data", "text.txt", "--stages", "distill", "--steps", "24"]
-    line += ["--batch", "2", "--length", "8", "--checkpoint-every", "1"]
+    line += ["--batch", "2", "--length", "8", "--every", "checkpoint=1"]
     (folder / "run.json").write_text(json.dumps(line))
     run = folder / "run"
     while not (run / "tuned.pt.training").exists():

@@ -71,7 +71,7 @@ def evaluations(base: Path, here: Path, chance: random.Random) -> str:
         ("--eval-tokens", SIZES),
         ("--windows", SIZES),
         ("--part", ("train", "valid", "test", "all")),
-        ("--test-share", ("0.01", "0.99", "0.5", "nan", "1")),
+        ("--split", ("test=0.01", "test=0.99", "test=0.5", "test=nan", "test=1")),
         ("--beam", ("1", "3", "0", "4096")),
         ("--past-end", ("refuse", "clamp", "wrap:3", "wrap:0")),
     ):
@@ -81,8 +81,8 @@ def evaluations(base: Path, here: Path, chance: random.Random) -> str:
         words += [
             "--lengths",
             "8",
-            "--test-share",
-            "0.5",
+            "--split",
+            "test=0.5",
         ]
     if text.endswith(".tsv") and chance.randrange(2):
         words.append("--bleu")
