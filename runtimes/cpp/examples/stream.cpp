@@ -7,10 +7,10 @@ int main(int count, char **arguments) try {
         std::cerr << "usage: stream GRAPH PROMPT\n";
         return 2;
     }
-    const t2r::Decoder decoder(arguments[1]);
+    t2r::Decoder decoder(arguments[1]);
     const t2r::Tokenizer tokenizer(decoder);
     const t2r::Tokens prompt = tokenizer.encode(arguments[2]);
-    const t2r::Stream stream(tokenizer, prompt);
+    t2r::Stream stream(tokenizer, prompt);
     t2r_sampling sampling = decoder.sampling();
     sampling.temperature = 0;
     std::cout << arguments[2];

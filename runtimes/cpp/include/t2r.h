@@ -9,7 +9,7 @@
 
    Structures grow at their ends. Who passes one says its size, so a program and a library of other patch releases fit:
    what a shorter structure has not, has its default; what a longer one has beyond the library's must be 0, which is what
-   the functions that fill structures in put there. t2r_tensor alone has no size, and stays as it is. */
+   the functions that fill structures in put there. t2r_tensor and t2r_file have no size, and stay as they are. */
 #ifndef T2R_H
 #define T2R_H
 
@@ -89,8 +89,28 @@ T2R_API t2r_kind t2r_defaults(t2r_options *options, size_t size);
 /* Open a step graph, at the start of a text. options may be NULL: the defaults. */
 T2R_API t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **decoder);
 
+/* A file that the program has in memory. */
+typedef struct t2r_file {
+    const char *name;   /* as it would have in a folder */
+    const void *data;
+    size_t bytes;
+} t2r_file;
+
+/* Open a step graph that is in memory, the first of the files. The others are weights and companions, each under its own
+   name: all weights that a graph has beside it, those companions that are to be used, and a translator's encoder. The
+   files may go when this returns. */
+T2R_API t2r_kind t2r_open_memory(const t2r_file *files, size_t count, const t2r_options *options, t2r_decoder **decoder);
+
 /* Another decoder of the same opened graph, at the start of a text, for another thread: the weights are shared. */
 T2R_API t2r_kind t2r_fork(t2r_decoder *decoder, t2r_decoder **other);
+
+/* The same, with the states of this one: it goes on where this one stands. */
+T2R_API t2r_kind t2r_copy(t2r_decoder *decoder, t2r_decoder **other);
+
+/* From another thread, or from a callback: end the call that is in the decoder, within a step too. It fails with
+   T2R_CANCELLED, the decoder stands where its last whole step left it, and the tokens of t2r_generate are those chosen
+   before. Where no call is in it, or it ends by itself at that moment, nothing happens. */
+T2R_API t2r_kind t2r_cancel(t2r_decoder *decoder);
 
 T2R_API t2r_kind t2r_close(t2r_decoder *decoder);
 
@@ -108,10 +128,17 @@ typedef struct t2r_info {
     const char *checkpoint;  /* its SHA-256 */
     int32_t prefills;        /* whether a prefill graph lies beside */
     int32_t generates;       /* whether a generation graph does */
+    int32_t translates;      /* whether it is a translator's: what stands under Translators is for it */
+    int32_t chats;           /* whether t2r_metadata has t2r.chat_template */
 } t2r_info;
 
 /* size: sizeof(t2r_info). */
 T2R_API t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size);
+
+/* What the graph's file says under a key, as in "t2r.chat_template": JSON, as it stands there (runtimes/CONTRACT.md,
+   "Metadata"). NULL where it says nothing, and for tokenizers, which t2r_open_tokenizer opens. Good while the decoder, or
+   another of its graph, is open. size may be NULL. */
+T2R_API t2r_kind t2r_metadata(t2r_decoder *decoder, const char *key, const char **value, size_t *size);
 
 /* ---- Reading ---- */
 
@@ -156,7 +183,7 @@ typedef int (*t2r_callback)(int64_t token, void *user);
 
 /* Read a prompt, and write up to max_tokens tokens. The last has been chosen and not read: the next call begins with it.
    sampling may be NULL: the graph's options. callback may be NULL: then a generation graph does all in one run, where there
-   is one. */
+   is one. If it fails, the tokens are those that were chosen before it did. */
 T2R_API t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length, int64_t max_tokens,
                               const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
                               size_t *count);
@@ -183,6 +210,10 @@ T2R_API t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token)
 
 /* Go on from such a file, of any language's runtime. token: the one that was saved, or -1; it may be NULL. */
 T2R_API t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token);
+
+/* The bytes that t2r_save would write, and the same of bytes for t2r_load. */
+T2R_API t2r_kind t2r_save_memory(t2r_decoder *decoder, int64_t token, const void **data, size_t *bytes);
+T2R_API t2r_kind t2r_load_memory(t2r_decoder *decoder, const void *data, size_t bytes, int64_t *token);
 
 /* ---- Translators ---- */
 

@@ -1,4 +1,6 @@
 // t2r.h for C++17: handles that close themselves, and errors as exceptions. Nothing but this header and libt2r.
+//
+// A const method leaves a handle as it was. It is of one thread at a time all the same, but for Decoder::cancel.
 #ifndef T2R_HPP
 #define T2R_HPP
 
@@ -22,6 +24,13 @@ class Failed : public std::runtime_error {
 public:
     explicit Failed(t2r_kind kind, const char *line = t2r_error()) : std::runtime_error(line), kind(kind) {}
     t2r_kind kind;
+};
+
+// What Decoder::generate throws that was cancelled.
+class Cancelled : public Failed {
+public:
+    explicit Cancelled(Tokens written) : Failed(T2R_CANCELLED), written(std::move(written)) {}
+    Tokens written;  // the tokens that were chosen before; the last of them has not been read
 };
 
 inline void check(t2r_kind kind) {
@@ -67,28 +76,82 @@ inline t2r_options options() {
     return made;
 }
 
+// A file that is in memory: its name, and its bytes.
+struct File {
+    std::string name;
+    std::string_view bytes;
+};
+
+// The largest logits, (batch, top_k), and their tokens: good until the decoder's next call.
+struct Top {
+    const float *logits;
+    const std::int64_t *tokens;
+};
+
+struct Translation {
+    Tokens tokens;
+    double score;
+};
+
 class Decoder : public Handle<t2r_decoder, t2r_close> {
 public:
     explicit Decoder(const std::string &path) { check(t2r_open(c_path(path), nullptr, place())); }
     Decoder(const std::string &path, const t2r_options &options) { check(t2r_open(c_path(path), &options, place())); }
-    // Another of the same opened graph, for another thread.
+    // Of files that are in memory, the step graph first; they may go when this returns.
+    explicit Decoder(const std::vector<File> &files, const std::optional<t2r_options> &options = {}) {
+        std::vector<t2r_file> given;
+        for (const File &file : files) given.push_back({c_path(file.name), file.bytes.data(), file.bytes.size()});
+        check(t2r_open_memory(given.data(), given.size(), options ? &*options : nullptr, place()));
+    }
+    // Another of the same opened graph, at the start of a text, for another thread.
     Decoder fork() const {
         Decoder other;
         check(t2r_fork(*this, other.place()));
         return other;
     }
+    // The same, which goes on where this one stands.
+    Decoder copy() const {
+        Decoder other;
+        check(t2r_copy(*this, other.place()));
+        return other;
+    }
+    // From another thread or a callback: end the call that is in this decoder.
+    void cancel() { check(t2r_cancel(*this)); }
+
     t2r_info info() const {
         t2r_info found;
         check(t2r_get_info(*this, &found, sizeof found));
         return found;
     }
-    void reset(std::size_t batch = 0) const { check(t2r_reset(*this, batch)); }
+    // What the graph's file says under a key, as in "t2r.chat_template".
+    std::optional<std::string> metadata(const std::string &key) const {
+        const char *value;
+        std::size_t size;
+        check(t2r_metadata(*this, key.c_str(), &value, &size));
+        return value ? std::optional<std::string>(std::in_place, value, size) : std::nullopt;
+    }
+
+    void reset(std::size_t batch = 0) { check(t2r_reset(*this, batch)); }
     // The logits of what comes next, (batch, vocab_size): good until the next call.
-    const float *step(const Tokens &tokens) const {
+    const float *step(const Tokens &tokens) {
         const float *logits;
         check(t2r_step(*this, tokens.data(), tokens.size(), &logits));
         return logits;
     }
+    // Many tokens of each sequence, as many of each: row by row, (batch, length).
+    const float *prefill(const Tokens &tokens, std::size_t batch = 1) {
+        const float *logits;
+        check(t2r_prefill(*this, tokens.data(), batch, length(tokens, batch), &logits));
+        return logits;
+    }
+    Top top_k(const Tokens &tokens, std::size_t batch = 1) {
+        Top found;
+        check(t2r_top_k(*this, tokens.data(), batch, length(tokens, batch), &found.logits, &found.tokens));
+        return found;
+    }
+    // Go on with these sequences in this order: drop, repeat or exchange them.
+    void reorder(const std::vector<std::int64_t> &rows) { check(t2r_reorder(*this, rows.data(), rows.size())); }
+
     // The graph's options, for a caller to change.
     t2r_sampling sampling() const {
         t2r_sampling made;
@@ -96,26 +159,92 @@ public:
         return made;
     }
     // sampling: none is the graph's options. callback: called with each token; false ends the text. What it throws ends it
-    // too, and comes out.
+    // too, and comes out. Throws Cancelled where `cancel` ended it.
     Tokens generate(const Tokens &prompt, std::int64_t max_tokens, const std::optional<t2r_sampling> &sampling = {},
-                    std::function<bool(std::int64_t)> callback = nullptr) const {
+                    std::function<bool(std::int64_t)> callback = nullptr) {
         Call call{std::move(callback), nullptr};
         const std::int64_t *tokens;
         std::size_t count;
-        check(t2r_generate(*this, prompt.data(), prompt.size(), max_tokens, sampling ? &*sampling : nullptr,
-                           call.callback ? Call::go_on : nullptr, &call, &tokens, &count));
+        const t2r_kind kind = t2r_generate(*this, prompt.data(), prompt.size(), max_tokens, sampling ? &*sampling : nullptr,
+                                           call.callback ? Call::go_on : nullptr, &call, &tokens, &count);
         if (call.thrown) std::rethrow_exception(call.thrown);
+        if (kind == T2R_CANCELLED) throw Cancelled({tokens, tokens + count});
+        check(kind);
         return {tokens, tokens + count};
     }
+
+    // All states, good until the next call.
+    std::vector<t2r_tensor> states() const {
+        std::vector<t2r_tensor> found(info().states);
+        for (std::size_t i = 0; i < found.size(); i++) check(t2r_state(*this, i, &found[i]));
+        return found;
+    }
+    // Go on from these, all of them, which are copied. position: tokens that were read, where no state says it.
+    void set_states(const std::vector<t2r_tensor> &states, std::int64_t position = 0) {
+        check(t2r_set_states(*this, states.data(), states.size(), position));
+    }
+    // token: one that was chosen and has not been read, or -1; loading gives it back.
     void save(const std::string &path, std::int64_t token = -1) const { check(t2r_save(*this, c_path(path), token)); }
-    std::int64_t load(const std::string &path) const {
+    std::int64_t load(const std::string &path) {
         std::int64_t token;
         check(t2r_load(*this, c_path(path), &token));
         return token;
     }
+    std::string save_memory(std::int64_t token = -1) const {
+        const void *data;
+        std::size_t bytes;
+        check(t2r_save_memory(*this, token, &data, &bytes));
+        return {static_cast<const char *>(data), bytes};
+    }
+    std::int64_t load_memory(std::string_view bytes) {
+        std::int64_t token;
+        check(t2r_load_memory(*this, bytes.data(), bytes.size(), &token));
+        return token;
+    }
+
+    // Of a translator: read sources, and stand before the start tokens of their translations.
+    void encode_sources(const std::vector<Tokens> &sources) {
+        Tokens lengths, tokens;
+        std::size_t longest = 0;
+        for (const Tokens &source : sources) {
+            lengths.push_back(static_cast<std::int64_t>(source.size()));
+            longest = source.size() > longest ? source.size() : longest;
+        }
+        for (const Tokens &source : sources) {
+            tokens.insert(tokens.end(), source.begin(), source.end());
+            tokens.resize(tokens.size() + longest - source.size());
+        }
+        check(t2r_encode_sources(*this, tokens.data(), lengths.data(), sources.size(), longest));
+    }
+    // The graph's options of the search, for a caller to change.
+    t2r_beam beam() const {
+        t2r_beam made;
+        check(t2r_beam_defaults(*this, &made, sizeof made));
+        return made;
+    }
+    // Best first. beam: none is the graph's options.
+    std::vector<Translation> translate(const Tokens &source, const std::optional<t2r_beam> &beam = {}) {
+        std::size_t found;
+        check(t2r_translate(*this, source.data(), source.size(), beam ? &*beam : nullptr, &found));
+        std::vector<Translation> translations;
+        for (std::size_t i = 0; i < found; i++) {
+            const std::int64_t *tokens;
+            std::size_t count;
+            double score;
+            check(t2r_translation(*this, i, &tokens, &count, &score));
+            translations.push_back({{tokens, tokens + count}, score});
+        }
+        return translations;
+    }
 
 private:
     Decoder() = default;
+
+    static std::size_t length(const Tokens &tokens, std::size_t batch) {
+        if (batch == 0 || tokens.size() % batch != 0)
+            throw Failed(T2R_BATCH, "expected as many tokens of each sequence; received rows of different lengths; read them one by one");
+        return tokens.size() / batch;
+    }
 
     // A callback on its way through C, through which no exception may go.
     struct Call {
@@ -137,6 +266,16 @@ private:
 class Tokenizer : public Handle<t2r_tokenizer, t2r_close_tokenizer> {
 public:
     explicit Tokenizer(const Decoder &decoder) { check(t2r_open_tokenizer(decoder, place())); }
+    // Of the text of a tokenizer.json. bos_token: what an empty text becomes, or -1.
+    explicit Tokenizer(std::string_view json, std::int64_t bos_token = -1) {
+        check(t2r_make_tokenizer(json.data(), json.size(), bos_token, place()));
+    }
+    // That of a translator's sources.
+    static Tokenizer of_source(const Decoder &decoder) {
+        Tokenizer made;
+        check(t2r_open_source_tokenizer(decoder, made.place()));
+        return made;
+    }
     Tokens encode(std::string_view text, bool special = true) const {
         const std::int64_t *tokens;
         std::size_t count;
@@ -149,6 +288,9 @@ public:
         check(t2r_decode(*this, tokens.data(), tokens.size(), &text, &size));
         return {text, size};
     }
+
+private:
+    Tokenizer() = default;
 };
 
 // The text of the tokens that follow a prompt, as they come.
@@ -157,13 +299,13 @@ public:
     explicit Stream(const Tokenizer &tokenizer, const Tokens &prompt = {}) {
         check(t2r_open_stream(tokenizer, prompt.data(), prompt.size(), place()));
     }
-    std::string feed(std::int64_t token) const {
+    std::string feed(std::int64_t token) {
         const char *text;
         std::size_t size;
         check(t2r_feed(*this, token, &text, &size));
         return {text, size};
     }
-    std::string end() const {
+    std::string end() {
         const char *text;
         std::size_t size;
         check(t2r_end_stream(*this, &text, &size));

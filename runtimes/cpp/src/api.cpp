@@ -1,6 +1,5 @@
 #include "api.hpp"
 #include "generate.hpp"
-#include "snapshot.hpp"
 
 #include <cstdio>
 #include <cstring>
@@ -64,31 +63,25 @@ void hand_out(const Logits &found, const float **logits) {
     if (logits) *logits = found.values;
 }
 
+t2r_decoder *add(Decoder decoder) { return decoders().add(std::make_unique<OpenDecoder>(std::move(decoder))); }
+
+// Hands out the tokens that were written, at last, whether all went well or not.
+struct HandOut {
+    const std::vector<std::int64_t> &written;
+    const int64_t **tokens;
+    size_t *count;
+
+    ~HandOut() {
+        *tokens = written.data();
+        *count = written.size();
+    }
+};
+
 // The decoder compares the batch with its own before it reads.
 void require_rows(const int64_t *tokens, size_t batch, size_t length) {
     if (batch > 0) require_list(tokens, length, "tokens");
     if (length >= size_t{1} << 40)
         fail(T2R_ARGUMENT, "a length below 2^40", std::to_string(length), "read the tokens in parts");
-}
-
-GivenState given_state(const t2r_tensor &state) {
-    require(state.name, "a state's name");
-    require(state.dtype, "a state's dtype");
-    require_list(state.shape, state.rank, "a state's shape");
-    require_list(state.data, state.bytes, "a state's data");
-    const auto refuse = [&](const std::string &received) {
-        fail(T2R_SNAPSHOT, "a state of a dtype and shape that say its bytes", printable(state.name, 100) + ": " + received, "see t2r_state");
-    };
-    const auto dtype = dtype_named(state.dtype);
-    if (!dtype) refuse("dtype " + printable(state.dtype, 40));
-    std::size_t bytes = size_of(*dtype);
-    for (std::size_t i = 0; i < state.rank; i++) {
-        const std::int64_t dim = state.shape[i];
-        if (dim < 0 || (dim > 0 && bytes > (std::size_t{1} << 62) / static_cast<std::size_t>(dim))) refuse("a dimension " + number(dim));
-        bytes *= static_cast<std::size_t>(dim);
-    }
-    if (bytes != state.bytes) refuse(std::to_string(state.bytes) + " bytes, not " + std::to_string(bytes));
-    return {state.name, *dtype, Shape(state.shape, state.shape + state.rank), state.data};
 }
 
 }  // namespace
@@ -135,8 +128,23 @@ t2r_kind t2r_open(const char *path, const t2r_options *options, t2r_decoder **de
         require(path, "a path");
         require(decoder, "where to put the decoder");
         *decoder = nullptr;
-        auto graph = std::make_shared<Graph>(path, options_of(options));
-        *decoder = decoders().add(std::make_unique<OpenDecoder>(std::move(graph)));
+        *decoder = add(Decoder(std::make_shared<Graph>(path, options_of(options))));
+    });
+}
+
+t2r_kind t2r_open_memory(const t2r_file *files, size_t count, const t2r_options *options, t2r_decoder **decoder) {
+    return guarded([&] {
+        require(files, "files");
+        require(decoder, "where to put the decoder");
+        *decoder = nullptr;
+        if (count == 0) fail(T2R_ARGUMENT, "at least one file, the step graph", "none", "give it first");
+        std::vector<MemoryFile> given;
+        for (size_t i = 0; i < count; i++) {
+            require(files[i].name, "a file's name");
+            require_list(files[i].data, files[i].bytes, "a file's bytes");
+            given.push_back({files[i].name, {static_cast<const char *>(files[i].data), files[i].bytes}});
+        }
+        *decoder = add(Decoder(std::make_shared<Graph>(given, options_of(options))));
     });
 }
 
@@ -144,9 +152,22 @@ t2r_kind t2r_fork(t2r_decoder *decoder, t2r_decoder **other) {
     return guarded([&] {
         require(other, "where to put the decoder");
         *other = nullptr;
-        const Decoders::Use use(decoders(), decoder);
-        *other = decoders().add(std::make_unique<OpenDecoder>(use->decoder.opened()));
+        const DecoderCall use(decoder);
+        *other = add(Decoder(use->decoder.opened()));
     });
+}
+
+t2r_kind t2r_copy(t2r_decoder *decoder, t2r_decoder **other) {
+    return guarded([&] {
+        require(other, "where to put the decoder");
+        *other = nullptr;
+        const DecoderCall use(decoder);
+        *other = add(use->decoder.copy());
+    });
+}
+
+t2r_kind t2r_cancel(t2r_decoder *decoder) {
+    return guarded([&] { decoders().share(decoder)->decoder.cancellation().cancel(); });
 }
 
 t2r_kind t2r_close(t2r_decoder *decoder) {
@@ -155,7 +176,7 @@ t2r_kind t2r_close(t2r_decoder *decoder) {
 
 t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         const Decoder &found = use->decoder;
         const Signature &signature = found.signature();
         t2r_info made = {};
@@ -172,20 +193,34 @@ t2r_kind t2r_get_info(t2r_decoder *decoder, t2r_info *info, size_t size) {
         made.checkpoint = signature.checkpoint.c_str();
         made.prefills = found.opened()->has("prefill");
         made.generates = found.opened()->has("generate");
+        made.translates = signature.source.has_value();
+        made.chats = found.opened()->metadata().count("t2r.chat_template") > 0;
         hand_out(made, info, size);
+    });
+}
+
+t2r_kind t2r_metadata(t2r_decoder *decoder, const char *key, const char **value, size_t *size) {
+    return guarded([&] {
+        const DecoderCall use(decoder);
+        require(key, "a key");
+        require(value, "where to put the value");
+        const auto &all = use->decoder.opened()->metadata();
+        const auto found = all.find(key);
+        *value = found == all.end() ? nullptr : found->second.c_str();
+        if (size) *size = found == all.end() ? 0 : found->second.size();
     });
 }
 
 t2r_kind t2r_reset(t2r_decoder *decoder, size_t batch) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         use->decoder.reset(batch ? static_cast<std::int64_t>(batch) : use->decoder.batch());
     });
 }
 
 t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, const float **logits) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_list(tokens, count, "tokens");
         hand_out(use->decoder.read(tokens, static_cast<std::int64_t>(count), 1), logits);
     });
@@ -193,7 +228,7 @@ t2r_kind t2r_step(t2r_decoder *decoder, const int64_t *tokens, size_t count, con
 
 t2r_kind t2r_prefill(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length, const float **logits) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_rows(tokens, batch, length);
         hand_out(use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length)), logits);
     });
@@ -202,7 +237,7 @@ t2r_kind t2r_prefill(t2r_decoder *decoder, const int64_t *tokens, size_t batch, 
 t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, size_t length, const float **logits,
                    const int64_t **chosen) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_rows(tokens, batch, length);
         const Logits found =
             use->decoder.read(tokens, static_cast<std::int64_t>(batch), static_cast<std::int64_t>(length), Wanted::top);
@@ -213,36 +248,16 @@ t2r_kind t2r_top_k(t2r_decoder *decoder, const int64_t *tokens, size_t batch, si
 
 t2r_kind t2r_reorder(t2r_decoder *decoder, const int64_t *rows, size_t count) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_list(rows, count, "rows");
         use->decoder.reorder({rows, rows + count});
-    });
-}
-
-t2r_kind t2r_state(t2r_decoder *decoder, size_t index, t2r_tensor *state) {
-    return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
-        require(state, "where to put the state");
-        require_index(index, use->decoder.all_states().count(), "state");
-        const StateView view = use->decoder.all_states().state(index);
-        *state = {view.spec->name.c_str(), name_of(view.spec->dtype), view.shape->size(), view.shape->data(), view.data, view.bytes};
-    });
-}
-
-t2r_kind t2r_set_states(t2r_decoder *decoder, const t2r_tensor *states, size_t count, int64_t position) {
-    return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
-        require_list(states, count, "states");
-        std::vector<GivenState> given;
-        for (size_t i = 0; i < count; i++) given.push_back(given_state(states[i]));
-        use->decoder.set_states(given, position);
     });
 }
 
 t2r_kind t2r_sampling_defaults(t2r_decoder *decoder, t2r_sampling *sampling, size_t size) {
     return guarded([&] {
         if (!decoder) return hand_out_options(sampling_of(Sampling()), sampling, size);
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         hand_out_options(sampling_of(use->decoder.signature().sampling), sampling, size);
     });
 }
@@ -251,10 +266,12 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
                       const t2r_sampling *sampling, t2r_callback callback, void *user, const int64_t **tokens,
                       size_t *count) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_list(prompt, length, "a prompt");
         require(tokens, "where to put the tokens");
         require(count, "where to put the number of tokens");
+        *tokens = nullptr;
+        *count = 0;
         Request request;
         request.prompt.assign(prompt, prompt + length);
         request.max_tokens = max_tokens;
@@ -262,25 +279,7 @@ t2r_kind t2r_generate(t2r_decoder *decoder, const int64_t *prompt, size_t length
         request.sampling = sampling_of(given);
         if (given.stop_tokens) request.stop_tokens.emplace(given.stop_tokens, given.stop_tokens + given.stop_count);
         if (callback) request.callback = [=](std::int64_t token) { return callback(token, user) != 0; };
-        use->written = generate(use->decoder, request);
-        *tokens = use->written.data();
-        *count = use->written.size();
-    });
-}
-
-t2r_kind t2r_save(t2r_decoder *decoder, const char *path, int64_t token) {
-    return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
-        require(path, "a path");
-        save_snapshot(use->decoder, path, token);
-    });
-}
-
-t2r_kind t2r_load(t2r_decoder *decoder, const char *path, int64_t *token) {
-    return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
-        require(path, "a path");
-        const std::int64_t saved = load_snapshot(use->decoder, path);
-        if (token) *token = saved;
+        const HandOut hand_out{use->written, tokens, count};
+        generate(use->decoder, request, use->written);
     });
 }

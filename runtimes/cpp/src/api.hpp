@@ -13,15 +13,27 @@ namespace t2r {
 
 // A decoder, and what its functions have handed out.
 struct OpenDecoder {
-    explicit OpenDecoder(std::shared_ptr<Graph> graph) : decoder(std::move(graph)) {}
+    explicit OpenDecoder(Decoder decoder) : decoder(std::move(decoder)) {}
 
     Decoder decoder;
+    std::string snapshot;                   // of the last t2r_save_memory
     std::vector<std::int64_t> written;      // of the last generate
     std::vector<Translation> translations;  // of the last translate
 };
 
 using Decoders = Handles<OpenDecoder, t2r_decoder>;
 Decoders &decoders();
+
+// A call that is in a decoder, which t2r_cancel ends.
+class DecoderCall {
+public:
+    explicit DecoderCall(t2r_decoder *decoder) : use(decoders(), decoder), call(use->decoder.cancellation()) {}
+    OpenDecoder *operator->() const { return &*use; }
+
+private:
+    Decoders::Use use;
+    Cancellation::Call call;
+};
 
 // Remember the exception that is being handled for t2r_error, and tell its kind.
 t2r_kind remember() noexcept;

@@ -39,7 +39,7 @@ t2r_tokenizer *add(std::string json, std::int64_t bos) {
 void open(t2r_decoder *decoder, bool of_source, t2r_tokenizer **tokenizer) {
     require(tokenizer, "where to put the tokenizer");
     *tokenizer = nullptr;
-    const Decoders::Use use(decoders(), decoder);
+    const DecoderCall use(decoder);
     const Signature &signature = use->decoder.signature();
     if (of_source && !signature.source) fail(T2R_GRAPH, "a translator", "the graph of a decoder alone", "use t2r_open_tokenizer");
     const bool own = of_source && signature.source->tokenizer;

@@ -27,14 +27,14 @@ Beam beam_of(const t2r_beam &given) {
 t2r_kind t2r_beam_defaults(t2r_decoder *decoder, t2r_beam *beam, size_t size) {
     return guarded([&] {
         if (!decoder) return hand_out_options(beam_of(Beam()), beam, size);
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         hand_out_options(beam_of(use->decoder.signature().beam), beam, size);
     });
 }
 
 t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const int64_t *lengths, size_t count, size_t longest) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_list(lengths, count, "the lengths of the sources");
         if (longest > 0) require_list(tokens, count, "the tokens of the sources");
         std::vector<std::vector<std::int64_t>> sources;
@@ -49,7 +49,7 @@ t2r_kind t2r_encode_sources(t2r_decoder *decoder, const int64_t *tokens, const i
 
 t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t length, const t2r_beam *beam, size_t *found) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_list(source, length, "a source");
         require(found, "where to put the number of translations");
         const t2r_beam given = over(beam_of(use->decoder.signature().beam), beam);
@@ -60,7 +60,7 @@ t2r_kind t2r_translate(t2r_decoder *decoder, const int64_t *source, size_t lengt
 
 t2r_kind t2r_translation(t2r_decoder *decoder, size_t index, const int64_t **tokens, size_t *count, double *score) {
     return guarded([&] {
-        const Decoders::Use use(decoders(), decoder);
+        const DecoderCall use(decoder);
         require_index(index, use->translations.size(), "translation");
         require(tokens, "where to put the tokens");
         require(count, "where to put the number of tokens");

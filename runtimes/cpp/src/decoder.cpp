@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "error.hpp"
 
@@ -32,11 +33,22 @@ struct Letters {
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<Graph> opened) : graph(std::move(opened)) {
+Decoder::Decoder(std::shared_ptr<Graph> opened) : graph(std::move(opened)), ending(std::make_unique<Cancellation>()) {
     start(signature().batch ? signature().batch : 1);
 }
 
-void Decoder::start(std::int64_t batch) { adopt(std::make_unique<States>(graph, batch)); }
+void Decoder::start(std::int64_t batch) { adopt(std::make_unique<States>(graph, *ending, batch)); }
+
+Decoder Decoder::copy() const {
+    Decoder other(graph);
+    std::vector<std::int64_t> rows(positions.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    other.start(batch());
+    other.states->take(*states, rows);
+    other.positions = positions;
+    other.histories = histories;
+    return other;
+}
 
 void Decoder::adopt(std::unique_ptr<States> fresh) {
     std::vector<History> empty(static_cast<std::size_t>(fresh->batch));
@@ -70,7 +82,7 @@ Logits Decoder::read(const std::int64_t *tokens, std::int64_t rows, std::int64_t
         fail(T2R_GRAPH, "a graph that chooses the largest logits", "one without", "export with --top-k");
     require_tokens(tokens, static_cast<std::size_t>(rows * length));
     require_room(length);
-    const std::int64_t many = std::max<std::int64_t>(rows_in_a_run / rows, 1);
+    const std::int64_t many = graph->has("prefill") ? std::max<std::int64_t>(rows_in_a_run / rows, 1) : 1;
     std::vector<std::int64_t> part;
     for (std::int64_t begin = 0; begin < length; begin += many) {
         const std::int64_t count = std::min(many, length - begin);
@@ -104,7 +116,7 @@ void Decoder::reorder(const std::vector<std::int64_t> &rows) {
         if (row < 0 || row >= batch())
             fail(T2R_BATCH, "rows in 0 … " + number(batch() - 1), number(row), "choose others");
     signature().require_batch(static_cast<std::int64_t>(rows.size()));
-    auto taken = std::make_unique<States>(graph, static_cast<std::int64_t>(rows.size()));
+    auto taken = std::make_unique<States>(graph, *ending, static_cast<std::int64_t>(rows.size()));
     taken->take(*states, rows);
     std::vector<std::int64_t> read;
     std::vector<History> texts;
@@ -149,7 +161,7 @@ void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t posi
             read[row] = count;
         }
     }
-    auto fresh = std::make_unique<States>(graph, rows);
+    auto fresh = std::make_unique<States>(graph, *ending, rows);
     for (std::size_t i = 0; i < specs.size(); i++) {
         std::byte *to = fresh->place(i, ordered[i]->shape);
         if (const std::size_t bytes = fresh->state(i).bytes) std::memcpy(to, ordered[i]->data, bytes);  // an empty cache has no data

@@ -25,6 +25,8 @@ struct GivenState {
 class Decoder {
 public:
     explicit Decoder(std::shared_ptr<Graph> graph);
+    // Another of the same graph, which stands where this one does.
+    Decoder copy() const;
 
     const Signature &signature() const { return graph->signature; }
     const std::shared_ptr<Graph> &opened() const { return graph; }
@@ -32,8 +34,10 @@ public:
     std::int64_t position() const;
     const History &history(std::size_t row = 0) const { return histories[row]; }
     const States &all_states() const { return *states; }
+    Cancellation &cancellation() const { return *ending; }
 
-    // Throws Error: of the kinds token, batch and position (graph: no such outputs); nothing has been read then.
+    // Throws Error: of the kinds token, batch and position (graph: no such outputs); nothing has been read then. Of the kinds
+    // cancelled, memory and runtime: what `position` says has been read.
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
     // Throws Error of the kind batch. All is as before then.
     void reset(std::int64_t batch);
@@ -53,6 +57,7 @@ private:
     void start(std::int64_t batch);
 
     std::shared_ptr<Graph> graph;
+    std::unique_ptr<Cancellation> ending;
     std::unique_ptr<States> states;
     std::vector<std::int64_t> positions;  // tokens that each sequence has read
     std::vector<History> histories;

@@ -51,7 +51,7 @@ fs::path path_of(const std::string &path) {
 #endif
 }
 
-FileBytes::FileBytes(const std::string &path, const char *what) : file(nullptr, std::fclose), path(path) {
+ByteSource::ByteSource(const std::string &path, const char *what) : file(nullptr, std::fclose), path(path) {
     std::error_code error;
     const fs::path place = path_of(path);
     const fs::file_status status = fs::status(place, error);
@@ -64,14 +64,22 @@ FileBytes::FileBytes(const std::string &path, const char *what) : file(nullptr, 
     if (!error) file.reset(open_file(place, false));
     if (!file) fail(T2R_FILE, what, printable(path) + ", which cannot be read", "check its permissions");
     window.resize(window_bytes);
+    seen = window.data();
 }
 
-void FileBytes::read(std::uint64_t at, void *to, std::size_t size) {
+ByteSource::ByteSource(std::string_view memory)
+    : file(nullptr, std::fclose), bytes(memory.size()), filled(memory.size()), seen(reinterpret_cast<const std::uint8_t *>(memory.data())) {}
+
+void ByteSource::read(std::uint64_t at, void *to, std::size_t size) {
+    if (!file) {
+        std::memcpy(to, seen + at, size);
+        return;
+    }
     if (!seek(file.get(), at) || std::fread(to, 1, size, file.get()) != size)
         fail(T2R_FILE, "to be able to read " + printable(path), "an error of the disk, or a file that changes", "try again");
 }
 
-void FileBytes::fill(std::uint64_t at) {
+void ByteSource::fill(std::uint64_t at) {
     const std::size_t size = static_cast<std::size_t>(std::min<std::uint64_t>(window_bytes, bytes - at));
     filled = 0;
     read(at, window.data(), size);
@@ -79,10 +87,10 @@ void FileBytes::fill(std::uint64_t at) {
     filled = size;
 }
 
-std::string FileBytes::text(std::uint64_t at, std::size_t size) {
+std::string ByteSource::text(std::uint64_t at, std::size_t size) {
     std::string found(size, '\0');
     if (at >= start && at - start <= filled && size <= filled - (at - start)) {
-        std::memcpy(found.data(), window.data() + (at - start), size);
+        if (size) std::memcpy(found.data(), seen + (at - start), size);
     } else {
         read(at, found.data(), size);
     }

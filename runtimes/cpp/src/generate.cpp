@@ -38,7 +38,7 @@ Ort::Value list(const Ort::MemoryInfo &memory, std::vector<std::int64_t> &values
     return Ort::Value::CreateTensor<std::int64_t>(memory, values.data(), values.size(), &count, 1);
 }
 
-std::vector<std::int64_t> in_graph(Decoder &decoder, const Request &request, std::vector<std::int64_t> stops) {
+void in_graph(Decoder &decoder, const Request &request, std::vector<std::int64_t> stops, std::vector<std::int64_t> &written) {
     const Sampling &s = request.sampling;
     const Sampler sampler(s);
     std::int64_t whole[] = {request.max_tokens, s.top_k, s.no_repeat_ngram, sampler.seed, 0};
@@ -52,14 +52,13 @@ std::vector<std::int64_t> in_graph(Decoder &decoder, const Request &request, std
     inputs.emplace_back("stop_tokens", list(memory, stops));
     inputs.emplace_back("occurred", list(memory, occurred));
     inputs.emplace_back("input_ids", list(memory, newest));
-    std::vector<std::int64_t> written = decoder.generate_in_graph(newest.front(), inputs);
+    written = decoder.generate_in_graph(newest.front(), inputs);
     if (!written.empty() && written.back() < 0)
         fail(T2R_GRAPH, "finite logits", "others after " + number(decoder.position()) + " tokens",
              "check the graph with t2r verify");
-    return written;
 }
 
-std::vector<std::int64_t> in_steps(Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops) {
+void in_steps(Decoder &decoder, const Request &request, const std::vector<std::int64_t> &stops, std::vector<std::int64_t> &written) {
     static const std::vector<std::int64_t> none;
     const Signature &signature = decoder.signature();
     const std::vector<std::int64_t> &banned = signature.source ? signature.source->banned_tokens : none;
@@ -67,7 +66,6 @@ std::vector<std::int64_t> in_steps(Decoder &decoder, const Request &request, con
     const std::int64_t limit = request.sampling.limit(), enough = limit ? limit + static_cast<std::int64_t>(banned.size()) : 0;
     const bool few = enough > 0 && enough <= signature.top_k;
     const auto count = static_cast<std::size_t>(few ? signature.top_k : signature.vocab_size);
-    std::vector<std::int64_t> written;
     const std::int64_t *next = &request.prompt.back();
     while (true) {
         const Logits logits = decoder.read(next, 1, 1, few ? Wanted::top : Wanted::logits);
@@ -75,20 +73,21 @@ std::vector<std::int64_t> in_steps(Decoder &decoder, const Request &request, con
         written.push_back(token);
         const bool goes_on = !request.callback || request.callback(token);
         const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
-        if (!goes_on || stopped || static_cast<std::int64_t>(written.size()) == request.max_tokens) return written;
+        if (!goes_on || stopped || static_cast<std::int64_t>(written.size()) == request.max_tokens) return;
         next = &written.back();
     }
 }
 
 }  // namespace
 
-std::vector<std::int64_t> generate(Decoder &decoder, const Request &request) {
+void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t> &written) {
+    written.clear();
     const std::vector<std::int64_t> stops = request.stop_tokens.value_or(decoder.signature().eos_tokens);
     require_in_order(decoder, request, stops);
     if (request.prompt.size() > 1)
         decoder.read(request.prompt.data(), 1, static_cast<std::int64_t>(request.prompt.size()) - 1);
-    if (request.callback || !decoder.opened()->has("generate")) return in_steps(decoder, request, stops);
-    return in_graph(decoder, request, stops);
+    if (request.callback || !decoder.opened()->has("generate")) return in_steps(decoder, request, stops, written);
+    in_graph(decoder, request, stops, written);
 }
 
 }  // namespace t2r

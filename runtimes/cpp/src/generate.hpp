@@ -17,9 +17,10 @@ struct Request {
     std::function<bool(std::int64_t)> callback;            // called with each token as it is chosen; false ends the text
 };
 
-// The new tokens, one that ended the text among them. The last has been chosen and not read. Without a callback a
-// generation graph does all in one run, where there is one; the tokens are the same.
-// Throws Error: of the kinds sampling, batch, token and position; nothing has been read then.
-std::vector<std::int64_t> generate(Decoder &decoder, const Request &request);
+// Puts the new tokens into `written`, one that ended the text among them. The last has been chosen and not read. Without a
+// callback a generation graph does all in one run, where there is one; the tokens are the same.
+// Throws Error: of the kinds sampling, batch, token and position; nothing has been read then. Of the kinds cancelled, memory
+// and runtime: `written` is what was chosen before.
+void generate(Decoder &decoder, const Request &request, std::vector<std::int64_t> &written);
 
 }  // namespace t2r

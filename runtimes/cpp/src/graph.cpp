@@ -1,10 +1,10 @@
 #include "graph.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
 #include "error.hpp"
-#include "files.hpp"
 #include "interface.hpp"
 #include "onnx_file.hpp"
 
@@ -37,6 +37,11 @@ int usable_threads() {
     return 0;
 }
 
+// Whether a companion of this role is used, where there is one; an encoder always is.
+bool is_wanted(const std::string &role, const Options &options) {
+    return role_names.count(role) > 0 && (options.companions || role == "encoder");
+}
+
 void require_weights(const std::string &path, const OnnxFile &file) {
     for (const auto &[name, end] : file.external) {
         if (!is_file_name(name))
@@ -51,6 +56,31 @@ void require_weights(const std::string &path, const OnnxFile &file) {
             fail(T2R_WEIGHTS, "at least " + std::to_string(end) + " bytes in the weights " + printable(name, 100),
                  std::to_string(bytes), "copy that file again");
     }
+}
+
+const MemoryFile *find_file(const MemoryFiles &files, const std::string &name) {
+    const auto found = std::find_if(files.begin(), files.end(), [&](const MemoryFile &file) { return file.name == name; });
+    return found == files.end() ? nullptr : &*found;
+}
+
+// The same of a graph in memory. ONNX Runtime copies them.
+void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFiles &beside, Ort::SessionOptions &options) {
+    std::vector<std::basic_string<ORTCHAR_T>> names;
+    std::vector<char *> contents;
+    std::vector<std::size_t> sizes;
+    for (const auto &[name, end] : file.external) {
+        const MemoryFile *const found = find_file(beside, name);
+        if (!found)
+            fail(T2R_WEIGHTS, "the weights " + printable(name, 100) + " of " + printable(graph.name, 100), "no such file among those given",
+                 "give it to t2r_open_memory too");
+        if (found->bytes.size() < end)
+            fail(T2R_WEIGHTS, "at least " + std::to_string(end) + " bytes in the weights " + printable(name, 100),
+                 std::to_string(found->bytes.size()), "read that file again");
+        names.push_back(path_of(name).native());
+        contents.push_back(const_cast<char *>(found->bytes.data()));  // which is only read
+        sizes.push_back(found->bytes.size());
+    }
+    if (!names.empty()) options.AddExternalInitializersFromFilesInMemory(names, contents, sizes);
 }
 
 Ort::SessionOptions session_options(const Options &wanted, const std::string &role, const Signature &signature) {
@@ -82,18 +112,19 @@ const Ort::Env &ort_env() {
     return *env;
 }
 
-std::unique_ptr<Ort::Session> Graph::open(const std::string &path, const std::string &role, Signature &found) const {
-    const OnnxFile file = read_onnx_file(path);
-    found = signature_of(file.metadata, options.max_state_bytes);
+template <class MakeSession> Graph::Opened Graph::open(ByteSource &source, const std::string &role, MakeSession make_session) const {
+    OnnxFile file = read_onnx_file(source);
+    Signature found = signature_of(file.metadata, options.max_state_bytes);
     if (found.role != role)
         fail(T2R_GRAPH, "a " + role_names.at(role), "a " + role_names.at(found.role), "open the step graph that names it");
     found.require_memory(found.batch ? found.batch : 1, options.max_state_bytes);
-    require_weights(path, file);
     const Ort::Env &env = ort_env();
     try {
-        auto session = std::make_unique<Ort::Session>(env, path_of(path).c_str(), session_options(options, role, found));
+        Ort::SessionOptions chosen = session_options(options, role, found);
+        std::unique_ptr<Ort::Session> session = make_session(env, file, chosen);
         check_interface(found, *session);
-        return session;
+        for (const char *large : {"t2r.tokenizer", "t2r.source_tokenizer"}) file.metadata.erase(large);
+        return {std::move(found), std::move(file.metadata), std::move(session)};
     } catch (const Ort::Exception &error) {
         const std::string why = error.what();
         if (why.find("Current official support for domain") != why.npos || why.find("Unsupported model IR version") != why.npos)
@@ -102,10 +133,38 @@ std::unique_ptr<Ort::Session> Graph::open(const std::string &path, const std::st
     }
 }
 
+Graph::Opened Graph::open(const std::string &path, const std::string &role) const {
+    ByteSource source(path, "an ONNX file");
+    return open(source, role, [&](const Ort::Env &env, const OnnxFile &file, Ort::SessionOptions &chosen) {
+        require_weights(path, file);
+        return std::make_unique<Ort::Session>(env, path_of(path).c_str(), chosen);
+    });
+}
+
+Graph::Opened Graph::open(const MemoryFile &memory, const std::string &role, const MemoryFiles &beside, std::set<std::string> &used) const {
+    ByteSource source(memory.bytes);
+    return open(source, role, [&](const Ort::Env &env, const OnnxFile &file, Ort::SessionOptions &chosen) {
+        give_weights(memory, file, beside, chosen);
+        for (const auto &[name, end] : file.external) used.insert(name);
+        return std::make_unique<Ort::Session>(env, memory.bytes.data(), memory.bytes.size(), chosen);
+    });
+}
+
+void Graph::take(Opened opened) {
+    signature = std::move(opened.signature);
+    properties = std::move(opened.metadata);
+    step = std::move(opened.session);
+}
+
+void Graph::require_companion(const Signature &theirs, const std::string &role, const std::string &path) const {
+    if (!signature.is_companion(theirs, role))
+        fail(T2R_GRAPH, "in " + printable(path) + " the same model as in its step graph", "another", "export both again");
+}
+
 Graph::Graph(const std::string &path, const Options &options) : options(options) {
-    step = open(path, "step", signature);
+    take(open(path, "step"));
     for (const auto &[role, name] : signature.graphs) {
-        if (role_names.count(role) == 0 || (!options.companions && role != "encoder")) continue;
+        if (!is_wanted(role, options)) continue;
         const fs::path beside = path_of(path).parent_path() / path_of(name);
         std::error_code error;
         if (!fs::is_regular_file(beside, error))
@@ -115,16 +174,32 @@ Graph::Graph(const std::string &path, const Options &options) : options(options)
     }
 }
 
+Graph::Graph(const MemoryFiles &files, const Options &options) : options(options) {
+    std::set<std::string> used = {files.front().name};
+    take(open(files.front(), "step", files, used));
+    for (const auto &[role, name] : signature.graphs) {
+        used.insert(name);
+        const MemoryFile *const file = find_file(files, name);
+        if (!file || !is_wanted(role, options)) continue;
+        Opened opened = open(*file, role, files, used);
+        require_companion(opened.signature, role, name);
+        companions[role].session = std::move(opened.session);
+    }
+    for (const MemoryFile &file : files)
+        if (options.companions && !used.count(file.name))
+            fail(T2R_FILE, "files that " + printable(files.front().name, 100) + " or its companions name", printable(file.name, 100),
+                 "give each under the name that it has in a folder");
+}
+
 Ort::Session *Graph::companion(const std::string &role) {
     const auto found = companions.find(role);
     if (found == companions.end()) return nullptr;
     Companion &other = found->second;
     std::call_once(other.once, [&] {
-        Signature theirs;
-        std::unique_ptr<Ort::Session> session = open(other.path, role, theirs);
-        if (!signature.is_companion(theirs, role))
-            fail(T2R_GRAPH, "in " + printable(other.path) + " the same model as in its step graph", "another", "export both again");
-        other.session = std::move(session);
+        if (other.session) return;  // it was in memory
+        Opened opened = open(other.path, role);
+        require_companion(opened.signature, role, other.path);
+        other.session = std::move(opened.session);
     });
     return other.session.get();
 }

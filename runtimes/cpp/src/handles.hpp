@@ -57,6 +57,12 @@ public:
         std::shared_ptr<Entry> entry;
     };
 
+    // The object, whoever uses it: for what it guards itself. Throws Error as Use does for a handle that is not open.
+    std::shared_ptr<T> share(Handle *handle) {
+        const std::shared_ptr<Entry> entry = find(handle);
+        return {entry, entry->object.get()};
+    }
+
     void close(Handle *handle) {
         const Use use(*this, handle);  // not while somebody is in it
         const std::lock_guard<std::mutex> lock(mutex);

@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "error.hpp"
-#include "files.hpp"
 
 namespace t2r {
 
@@ -37,7 +36,7 @@ constexpr Field fields[] = {
 
 class Reader {
 public:
-    Reader(const std::string &path, OnnxFile &found) : file(path, "an ONNX file"), found(found) {}
+    Reader(ByteSource &file, OnnxFile &found) : file(file), found(found) {}
 
     void model() {
         message(Message::model, 0, file.size(), 0);
@@ -136,7 +135,7 @@ private:
         needed = std::max(needed, offset > ~length ? ~std::uint64_t{0} : offset + length);
     }
 
-    FileBytes file;
+    ByteSource &file;
     OnnxFile &found;
     bool whole = false;  // there is a graph
     std::size_t metadata_left = max_metadata_bytes;
@@ -144,9 +143,9 @@ private:
 
 }  // namespace
 
-OnnxFile read_onnx_file(const std::string &path) {
+OnnxFile read_onnx_file(ByteSource &file) {
     OnnxFile found;
-    Reader(path, found).model();
+    Reader(file, found).model();
     return found;
 }
 

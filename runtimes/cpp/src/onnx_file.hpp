@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "files.hpp"
+
 namespace t2r {
 
 struct OnnxFile {
@@ -16,6 +18,6 @@ struct OnnxFile {
 inline constexpr std::size_t max_metadata_bytes = std::size_t{1} << 26;
 
 // Throws Error: of the kind file, graph (not ONNX, or cut short) or metadata (too much of it).
-OnnxFile read_onnx_file(const std::string &path);
+OnnxFile read_onnx_file(ByteSource &file);
 
 }  // namespace t2r

@@ -11,11 +11,11 @@ namespace t2r {
 
 namespace {
 
-constexpr const char *what = "a snapshot written by save_state", *head_name = "t2r.json", *suffix = ".npy";
+constexpr const char *wanted = "a snapshot written by save_state", *head_name = "t2r.json", *suffix = ".npy";
 constexpr std::size_t max_head = 65536;
 
 [[noreturn]] void damaged(const std::string &path, const std::string &why) {
-    fail(T2R_SNAPSHOT, what, printable(path) + ": " + printable(why), "read the prompt again and save it");
+    fail(T2R_SNAPSHOT, wanted, printable(path) + ": " + printable(why), "read the prompt again and save it");
 }
 
 struct Head {
@@ -47,26 +47,45 @@ const ZipMember &find(const std::string &path, const std::vector<ZipMember> &mem
 
 }  // namespace
 
-void save_snapshot(const Decoder &decoder, const std::string &path, std::int64_t token) {
+namespace {
+
+void write_snapshot(const Decoder &decoder, std::int64_t token, std::function<void(std::string_view)> write) {
     if (token != -1) decoder.require_tokens(&token, 1);
     std::string head = "{\"snapshot\": 1, \"checkpoint_sha256\": " + json_string(decoder.signature().checkpoint) +
                        ", \"position\": " + number(decoder.position());
     head += token == -1 ? "}" : ", \"token\": " + number(token) + "}";
-    replace_file(path, [&](std::FILE *file) {
-        ZipWriter zip(file);
-        zip.add(head_name, {head});
-        for (std::size_t i = 0; i < decoder.all_states().count(); i++) {
-            const StateView state = decoder.all_states().state(i);
-            const std::string header = npy_header(state.spec->dtype, *state.shape);
-            zip.add(state.spec->name + suffix, {header, {reinterpret_cast<const char *>(state.data), state.bytes}});
-        }
-        zip.end();
+    ZipWriter zip(std::move(write));
+    zip.add(head_name, {head});
+    for (std::size_t i = 0; i < decoder.all_states().count(); i++) {
+        const StateView state = decoder.all_states().state(i);
+        const std::string header = npy_header(state.spec->dtype, *state.shape);
+        zip.add(state.spec->name + suffix, {header, {reinterpret_cast<const char *>(state.data), state.bytes}});
+    }
+    zip.end();
+}
+
+}  // namespace
+
+void save_snapshot(const Decoder &decoder, const std::string &path, std::int64_t token) {
+    if (token != -1) decoder.require_tokens(&token, 1);
+    replace_file(path, [&](std::FILE *file) {  // whose errors are seen when it is closed
+        write_snapshot(decoder, token, [&](std::string_view part) { std::fwrite(part.data(), 1, part.size(), file); });
     });
 }
 
+std::string snapshot_of(const Decoder &decoder, std::int64_t token) {
+    std::string bytes;
+    write_snapshot(decoder, token, [&](std::string_view part) { bytes.append(part); });
+    return bytes;
+}
+
 std::int64_t load_snapshot(Decoder &decoder, const std::string &path) {
+    ByteSource file(path, wanted);
+    return load_snapshot(decoder, file, path);
+}
+
+std::int64_t load_snapshot(Decoder &decoder, ByteSource &file, const std::string &path) {
     const Signature &signature = decoder.signature();
-    FileBytes file(path, what);
     try {
         const std::vector<ZipMember> members = read_zip(file, signature.states.size() + 1);
         const ZipMember &first = find(path, members, head_name);

@@ -54,8 +54,8 @@ void Buffer::reserve(std::size_t bytes, bool doubling) {
     capacity = bytes;
 }
 
-States::States(std::shared_ptr<Graph> opened, std::int64_t batch)
-    : batch(batch), graph(std::move(opened)), memory(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault)) {
+States::States(std::shared_ptr<Graph> opened, Cancellation &cancellation, std::int64_t batch)
+    : batch(batch), graph(std::move(opened)), cancellation(cancellation), memory(Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault)) {
     const Signature &signature = graph->signature;
     signature.require_batch(batch);
     signature.require_memory(batch, graph->options.max_state_bytes);
@@ -154,31 +154,24 @@ void States::bind_caches(Ort::IoBinding &binding, std::int64_t length) {
 
 void States::run(Ort::Session &session, Ort::IoBinding &binding, std::int64_t length) {
     if (grows) bind_caches(binding, length);
-    try {
-        session.Run(run_options, binding);
-    } catch (const Ort::Exception &error) {
-        fail(T2R_RUNTIME, "the graph to run a step", printable(error.what()), "export the model again");
-    }
+    cancellation.run("the graph to run a step", [&](const Ort::RunOptions &options) { session.Run(options, binding); });
     for (Slot &slot : slots)
         if (grows && slot.spec->grows()) slot.shape.swap(slot.next);
     turn = 1 - turn;
 }
 
 void States::read(const std::int64_t *tokens, std::int64_t length, Wanted wanted) {
-    Ort::Session *many = length > 1 ? graph->companion("prefill") : nullptr;
-    if (many) {
+    if (length > 1) {
+        Ort::Session &many = *graph->companion("prefill");
         Buffer copy;
         const auto bytes = 8 * static_cast<std::size_t>(batch * length);
         const Ort::Value fed = value(copy, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, bytes, {batch, length});
         std::memcpy(copy.data(), tokens, bytes);
-        Ort::IoBinding bound = bind(*many, turn, wanted, fed);
-        return run(*many, bound, length);
+        Ort::IoBinding bound = bind(many, turn, wanted, fed);
+        return run(many, bound, length);
     }
-    auto *column = reinterpret_cast<std::int64_t *>(ids.data());
-    for (std::int64_t t = 0; t < length; t++) {
-        for (std::int64_t row = 0; row < batch; row++) column[row] = tokens[row * length + t];
-        run(graph->session(), binding(wanted), 1);
-    }
+    std::memcpy(ids.data(), tokens, 8 * static_cast<std::size_t>(batch));
+    run(graph->session(), binding(wanted), 1);
 }
 
 std::vector<std::int64_t> States::generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs) {

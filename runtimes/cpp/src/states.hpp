@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "cancellation.hpp"
 #include "graph.hpp"
 
 namespace t2r {
@@ -42,11 +43,13 @@ struct StateView {
 class States {
 public:
     // At the start of a text. Throws Error of the kind batch: the graph takes another number, or more than may be.
-    States(std::shared_ptr<Graph> graph, std::int64_t batch);
+    // `cancellation` is the decoder's, and outlives this.
+    States(std::shared_ptr<Graph> graph, Cancellation &cancellation, std::int64_t batch);
 
     // Every state to its initial value, every cache to no token, every source to one of length 1.
     void reset();
-    // Read tokens (batch, length), row by row. What raises leaves the states as they were.
+    // Read tokens (batch, length), row by row, in one run: many need a prefill graph. What raises leaves the states as they
+    // were.
     void read(const std::int64_t *tokens, std::int64_t length, Wanted wanted);
     // Let the generation graph go on from `inputs` beside the states: the tokens that it wrote.
     std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
@@ -80,8 +83,8 @@ private:
     Ort::IoBinding &binding(Wanted wanted);
 
     std::shared_ptr<Graph> graph;
+    Cancellation &cancellation;
     Ort::MemoryInfo memory;
-    Ort::RunOptions run_options;
     std::vector<Slot> slots;
     bool grows = false;
     int turn = 0;  // the buffer, and the binding, that the next step reads from

@@ -55,13 +55,12 @@ template <class T> Ort::Value tensor(const Ort::MemoryInfo &memory, T *values, s
     return Ort::Value::CreateTensor<T>(memory, values, count, shape.data(), shape.size());
 }
 
-std::vector<Ort::Value> run(Ort::Session &session, const std::vector<const char *> &names, const std::vector<Ort::Value> &inputs,
-                            const std::vector<const char *> &outputs) {
-    try {
-        return session.Run(Ort::RunOptions{nullptr}, names.data(), inputs.data(), inputs.size(), outputs.data(), outputs.size());
-    } catch (const Ort::Exception &error) {
-        fail(T2R_RUNTIME, "the graph beside the step graph to run", printable(error.what()), "export the model again");
-    }
+std::vector<Ort::Value> run(Decoder &decoder, const char *role, const std::vector<const char *> &names,
+                            const std::vector<Ort::Value> &inputs, const std::vector<const char *> &outputs) {
+    Ort::Session &session = *decoder.opened()->companion(role);
+    return decoder.cancellation().run("the graph beside the step graph to run", [&](const Ort::RunOptions &options) {
+        return session.Run(options, names.data(), inputs.data(), inputs.size(), outputs.data(), outputs.size());
+    });
 }
 
 }  // namespace
@@ -69,8 +68,10 @@ std::vector<Ort::Value> run(Ort::Session &session, const std::vector<const char 
 void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
     const Source &source = source_of(decoder);
     const Signature &signature = decoder.signature();
-    if (!decoder.opened()->has("encoder"))
+    if (!decoder.opened()->has("encoder")) {
+        if (signature.graphs.count("encoder")) fail(T2R_FILE, "an encoder beside the step graph", "none", "give its file to t2r_open_memory too");
         fail(T2R_GRAPH, "a translator's step graph, which names its encoder", "none", "export the model again");
+    }
     if (sources.empty()) fail(T2R_TOKEN, "at least one source", "none", "give some");
     std::size_t longest = 0;
     for (const Ids &tokens : sources) {
@@ -99,8 +100,8 @@ void encode_sources(Decoder &decoder, const std::vector<Ids> &sources) {
     std::vector<Ort::Value> inputs;
     inputs.push_back(tensor(memory, ids.data(), ids.size(), {batch, length}));
     inputs.push_back(tensor(memory, lengths.data(), lengths.size(), {batch}));
-    const std::vector<Ort::Value> found = run(*decoder.opened()->companion("encoder"), {"source_ids", "source_lengths"}, inputs, outputs);
-    auto fresh = std::make_unique<States>(decoder.opened(), batch);
+    const std::vector<Ort::Value> found = run(decoder, "encoder", {"source_ids", "source_lengths"}, inputs, outputs);
+    auto fresh = std::make_unique<States>(decoder.opened(), decoder.cancellation(), batch);
     for (std::size_t i = 0; i < numbers.size(); i++) {
         const StateSpec &spec = signature.states[numbers[i]];
         const auto form = found[i].GetTensorTypeAndShapeInfo();

@@ -37,7 +37,7 @@ struct Directory {
 };
 
 // The end of the archive, wherever its comment begins.
-Directory find_directory(FileBytes &file) {
+Directory find_directory(ByteSource &file) {
     const std::uint64_t size = file.size(), tail = std::min(size, end_bytes + max_comment);
     const std::string bytes = file.text(size - tail, static_cast<std::size_t>(tail));
     for (std::size_t at = bytes.size() < end_bytes ? 0 : bytes.size() - end_bytes + 1; at-- > 0;) {
@@ -73,7 +73,7 @@ void read_zip64(std::string_view extra, std::uint64_t &size, std::uint64_t &stor
 }
 
 // Where the content of the member begins, by its own header.
-std::uint64_t content_of(FileBytes &file, std::uint64_t offset, const std::string &name) {
+std::uint64_t content_of(ByteSource &file, std::uint64_t offset, const std::string &name) {
     if (offset > file.size() || file.size() - offset < header_bytes) throw ZipError{"a member outside of the file"};
     const std::string header = file.text(offset, header_bytes);
     const std::uint64_t name_bytes = get(header, 26, 2), begin = offset + header_bytes + name_bytes + get(header, 28, 2);
@@ -101,7 +101,7 @@ std::uint32_t crc32(std::string_view bytes, std::uint32_t before) {
 }
 
 void ZipWriter::put(std::string_view bytes) {
-    std::fwrite(bytes.data(), 1, bytes.size(), file);
+    write(bytes);
     at += bytes.size();
 }
 
@@ -180,7 +180,7 @@ void ZipWriter::end() {
     put(tail);
 }
 
-std::vector<ZipMember> read_zip(FileBytes &file, std::size_t most_members) {
+std::vector<ZipMember> read_zip(ByteSource &file, std::size_t most_members) {
     const Directory found = find_directory(file);
     const std::string bytes = file.text(found.offset, static_cast<std::size_t>(found.bytes));
     std::vector<ZipMember> members;
@@ -211,7 +211,7 @@ std::vector<ZipMember> read_zip(FileBytes &file, std::size_t most_members) {
     return members;
 }
 
-std::string read_member(FileBytes &file, const ZipMember &member) {
+std::string read_member(ByteSource &file, const ZipMember &member) {
     std::string content = file.text(member.offset, static_cast<std::size_t>(member.size));
     if (crc32(content) != member.crc) throw ZipError{"a member that is damaged"};
     return content;

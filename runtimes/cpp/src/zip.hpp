@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +14,8 @@ namespace t2r {
 
 class ZipWriter {
 public:
-    explicit ZipWriter(std::FILE *file) : file(file) {}
+    // `write` is called with one part of the archive after the other.
+    explicit ZipWriter(std::function<void(std::string_view)> write) : write(std::move(write)) {}
     // A member of these parts, one behind the other.
     void add(const std::string &name, const std::vector<std::string_view> &parts);
     void end();
@@ -22,7 +23,7 @@ public:
 private:
     void put(std::string_view bytes);
 
-    std::FILE *file;  // whose errors are seen when it is closed
+    std::function<void(std::string_view)> write;
     std::uint64_t at = 0, count = 0;
     std::string directory;
 };
@@ -37,10 +38,10 @@ struct ZipMember {
 struct ZipError {
     std::string why;
 };
-std::vector<ZipMember> read_zip(FileBytes &file, std::size_t most_members);
+std::vector<ZipMember> read_zip(ByteSource &file, std::size_t most_members);
 
 // The member's content, whose CRC-32 is right. Throws ZipError.
-std::string read_member(FileBytes &file, const ZipMember &member);
+std::string read_member(ByteSource &file, const ZipMember &member);
 
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0);
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -118,6 +120,34 @@ void fork() {
     if (told(t2r_fork(decoders.any(), &made))) decoders.add(made);
 }
 
+void copy() {
+    t2r_decoder *made;
+    if (told(t2r_copy(decoders.any(), seldom() ? nullptr : &made))) decoders.add(made);
+}
+
+std::string content(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void open_memory() {
+    static const char *names[] = {"tiny", "bytes", "translator", "prefill"};
+    std::string bytes = content(folder + "/" + names[below(std::size(names))] + ".onnx");
+    if (seldom()) bytes.resize(below(bytes.size()));
+    const t2r_file files[] = {{"first", bytes.data(), bytes.size()}, {seldom() ? nullptr : "tiny.onnx", seldom() ? nullptr : bytes.data(), bytes.size()}};
+    t2r_decoder *made;
+    if (told(t2r_open_memory(files, seldom() ? below(3) : 1, nullptr, &made))) decoders.add(made);
+}
+
+void cancel() { told(t2r_cancel(decoders.any())); }
+
+void metadata() {
+    const char *value = nullptr;
+    std::size_t size = 0;
+    const char *key = one_of<const char *>({"t2r.states", "t2r.role", "t2r.chat_template", "", "t2r.tokenizer", nullptr});
+    if (told(t2r_metadata(decoders.any(), key, &value, seldom() ? nullptr : &size)) && value) read(value, size);
+}
+
 void close() { told(t2r_close(decoders.any())); }
 
 void get_info() {
@@ -157,6 +187,7 @@ int callback(std::int64_t token, void *user) {
     if (seldom()) {  // from inside of the call, which must be told so
         const float *logits;
         if (t2r_step(static_cast<t2r_decoder *>(user), &token, 1, &logits) == T2R_OK) std::abort();
+        if (below(2)) told(t2r_cancel(static_cast<t2r_decoder *>(user)));
     }
     return below(10) != 0;
 }
@@ -203,7 +234,14 @@ void states() {
 void snapshot() {
     const std::string name = seldom() ? "/nowhere/x" : folder + (below(2) ? "/fuzzed.state" : "/tiny.state");
     std::int64_t token;
-    if (below(2) && name != folder + "/tiny.state") told(t2r_save(decoders.any(), name.c_str(), number()));
+    if (below(3) == 0) {
+        const void *data = nullptr;
+        std::size_t bytes = 0;
+        if (!told(t2r_save_memory(decoders.any(), number(), &data, &bytes))) return;
+        std::string copy(static_cast<const char *>(data), bytes);
+        if (seldom()) copy[below(bytes)] ^= static_cast<char>(1 + below(255));
+        told(t2r_load_memory(decoders.any(), copy.data(), seldom() ? below(bytes) : bytes, &token));
+    } else if (below(2) && name != folder + "/tiny.state") told(t2r_save(decoders.any(), name.c_str(), number()));
     else told(t2r_load(decoders.any(), name.c_str(), seldom() ? nullptr : &token));
 }
 
@@ -285,7 +323,8 @@ struct Call {
 };
 
 constexpr Call calls[] = {
-    {"open", open, 3}, {"fork", fork, 2}, {"close", close, 1}, {"get_info", get_info, 1}, {"reset", reset, 3}, {"step", step, 8},
+    {"open", open, 3}, {"fork", fork, 2}, {"copy", copy, 2}, {"open_memory", open_memory, 2},
+    {"cancel", cancel, 1}, {"metadata", metadata, 1}, {"close", close, 1}, {"get_info", get_info, 1}, {"reset", reset, 3}, {"step", step, 8},
     {"prefill", prefill, 6}, {"reorder", reorder, 4}, {"generate", generate, 8}, {"states", states, 3}, {"snapshot", snapshot, 3},
     {"encode_sources", encode_sources, 4}, {"translate", translate, 4}, {"open_tokenizer", open_tokenizer, 2},
     {"close_tokenizer", close_tokenizer, 1}, {"encode", encode, 4}, {"decode", decode, 4}, {"open_stream", open_stream, 2},

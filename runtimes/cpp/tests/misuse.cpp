@@ -12,7 +12,7 @@ std::string folder;
 t2r::Decoder opened(const std::string &name) { return t2r::Decoder(folder + "/" + name + ".onnx"); }
 
 void position() {
-    const t2r::Decoder decoder = opened("ends");
+    t2r::Decoder decoder = opened("ends");
     decoder.reset(2);
     for (int step = 0; step <= 40; step++) decoder.step({1, 2});
 }
@@ -37,7 +37,7 @@ void moved() {
 
 // What the second thread is told is thrown in this one.
 void two_threads() {
-    const t2r::Decoder decoder = opened("tiny");
+    t2r::Decoder decoder = opened("tiny");
     std::exception_ptr told;
     const auto step = [&] {
         try {
@@ -54,12 +54,12 @@ void two_threads() {
 }
 
 void from_a_callback() {
-    const t2r::Decoder decoder = opened("tiny");
+    t2r::Decoder decoder = opened("tiny");
     decoder.generate({1}, 2, {}, [&](std::int64_t) { return decoder.step({1}) != nullptr; });
 }
 
 void callback() {
-    const t2r::Decoder decoder = opened("tiny");
+    t2r::Decoder decoder = opened("tiny");
     try {
         decoder.generate({1}, 5, {}, [](std::int64_t) -> bool { throw std::string("mine"); });
     } catch (const std::string &thrown) {

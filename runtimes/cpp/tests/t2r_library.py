@@ -22,8 +22,7 @@ class Info(ctypes.Structure):
         ("eos_count", c_size_t),
         ("eos_tokens", POINTER(c_int64)),
         ("checkpoint", c_char_p),
-        ("prefills", c_int32),
-        ("generates", c_int32),
+        *((name, c_int32) for name in ("prefills", "generates", "translates", "chats")),
     ]
 
 
@@ -44,6 +43,10 @@ class Sampling(ctypes.Structure):
         ("stop_tokens", POINTER(c_int64)),
         ("stop_count", c_size_t),
     ]
+
+
+class File(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("data", c_char_p), ("bytes", c_size_t)]
 
 
 class Tensor(ctypes.Structure):
@@ -115,13 +118,42 @@ class Decoder:
         if path is not None:
             library.call("t2r_open", str(path).encode(), byref(library.options(**options)), byref(self.handle))
 
+    @classmethod
+    def in_memory(cls, library: Library, *files: tuple[str, bytes], **options: int) -> Decoder:
+        """Of files that are in memory, the step graph first; their bytes are gone once it is open."""
+        handle = c_void_p()
+        copies = [ctypes.create_string_buffer(content, len(content)) for _, content in files]
+        given = (File * len(files))()
+        for file, (name, _), copy in zip(given, files, copies, strict=True):
+            file.name, file.data, file.bytes = name.encode(), ctypes.cast(copy, c_char_p), len(copy)
+        called = byref(library.options(**options)), byref(handle)
+        library.call("t2r_open_memory", given, c_size_t(len(files)), *called)
+        for copy in copies:
+            ctypes.memset(copy, 0xA5, len(copy))
+        return cls(library, None, handle)
+
     def close(self) -> None:
         self.library.call("t2r_close", self.handle)
 
     def fork(self) -> Decoder:
+        return self._other("t2r_fork")
+
+    def copy(self) -> Decoder:
+        return self._other("t2r_copy")
+
+    def _other(self, name: str) -> Decoder:
         other = c_void_p()
-        self.library.call("t2r_fork", self.handle, byref(other))
+        self.library.call(name, self.handle, byref(other))
         return Decoder(self.library, None, other)
+
+    def cancel(self) -> None:
+        self.library.call("t2r_cancel", self.handle)
+
+    def metadata(self, key: str) -> str | None:
+        value, size = c_char_p(), c_size_t()
+        self.library.call("t2r_metadata", self.handle, key.encode(), byref(value), byref(size))
+        assert (value.value is None) == (size.value == 0)
+        return ctypes.string_at(value, size.value).decode() if value.value is not None else None
 
     @property
     def info(self) -> Info:
@@ -157,9 +189,13 @@ class Decoder:
         tokens, count = POINTER(c_int64)(), c_size_t()
         called = CALLBACK(lambda token, _: callback(token)) if callback else CALLBACK(0)
         out = byref(tokens), byref(count)
+        self.written = list[int]()
         arguments = numbers(prompt), c_size_t(len(prompt)), c_int64(most), sampling and byref(sampling), called, None
-        self.library.call("t2r_generate", self.handle, *arguments, *out)
-        return tokens[: count.value]
+        try:
+            self.library.call("t2r_generate", self.handle, *arguments, *out)
+        finally:
+            self.written = tokens[: count.value]  # those before it failed, if it did
+        return self.written
 
     def states(self) -> dict[str, NDArray[Any]]:
         found = {}
@@ -177,6 +213,16 @@ class Decoder:
     def load(self, path: Path) -> int:
         token = c_int64()
         self.library.call("t2r_load", self.handle, str(path).encode(), byref(token))
+        return token.value
+
+    def save_memory(self, token: int = -1) -> bytes:
+        data, size = c_void_p(), c_size_t()
+        self.library.call("t2r_save_memory", self.handle, c_int64(token), byref(data), byref(size))
+        return ctypes.string_at(data, size.value)
+
+    def load_memory(self, content: bytes) -> int:
+        token, copy = c_int64(), ctypes.create_string_buffer(content, max(len(content), 1))
+        self.library.call("t2r_load_memory", self.handle, copy, c_size_t(len(content)), byref(token))
         return token.value
 
 

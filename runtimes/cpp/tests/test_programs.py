@@ -28,6 +28,16 @@ def test_caches_allocate_seldom(release: Path, run: Run) -> None:
     assert int(run(release / "allocations", GOLDEN / "tiny-hybrid.onnx", 2, 500).stdout) <= 4 * 7
 
 
+def test_every_method_of_the_cpp_header(checked: Path, run: Run) -> None:
+    assert run(checked / "header", GOLDEN).stdout == "good\n"
+
+
+def test_the_cpp_header_has_every_function() -> None:
+    header, wrapper = ((HERE / "include" / name).read_text("utf-8") for name in ("t2r.h", "t2r.hpp"))
+    declared = set(re.findall(r"^T2R_API [^;(]*?(t2r_\w+)\(", header, re.MULTILINE))
+    assert declared - set(re.findall(r"t2r_\w+", wrapper)) == {"t2r_kind_name", "t2r_version"}  # which need no wrapping
+
+
 @pytest.mark.parametrize("name", ["tiny-hybrid", "prefill", "loop"])
 def test_two_threads_share_a_session(raced: Path, run: Run, name: str) -> None:
     assert run(raced / "threads", GOLDEN / f"{name}.onnx").stdout == "good\n"

@@ -1,0 +1,116 @@
+// header FOLDER: every method of t2r.hpp on the golden files of FOLDER. Ends with 1 where one does not do what t2r.h says.
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <t2r.hpp>
+
+namespace {
+
+void expect(bool good, const char *what) {
+    if (!good) {
+        std::cerr << what << "\n";
+        std::exit(1);
+    }
+}
+#define EXPECT(good) expect(good, #good)
+
+template <class F> t2r_kind told(F call) {
+    try {
+        call();
+    } catch (const t2r::Failed &failed) {
+        return failed.kind;
+    }
+    return T2R_OK;
+}
+
+std::string content(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void reading(const std::string &folder) {
+    t2r_options options = t2r::options();
+    options.threads = 1;
+    t2r::Decoder decoder(folder + "/top3.onnx", options);
+    const t2r_info info = decoder.info();
+    const auto width = static_cast<std::size_t>(info.vocab_size);
+    decoder.reset(2);
+    const float *logits = decoder.prefill({1, 2, 3, 4, 5, 6}, 2);
+    const auto likeliest = [&](const float *row) { return std::max_element(row, row + width) - row; };
+    const t2r::Tokens best = {likeliest(logits), likeliest(logits + width)};
+    decoder.reset();
+    const t2r::Top top = decoder.top_k({1, 2, 3, 4, 5, 6}, 2);
+    EXPECT(top.tokens[0] == best[0] && top.tokens[info.top_k] == best[1] && top.logits[0] >= top.logits[1]);
+    EXPECT(told([&] { decoder.prefill({1, 2, 3}, 2); }) == T2R_BATCH);
+    decoder.reorder({1});
+    EXPECT(decoder.info().batch == 1 && decoder.info().position == 3);
+
+    t2r::Decoder copy = decoder.copy(), fork = decoder.fork();
+    EXPECT(copy.info().position == 3 && fork.info().position == 0);
+    for (t2r::Decoder *each : {&decoder, &copy}) each->step({7});
+    const float *const next = decoder.step({7});
+    EXPECT(std::equal(next, next + width, copy.step({7})));
+    const std::string saved = copy.save_memory(9);
+    EXPECT(fork.load_memory(saved) == 9 && fork.info().position == 5);
+    std::vector<t2r_tensor> states = copy.states();
+    fork.reset();
+    fork.set_states(states, 5);
+    EXPECT(fork.save_memory(9) == saved);
+    EXPECT(!decoder.metadata("t2r.chat_template") && decoder.metadata("t2r.role") == "\"step\"");
+}
+
+void writing(const std::string &folder) {
+    const std::string graph = content(folder + "/tiny.onnx");
+    t2r::Decoder decoder({{"tiny.onnx", graph}}), other(folder + "/tiny.onnx");
+    t2r_sampling sampling = decoder.sampling();
+    sampling.temperature = 0;
+    EXPECT(decoder.generate({1}, 9, sampling) == other.generate({1}, 9, sampling));
+    try {
+        decoder.generate({1}, 9, sampling, [&](std::int64_t) { return decoder.cancel(), true; });
+        EXPECT(!"it was cancelled");
+    } catch (const t2r::Cancelled &cancelled) {
+        EXPECT(cancelled.kind == T2R_CANCELLED && cancelled.written.size() == 1);
+    }
+    EXPECT(told([&] { decoder.save(folder); }) == T2R_FILE);
+    EXPECT(decoder.load(folder + "/tiny.state") >= -1);
+}
+
+void translating(const std::string &folder) {
+    t2r::Decoder decoder(folder + "/translator.onnx");
+    t2r_beam beam = decoder.beam();
+    beam.width = beam.n_best = 2;
+    beam.max_tokens = 6;
+    const std::vector<t2r::Translation> found = decoder.translate({1, 2, 3}, beam);
+    EXPECT(found.size() == 2 && !found[0].tokens.empty() && found[0].score >= found[1].score);
+    decoder.encode_sources({{1, 2, 3}, {4}});
+    EXPECT(decoder.info().batch == 2 && decoder.info().position == 0);
+    EXPECT(told([&] { t2r::Tokenizer::of_source(decoder); }) == T2R_TOKENIZER);  // it has none
+}
+
+void text(const std::string &folder) {
+    const t2r::Decoder decoder(folder + "/bytes.onnx");
+    const t2r::Tokenizer tokenizer(decoder);
+    const t2r::Tokens tokens = tokenizer.encode("once upon");
+    EXPECT(tokenizer.decode(tokens) == "once upon");
+    t2r::Stream stream(tokenizer, {tokens[0]});
+    std::string pieces;
+    for (std::size_t i = 1; i < tokens.size(); i++) pieces += stream.feed(tokens[i]);
+    EXPECT(tokenizer.decode({tokens[0]}) + pieces + stream.end() == "once upon");
+    const t2r::Tokenizer made(R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}})");
+    EXPECT(made.encode("abb") == t2r::Tokens({2, 1}));
+}
+
+}  // namespace
+
+int main(int count, char **arguments) try {
+    if (count != 2) {
+        std::cerr << "usage: header FOLDER\n";
+        return 1;
+    }
+    for (const auto part : {reading, writing, translating, text}) part(arguments[1]);
+    std::cout << "good\n";
+} catch (const t2r::Failed &failed) {
+    std::cerr << t2r_kind_name(failed.kind) << ": " << failed.what() << "\n";
+    return 2;
+}
