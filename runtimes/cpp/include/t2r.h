@@ -70,6 +70,15 @@ T2R_API const char *t2r_error(void);
 /* T2R_VERSION_NUMBER of the library that runs. */
 T2R_API int32_t t2r_version(void);
 
+typedef enum t2r_level { T2R_VERBOSE = 0, T2R_INFO, T2R_WARNING, T2R_ERROR, T2R_FATAL } t2r_level;
+
+/* Called with what ONNX Runtime says: by any thread, one at a time. It must not call libt2r, nor throw. */
+typedef void (*t2r_log)(int32_t level, const char *message, void *user);
+
+/* Listen to all graphs that are opened from now on, to what is of this level or above. NULL: listen no more; log is not
+   called after this returns. Without a log nothing is said: what goes wrong is t2r_error's. */
+T2R_API t2r_kind t2r_set_log(t2r_log log, void *user, int32_t level);
+
 typedef struct t2r_decoder t2r_decoder;
 typedef struct t2r_tokenizer t2r_tokenizer;
 typedef struct t2r_stream t2r_stream;
@@ -78,10 +87,16 @@ typedef struct t2r_stream t2r_stream;
 
 typedef struct t2r_options {
     size_t size;              /* sizeof(t2r_options); t2r_defaults fills it in */
-    int32_t threads;          /* inside an operator; 0: one a core */
+    int32_t threads;          /* inside an operator; 0: those of t2r_share_threads, else one a core */
     int32_t companions;       /* 0 leaves alone the prefill and generation graphs that lie beside; 1 */
     int64_t max_state_bytes;  /* what a graph may ask for, at batch 1; 2 GiB */
+    const char *const *config; /* ONNX Runtime's own options of a session, each a key and its value; NULL: none */
+    size_t config_count;      /* of strings: two for each */
 } t2r_options;
+
+/* One set of threads for all graphs of the process, but for those that are opened with a number of their own: as many; 0:
+   one a core. Before the first graph is opened. */
+T2R_API t2r_kind t2r_share_threads(int32_t threads);
 
 /* Fill in the options with their defaults. size: sizeof(t2r_options). */
 T2R_API t2r_kind t2r_defaults(t2r_options *options, size_t size);
@@ -268,6 +283,14 @@ T2R_API t2r_kind t2r_decode(t2r_tokenizer *tokenizer, const int64_t *tokens, siz
 /* Text as tokens come, never with half a character in it. prompt: what came before, which is not handed out again. The
    stream has the tokenizer for itself too, which may be closed. */
 T2R_API t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t count, t2r_stream **stream);
+
+/* The stream's text ends before the first of these texts that comes to be in it, from here on; before the longest, where
+   several are whole at once. What may be the beginning of one is held back. At most 256 of 1,024 bytes, each with a 0
+   behind it; none where count is 0. */
+T2R_API t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_t count);
+
+/* Whether one of them has come: what is fed then gives no text, and a callback may end its text. */
+T2R_API t2r_kind t2r_stopped(t2r_stream *stream, int *stopped);
 
 /* What this token completes; perhaps nothing. */
 T2R_API t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *size);

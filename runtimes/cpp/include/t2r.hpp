@@ -37,6 +37,19 @@ inline void check(t2r_kind kind) {
     if (kind != T2R_OK) throw Failed(kind);
 }
 
+// Listen to what ONNX Runtime says of graphs that are opened from now on; an empty function: listen no more. It must not
+// call libt2r, nor throw.
+inline void set_log(std::function<void(t2r_level, const char *)> log, t2r_level level = T2R_WARNING) {
+    static std::function<void(t2r_level, const char *)> hook;
+    check(t2r_set_log(nullptr, nullptr, level));
+    hook = std::move(log);
+    const auto call = [](std::int32_t said, const char *message, void *) { hook(static_cast<t2r_level>(said), message); };
+    if (hook) check(t2r_set_log(call, nullptr, level));
+}
+
+// One set of threads for all graphs; before the first is opened.
+inline void share_threads(std::int32_t threads = 0) { check(t2r_share_threads(threads)); }
+
 // A path for C, which would end at a zero byte.
 inline const char *c_path(const std::string &path) {
     if (path.find('\0') != path.npos) throw Failed(T2R_FILE, "expected a path; received one with a zero byte in it; name a file");
@@ -298,6 +311,17 @@ class Stream : public Handle<t2r_stream, t2r_close_stream> {
 public:
     explicit Stream(const Tokenizer &tokenizer, const Tokens &prompt = {}) {
         check(t2r_open_stream(tokenizer, prompt.data(), prompt.size(), place()));
+    }
+    // End before the first of these that comes to be in the text.
+    void stop_at(const std::vector<std::string> &texts) {
+        std::vector<const char *> given;
+        for (const std::string &text : texts) given.push_back(text.c_str());
+        check(t2r_stop_at(*this, given.data(), given.size()));
+    }
+    bool stopped() const {
+        int found;
+        check(t2r_stopped(*this, &found));
+        return found != 0;
     }
     std::string feed(std::int64_t token) {
         const char *text;

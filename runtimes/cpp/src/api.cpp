@@ -1,5 +1,6 @@
 #include "api.hpp"
 #include "generate.hpp"
+#include "log.hpp"
 
 #include <cstdio>
 #include <cstring>
@@ -31,7 +32,7 @@ t2r_kind keep_unknown(const char *what) noexcept {
     return T2R_RUNTIME;
 }
 
-t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes}; }
+t2r_options default_options() { return {sizeof(t2r_options), 0, 1, default_state_bytes, nullptr, 0}; }
 
 Options options_of(const t2r_options *given) {
     const t2r_options found = over(default_options(), given);
@@ -39,6 +40,13 @@ Options options_of(const t2r_options *given) {
     options.threads = found.threads;
     options.companions = found.companions != 0;
     options.max_state_bytes = found.max_state_bytes;
+    require_list(found.config, found.config_count, "keys and values of a configuration");
+    if (found.config_count % 2) fail(T2R_ARGUMENT, "a value behind each key of a configuration", number(static_cast<std::int64_t>(found.config_count)) + " strings", "count both");
+    for (size_t i = 0; i < found.config_count; i += 2) {
+        require(found.config[i], "a key of a configuration");
+        require(found.config[i + 1], "a value of a configuration");
+        options.config.emplace_back(found.config[i], found.config[i + 1]);
+    }
     return options;
 }
 
@@ -118,6 +126,18 @@ const char *t2r_kind_name(t2r_kind kind) {
 const char *t2r_error(void) { return last_error; }
 
 int32_t t2r_version(void) { return T2R_VERSION_NUMBER; }
+
+t2r_kind t2r_set_log(t2r_log log, void *user, int32_t level) {
+    return guarded([&] {
+        if (level < T2R_VERBOSE || level > T2R_FATAL)
+            fail(T2R_ARGUMENT, "a level from 0, T2R_VERBOSE, to 4, T2R_FATAL", number(level), "choose another");
+        set_log(log, user, static_cast<OrtLoggingLevel>(level));
+    });
+}
+
+t2r_kind t2r_share_threads(int32_t threads) {
+    return guarded([&] { share_threads(threads); });
+}
 
 t2r_kind t2r_defaults(t2r_options *options, size_t size) {
     return guarded([&] { hand_out_options(default_options(), options, size); });

@@ -1,5 +1,7 @@
 #include "api.hpp"
 #include "tokenizer.hpp"
+#include "until.hpp"
+#include "utf8.hpp"
 
 namespace {
 
@@ -14,8 +16,11 @@ struct OpenTokenizer {
 
 struct OpenStream {
     TextStream stream;
+    Until until;
     std::string text;
 };
+
+constexpr size_t most_stops = 256, longest_stop = 1024;
 
 using Tokenizers = Handles<OpenTokenizer, t2r_tokenizer>;
 using Streams = Handles<OpenStream, t2r_stream>;
@@ -106,7 +111,7 @@ t2r_kind t2r_open_stream(t2r_tokenizer *tokenizer, const int64_t *prompt, size_t
         require_list(prompt, count, "the tokens of a prompt");
         *stream = nullptr;
         const Tokenizers::Use use(tokenizers(), tokenizer);
-        *stream = streams().add(std::make_unique<OpenStream>(OpenStream{TextStream(use->tokenizer, {prompt, prompt + count}), ""}));
+        *stream = streams().add(std::make_unique<OpenStream>(OpenStream{TextStream(use->tokenizer, {prompt, prompt + count}), {}, ""}));
     });
 }
 
@@ -114,8 +119,34 @@ t2r_kind t2r_feed(t2r_stream *stream, int64_t token, const char **text, size_t *
     return guarded([&] {
         const Streams::Use use(streams(), stream);
         require(text, "where to put the text");
-        use->text = use->stream.feed(token);
+        use->text = use->until.feed(use->stream.feed(token));
         hand_out(use->text, text, size);
+    });
+}
+
+t2r_kind t2r_stop_at(t2r_stream *stream, const char *const *texts, size_t count) {
+    return guarded([&] {
+        const Streams::Use use(streams(), stream);
+        require_list(texts, count, "stop texts");
+        if (count > most_stops) fail(T2R_ARGUMENT, "at most " + std::to_string(most_stops) + " stop texts", std::to_string(count), "give fewer");
+        std::vector<std::string> stops;
+        for (size_t i = 0; i < count; i++) {
+            require(texts[i], "a stop text");
+            stops.emplace_back(texts[i]);
+            const size_t bytes = stops.back().size();
+            if (bytes == 0 || bytes > longest_stop)
+                fail(T2R_ARGUMENT, "stop texts of 1 to " + std::to_string(longest_stop) + " bytes", std::to_string(bytes), "give another");
+            if (!is_utf8(stops.back())) fail(T2R_TOKENIZER, "stop texts in UTF-8", printable(stops.back(), 40), "convert them");
+        }
+        use->until = Until(std::move(stops));
+    });
+}
+
+t2r_kind t2r_stopped(t2r_stream *stream, int *stopped) {
+    return guarded([&] {
+        const Streams::Use use(streams(), stream);
+        require(stopped, "where to put whether it has stopped");
+        *stopped = use->until.found();
     });
 }
 
@@ -123,7 +154,8 @@ t2r_kind t2r_end_stream(t2r_stream *stream, const char **text, size_t *size) {
     return guarded([&] {
         const Streams::Use use(streams(), stream);
         require(text, "where to put the text");
-        use->text = use->stream.end();
+        use->text = use->until.feed(use->stream.end());
+        use->text += use->until.end();
         hand_out(use->text, text, size);
     });
 }

@@ -116,6 +116,7 @@ void Decoder::reorder(const std::vector<std::int64_t> &rows) {
         if (row < 0 || row >= batch())
             fail(T2R_BATCH, "rows in 0 … " + number(batch() - 1), number(row), "choose others");
     signature().require_batch(static_cast<std::int64_t>(rows.size()));
+    if (static_cast<std::int64_t>(rows.size()) == batch()) return exchange(rows);
     auto taken = std::make_unique<States>(graph, *ending, static_cast<std::int64_t>(rows.size()));
     taken->take(*states, rows);
     std::vector<std::int64_t> read;
@@ -127,6 +128,23 @@ void Decoder::reorder(const std::vector<std::int64_t> &rows) {
     states = std::move(taken);
     positions.swap(read);
     histories.swap(texts);
+}
+
+void Decoder::exchange(const std::vector<std::int64_t> &rows) {
+    struct Moved {
+        std::size_t to;
+        std::int64_t position;
+        History text;
+    };
+    std::vector<Moved> moved;
+    for (std::size_t row = 0; row < rows.size(); row++)
+        if (const auto from = static_cast<std::size_t>(rows[row]); from != row) moved.push_back({row, positions[from], histories[from]});
+    if (moved.empty()) return;
+    states->exchange(rows);
+    for (Moved &row : moved) {
+        positions[row.to] = row.position;
+        histories[row.to] = std::move(row.text);
+    }
 }
 
 void Decoder::set_states(const std::vector<GivenState> &given, std::int64_t position) {

@@ -41,6 +41,7 @@ public:
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
     // Throws Error of the kind batch. All is as before then.
     void reset(std::int64_t batch);
+    // Rows that stay in their places are not touched.
     void reorder(const std::vector<std::int64_t> &rows);
     // Throws Error of the kind snapshot: missing or unexpected names, other dtypes or shapes. All is as before then.
     void set_states(const std::vector<GivenState> &given, std::int64_t position);
@@ -55,6 +56,7 @@ public:
 
 private:
     void start(std::int64_t batch);
+    void exchange(const std::vector<std::int64_t> &rows);
 
     std::shared_ptr<Graph> graph;
     std::unique_ptr<Cancellation> ending;

@@ -63,8 +63,8 @@ void in_steps(Decoder &decoder, const Request &request, const std::vector<std::i
     const Signature &signature = decoder.signature();
     const std::vector<std::int64_t> &banned = signature.source ? signature.source->banned_tokens : none;
     Sampler sampler(request.sampling);
-    const std::int64_t limit = request.sampling.limit(), enough = limit ? limit + static_cast<std::int64_t>(banned.size()) : 0;
-    const bool few = enough > 0 && enough <= signature.top_k;
+    const std::int64_t limit = request.sampling.limit();  // of any size
+    const bool few = limit > 0 && limit <= signature.top_k - static_cast<std::int64_t>(banned.size());
     const auto count = static_cast<std::size_t>(few ? signature.top_k : signature.vocab_size);
     const std::int64_t *next = &request.prompt.back();
     while (true) {

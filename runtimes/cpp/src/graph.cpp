@@ -2,15 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <thread>
 
 #include "error.hpp"
 #include "interface.hpp"
+#include "log.hpp"
 #include "onnx_file.hpp"
-
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 namespace t2r {
 
@@ -23,19 +19,6 @@ const std::map<std::string, std::string> role_names = {{"step", "step graph"},
                                                        {"draft_check", "draft-check graph"},
                                                        {"generate", "generation graph"},
                                                        {"encoder", "encoder graph"}};
-constexpr int max_threads = 4096;
-
-// ONNX Runtime counts the machine's cores: threads of a process that may use fewer would wait for each other.
-int usable_threads() {
-#ifdef __linux__
-    cpu_set_t cores;
-    if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
-        const int usable = CPU_COUNT(&cores);
-        if (usable < static_cast<int>(std::thread::hardware_concurrency())) return usable;
-    }
-#endif
-    return 0;
-}
 
 // Whether a companion of this role is used, where there is one; an encoder always is.
 bool is_wanted(const std::string &role, const Options &options) {
@@ -84,33 +67,21 @@ void give_weights(const MemoryFile &graph, const OnnxFile &file, const MemoryFil
 }
 
 Ort::SessionOptions session_options(const Options &wanted, const std::string &role, const Signature &signature) {
-    if (wanted.threads < 0 || wanted.threads > max_threads)
-        fail(T2R_PROVIDER, "a number of threads from 1 to 4096", number(wanted.threads), "leave it 0 for one a core");
+    require_threads(wanted.threads);
     Ort::SessionOptions options;
-    options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);  // what goes wrong arrives as an error
-    const int threads = wanted.threads ? wanted.threads : usable_threads();
-    if (threads) options.SetIntraOpNumThreads(threads);
+    options.SetLogSeverityLevel(log_level());  // what goes wrong arrives as an error, whoever listens
+    if (wanted.threads == 0 && are_threads_shared()) options.DisablePerSessionThreads();
+    else if (const int threads = wanted.threads ? wanted.threads : usable_threads()) options.SetIntraOpNumThreads(threads);
     if (role == "prefill") {
         // for many rows, products of weights as they lie in the file are as fast: no second copy of them
         if (signature.quantization == "none") options.AddConfigEntry("session.disable_prepacking", "1");
         options.AddConfigEntry("session.force_spinning_stop", "1");  // not in the way of the steps
     }
+    for (const auto &[key, value] : wanted.config) options.AddConfigEntry(key.c_str(), value.c_str());
     return options;
 }
 
 }  // namespace
-
-const Ort::Env &ort_env() {
-    static const Ort::Env *const env = [] {
-        const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
-        if (!api)
-            fail(T2R_PROVIDER, "an ONNX Runtime of the interface " + number(ORT_API_VERSION) + " or later",
-                 printable(OrtGetApiBase()->GetVersionString()), "put a newer library in its place");
-        Ort::InitApi(api);
-        return new Ort::Env(ORT_LOGGING_LEVEL_FATAL, "t2r");  // never deleted: sessions may outlive main
-    }();
-    return *env;
-}
 
 template <class MakeSession> Graph::Opened Graph::open(ByteSource &source, const std::string &role, MakeSession make_session) const {
     OnnxFile file = read_onnx_file(source);

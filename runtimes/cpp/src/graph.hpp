@@ -16,9 +16,10 @@
 namespace t2r {
 
 struct Options {
-    int threads = 0;  // inside an operator; 0: one a core that this process may use
+    int threads = 0;  // inside an operator; 0: those that are shared, else one a core that this process may use
     bool companions = true;  // use those that lie beside; an encoder always is
     std::int64_t max_state_bytes = default_state_bytes;
+    std::vector<std::pair<std::string, std::string>> config;  // of ONNX Runtime's sessions
 };
 
 // A file that the caller has in memory, and its name.

@@ -10,4 +10,15 @@ namespace t2r {
 // Throws Error of the kind provider: the library is older than the headers that this was built with.
 const Ort::Env &ort_env();
 
+// ONNX Runtime counts the machine's cores: threads of a process that may use fewer would wait for each other. 0: all.
+int usable_threads();
+
+// Throws Error of the kind provider: too many, or fewer than none.
+void require_threads(int threads);
+
+// One set of threads for all graphs that ask for no number of their own. Throws Error: of the kind state, after the first
+// graph was opened, and provider.
+void share_threads(int threads);
+bool are_threads_shared();
+
 }  // namespace t2r

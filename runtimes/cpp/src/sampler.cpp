@@ -32,41 +32,38 @@ std::uint32_t word(std::int64_t seed) {
 
 Sampler::Sampler(const Sampling &wanted) : sampling(wanted), seed(word(wanted.seed)) { require_sampling(wanted); }
 
-std::size_t Sampler::largest() const {
+std::size_t Sampler::largest(const float *logits, const std::int64_t *tokens, std::size_t count) {
     std::size_t best = 0;
-    for (std::size_t i = 0; i < candidates.size(); i++) {
-        const float logit = candidates[i].logit;
-        if (std::isnan(logit) || logit == -never) {
-            best = i;
-            break;
-        }
-        if (logit > candidates[best].logit) best = i;
+    bool finite = true;  // but for -infinity
+    for (std::size_t i = 0; i < count; i++) {
+        finite = finite && logits[i] < -never;
+        if (logits[i] > logits[best] || (tokens && logits[i] == logits[best] && tokens[i] < tokens[best])) best = i;
     }
-    if (!std::isfinite(candidates[best].logit))
-        fail(T2R_GRAPH, "finite logits", std::to_string(candidates[best].logit) + " at token " + number(candidates[best].token),
+    if (!finite) best = static_cast<std::size_t>(std::find_if(logits, logits + count, [](float logit) { return !(logit < -never); }) - logits);
+    if (!std::isfinite(logits[best]))
+        fail(T2R_GRAPH, "finite logits",
+             std::to_string(logits[best]) + " at token " + number(tokens ? tokens[best] : static_cast<std::int64_t>(best)),
              "check the graph with t2r verify");
     return best;
 }
 
 std::int64_t Sampler::pick(const float *logits, const std::int64_t *tokens, std::size_t count, const History &text,
                            const std::vector<std::int64_t> &banned) {
-    candidates.clear();
-    for (std::size_t i = 0; i < count; i++)
-        candidates.push_back({logits[i], tokens ? tokens[i] : static_cast<std::int64_t>(i), 0, 0});
-    const auto by_token = [](const Candidate &a, const Candidate &b) { return a.token < b.token; };
-    if (tokens) std::sort(candidates.begin(), candidates.end(), by_token);
-    for (Candidate &candidate : candidates)
-        if (std::find(banned.begin(), banned.end(), candidate.token) != banned.end()) candidate.logit = never;
-    std::size_t best = largest();
+    if (!banned.empty() || sampling.looks_back()) {
+        changed.assign(logits, logits + count);
+        logits = changed.data();
+        for (std::size_t i = 0; i < count && !banned.empty(); i++)
+            if (std::find(banned.begin(), banned.end(), tokens ? tokens[i] : static_cast<std::int64_t>(i)) != banned.end()) changed[i] = never;
+    }
+    std::size_t best = largest(logits, tokens, count);
     if (sampling.looks_back()) {
         if (sampling.repetition_penalty != 1) penalize(text);
         if (sampling.no_repeat_ngram > 0) forbid_repeats(text);
-        best = largest();
+        best = largest(logits, tokens, count);
     }
     draws++;
-    if (sampling.temperature == 0 || sampling.top_k == 1) return candidates[best].token;
-    const double top = candidates[best].logit;
-    for (Candidate &candidate : candidates) candidate.score = (candidate.logit - top) / sampling.temperature;
+    if (sampling.temperature == 0 || sampling.top_k == 1) return tokens ? tokens[best] : static_cast<std::int64_t>(best);
+    gather(logits, tokens, count, logits[best]);
     if (sampling.top_k > 0 && static_cast<std::size_t>(sampling.top_k) < candidates.size()) keep_top_k();
     if (sampling.top_p < 1) keep_nucleus();
     if (sampling.min_p > 0) {
@@ -77,15 +74,25 @@ std::int64_t Sampler::pick(const float *logits, const std::int64_t *tokens, std:
     return draw();
 }
 
-// Once for each token that has occurred, however often; in float32, as the logits are. Here candidates are all tokens.
+// All, by token.
+void Sampler::gather(const float *logits, const std::int64_t *tokens, std::size_t count, double top) {
+    candidates.clear();
+    candidates.reserve(count);
+    for (std::size_t i = 0; i < count; i++)
+        candidates.push_back({logits[i], static_cast<std::int32_t>(tokens ? tokens[i] : static_cast<std::int64_t>(i)),
+                              (logits[i] - top) / sampling.temperature, 0});
+    if (tokens) std::sort(candidates.begin(), candidates.end(), [](const Candidate &a, const Candidate &b) { return a.token < b.token; });
+}
+
+// Once for each token that has occurred, however often; in float32, as the logits are. Here they are of all tokens.
 void Sampler::penalize(const History &text) {
     const auto factor = static_cast<float>(sampling.repetition_penalty);
-    seen.assign(candidates.size(), false);
+    seen.assign(changed.size(), false);
     for (std::size_t i = 0; i < text.size(); i++) {
         const auto token = static_cast<std::size_t>(text[i]);
         if (token >= seen.size() || seen[token]) continue;
         seen[token] = true;
-        float &logit = candidates[token].logit;
+        float &logit = changed[token];
         logit = logit > 0 ? logit / factor : logit * factor;
     }
 }
@@ -94,7 +101,7 @@ void Sampler::penalize(const History &text) {
 void Sampler::forbid_repeats(const History &text) {
     const auto n = static_cast<std::size_t>(sampling.no_repeat_ngram);
     if (n > text.size()) return;
-    seen.assign(candidates.size(), false);
+    seen.assign(changed.size(), false);
     const std::size_t tail = text.size() - (n - 1);
     for (std::size_t begin = 0; begin + n <= text.size(); begin++) {
         std::size_t same = 0;
@@ -102,10 +109,10 @@ void Sampler::forbid_repeats(const History &text) {
         const auto token = static_cast<std::size_t>(text[begin + n - 1]);
         if (same == n - 1 && token < seen.size()) seen[token] = true;
     }
-    const auto left = [&](const Candidate &c) { return c.logit > never && !seen[static_cast<std::size_t>(c.token)]; };
-    if (std::none_of(candidates.begin(), candidates.end(), left)) return;
-    for (Candidate &candidate : candidates)
-        if (seen[static_cast<std::size_t>(candidate.token)]) candidate.logit = never;
+    bool left = false;
+    for (std::size_t token = 0; token < changed.size(); token++) left = left || (changed[token] > never && !seen[token]);
+    for (std::size_t token = 0; left && token < changed.size(); token++)
+        if (seen[token]) changed[token] = never;
 }
 
 namespace {

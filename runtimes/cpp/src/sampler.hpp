@@ -27,19 +27,22 @@ public:
 private:
     struct Candidate {
         float logit;
-        std::int64_t token;
+        std::int32_t token;
         double score;  // (logit - largest) / temperature
         double weight;  // its exponential
     };
 
-    std::size_t largest() const;
+    // Its place; of equals that of the lowest token.
+    static std::size_t largest(const float *logits, const std::int64_t *tokens, std::size_t count);
+    void gather(const float *logits, const std::int64_t *tokens, std::size_t count, double top);
     void penalize(const History &text);
     void forbid_repeats(const History &text);
     void keep_top_k();
     void keep_nucleus();
     std::int64_t draw() const;
 
-    std::vector<Candidate> candidates;  // by token
+    std::vector<Candidate> candidates;  // by token; none are made where the largest logit is chosen
+    std::vector<float> changed;         // the logits, where some are not as the graph gives them
     std::vector<bool> seen;
 };
 

@@ -16,19 +16,26 @@ using Ids = std::vector<std::int64_t>;
 struct Hypothesis {
     Ids tokens;
     double sum;  // of log-probabilities
+    std::size_t row;  // of the step
 };
 
 struct Candidate {
     double sum;
-    std::int64_t row, token;
+    std::size_t hypothesis;
+    std::int64_t token;
 };
+
+// The best first; of equals that of the better hypothesis, then the lower token.
+bool is_better(const Candidate &a, const Candidate &b) {
+    return a.sum != b.sum ? a.sum > b.sum : a.hypothesis != b.hypothesis ? a.hypothesis < b.hypothesis : a.token < b.token;
+}
 
 class Search {
 public:
     Search(const Signature &signature, const Beam &beam)
         : signature(signature), beam(beam), start(signature.source->start_tokens.front()) {
         const Ids &tokens = signature.source->start_tokens;
-        hypotheses.push_back({{tokens.begin() + 1, tokens.end()}, 0});
+        hypotheses.push_back({{tokens.begin() + 1, tokens.end()}, 0, 0});
         const auto ends = static_cast<std::int64_t>(signature.eos_tokens.size());
         candidates = static_cast<std::size_t>(beam.width == 1 ? 1 : std::max<std::int64_t>(2, 1 + ends) * beam.width);
     }
@@ -39,20 +46,17 @@ public:
         const std::vector<Candidate> best = choose(logits);
         const std::size_t length = hypotheses.front().tokens.size() + 1;
         std::vector<Hypothesis> next;
-        rows.clear();
-        newest.clear();
         for (std::size_t i = 0; i < best.size(); i++) {
             const Candidate &candidate = best[i];
-            Ids text = hypotheses[static_cast<std::size_t>(candidate.row)].tokens;
+            const bool ends = is_end(candidate.token) || static_cast<std::int64_t>(length) == beam.max_tokens;
+            if (ends ? i >= width : next.size() == width) continue;
+            const Hypothesis &longer = hypotheses[candidate.hypothesis];
+            Ids text = longer.tokens;
             text.push_back(candidate.token);
-            if (is_end(candidate.token) || static_cast<std::int64_t>(length) == beam.max_tokens) {
-                if (i < width) finish({std::move(text), score(candidate.sum, length)});
-            } else if (next.size() < width) {
-                next.push_back({std::move(text), candidate.sum});
-                rows.push_back(candidate.row);
-                newest.push_back(candidate.token);
-            }
+            if (ends) finish({std::move(text), score(candidate.sum, length)});
+            else next.push_back({std::move(text), candidate.sum, longer.row});
         }
+        place(next);
         hypotheses = std::move(next);
         return !hypotheses.empty() && !ended(length);
     }
@@ -67,23 +71,48 @@ private:
 
     double score(double sum, std::size_t tokens) const { return sum / std::pow(static_cast<double>(tokens), beam.length_penalty); }
 
-    // The best candidates, best first; of equals those of the better hypothesis, then those of the lower token.
+    // Where they are in the next step: in the row of the hypothesis that each goes on from, as far as that is free. So most
+    // rows stay where they are.
+    void place(std::vector<Hypothesis> &next) {
+        const bool stay = next.size() == hypotheses.size();
+        std::vector<Hypothesis *> in_row(next.size(), nullptr);
+        std::vector<Hypothesis *> moving;
+        for (Hypothesis &hypothesis : next) {
+            if (stay && !in_row[hypothesis.row]) in_row[hypothesis.row] = &hypothesis;
+            else moving.push_back(&hypothesis);
+        }
+        auto moved = moving.begin();
+        rows.clear();
+        newest.clear();
+        for (std::size_t row = 0; row < next.size(); row++) {
+            Hypothesis &hypothesis = in_row[row] ? *in_row[row] : **moved++;
+            rows.push_back(static_cast<std::int64_t>(hypothesis.row));
+            newest.push_back(hypothesis.tokens.back());
+            hypothesis.row = row;
+        }
+    }
+
+    // The best candidates, best first: a heap of as many as are wanted, whose front is the worst of them.
     std::vector<Candidate> choose(const float *logits) {
         const auto vocabulary = static_cast<std::size_t>(signature.vocab_size);
-        std::vector<Candidate> all;
-        for (std::size_t row = 0; row < hypotheses.size(); row++) {
-            add(logits + row * vocabulary, hypotheses[row].tokens);
-            for (std::size_t token = 0; token < vocabulary; token++)
-                if (added[token] > never)
-                    all.push_back({hypotheses[row].sum + added[token], static_cast<std::int64_t>(row), static_cast<std::int64_t>(token)});
+        std::vector<Candidate> best;
+        for (std::size_t i = 0; i < hypotheses.size(); i++) {
+            add(logits + hypotheses[i].row * vocabulary, hypotheses[i].tokens);
+            for (std::size_t token = 0; token < vocabulary; token++) {
+                if (added[token] == never) continue;
+                const Candidate candidate{hypotheses[i].sum + added[token], i, static_cast<std::int64_t>(token)};
+                if (best.size() == candidates) {
+                    if (!is_better(candidate, best.front())) continue;
+                    std::pop_heap(best.begin(), best.end(), is_better);
+                    best.back() = candidate;
+                } else {
+                    best.push_back(candidate);
+                }
+                std::push_heap(best.begin(), best.end(), is_better);
+            }
         }
-        const auto better = [](const Candidate &a, const Candidate &b) {
-            return a.sum != b.sum ? a.sum > b.sum : a.row != b.row ? a.row < b.row : a.token < b.token;
-        };
-        const std::size_t kept = std::min(candidates, all.size());
-        std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(), better);
-        all.resize(kept);
-        return all;
+        std::sort_heap(best.begin(), best.end(), is_better);
+        return best;
     }
 
     // What each token adds to a hypothesis' sum. Of a width of 1, penalties act on logits.

@@ -209,4 +209,26 @@ void States::take(const States &from, const std::vector<std::int64_t> &rows) {
     }
 }
 
+void States::exchange(const std::vector<std::int64_t> &rows) {
+    std::vector<std::pair<std::size_t, std::size_t>> copied, cycled;  // to and from: what stays is copied at once
+    for (std::size_t to = 0; to < rows.size(); to++) {
+        const auto from = static_cast<std::size_t>(rows[to]);
+        if (from == to) continue;
+        (rows[from] == rows[to] ? copied : cycled).emplace_back(to, from);
+    }
+    const auto has_rows = [](const Slot &slot) { return std::count(slot.spec->shape.begin(), slot.spec->shape.end(), dim_batch) > 0; };
+    const auto row_bytes = [&](const Slot &slot) { return bytes_of(*slot.spec, slot.shape) / static_cast<std::size_t>(batch); };
+    for (const Slot &slot : slots)
+        if (has_rows(slot)) rows_between.reserve(cycled.size() * row_bytes(slot));
+    for (Slot &slot : slots) {
+        if (!has_rows(slot)) continue;
+        const std::size_t bytes = row_bytes(slot);
+        std::byte *const data = slot.buffers[slot.spec->constant ? 0 : turn].data(), *between = rows_between.data();
+        for (const auto &[to, from] : cycled) std::memcpy(between, data + from * bytes, bytes), between += bytes;
+        for (const auto &[to, from] : copied) std::memcpy(data + to * bytes, data + from * bytes, bytes);
+        between = rows_between.data();
+        for (const auto &[to, from] : cycled) std::memcpy(data + to * bytes, between, bytes), between += bytes;
+    }
+}
+
 }  // namespace t2r

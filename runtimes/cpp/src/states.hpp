@@ -55,6 +55,8 @@ public:
     std::vector<std::int64_t> generate(const std::vector<std::pair<const char *, Ort::Value>> &inputs);
     // Become these rows of `from`, states of the same graph: as many as `batch`.
     void take(const States &from, const std::vector<std::int64_t> &rows);
+    // Put these rows in the places of all rows; those that stay are not touched. Throws std::bad_alloc, before any is.
+    void exchange(const std::vector<std::int64_t> &rows);
 
     std::size_t count() const { return slots.size(); }
     StateView state(std::size_t index) const;
@@ -88,7 +90,7 @@ private:
     std::vector<Slot> slots;
     bool grows = false;
     int turn = 0;  // the buffer, and the binding, that the next step reads from
-    Buffer ids, results[3];
+    Buffer ids, results[3], rows_between;
     Ort::Value ids_value{nullptr};
     std::vector<Ort::Value> result_values;
     std::map<std::pair<Wanted, int>, Ort::IoBinding> bindings;

@@ -4,11 +4,13 @@
 #include <execinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "t2r.h"
 
@@ -18,6 +20,12 @@ namespace {
 
 bool counting = false, inside = false;
 long counted = 0;
+std::size_t largest = 0;
+
+void count(std::size_t size) {
+    counted++;
+    largest = std::max(largest, size);
+}
 
 bool from_onnxruntime() {
     void *frames[64];
@@ -32,7 +40,7 @@ bool from_onnxruntime() {
 void *allocate(std::size_t size) {
     if (counting && !inside) {
         inside = true;
-        if (!from_onnxruntime()) counted++;
+        if (!from_onnxruntime()) count(size);
         inside = false;
     }
     return __libc_malloc(size);
@@ -49,29 +57,41 @@ void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void *memory, std::size_t) noexcept { std::free(memory); }
 void *operator new(std::size_t size, std::align_val_t edge) {
     void *memory = nullptr;
-    if (counting) counted++;
+    if (counting) count(size);
     return posix_memalign(&memory, static_cast<std::size_t>(edge), size) ? throw std::bad_alloc() : memory;
 }
 void operator delete(void *memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
-// allocations GRAPH BATCH STEPS [counts]: how many there were in so many steps; with a fourth argument, that one is seen.
+int go_on(std::int64_t, void *) { return 1; }
+
+// allocations GRAPH BATCH STEPS [WHAT]: how many there were in so many steps of a batch, and the bytes of the largest. WHAT:
+// "one", that one is seen; "stay", of t2r_reorder with rows that all stay; "greedy", of t2r_generate, one token a call.
 int main(int count, char **arguments) {
     t2r_decoder *decoder;
     void *frames[4];
     backtrace(frames, 4);  // which allocates once
     if (count < 4 || t2r_open(arguments[1], nullptr, &decoder)) return std::fprintf(stderr, "%s\n", t2r_error()), 2;
     const auto batch = static_cast<std::size_t>(std::atoi(arguments[2]));
-    std::int64_t tokens[64] = {};
+    const std::string what = count > 4 ? arguments[4] : "";
+    std::int64_t tokens[64] = {}, rows[64];
+    const std::int64_t *written;
+    std::size_t length;
     const float *logits;
-    if (t2r_reset(decoder, batch)) return 2;
+    t2r_sampling sampling;
+    if (t2r_sampling_defaults(decoder, &sampling, sizeof sampling) || t2r_reset(decoder, batch)) return 2;
+    sampling.temperature = 0;
+    for (std::size_t row = 0; row < batch; row++) rows[row] = static_cast<std::int64_t>(row);
     for (int step = -8; step < std::atoi(arguments[3]); step++) {
-        counting = step >= 0;
         for (std::size_t row = 0; row < batch; row++) tokens[row] = (step + 8 + static_cast<std::int64_t>(row)) % 17;
-        if (t2r_step(decoder, tokens, batch, &logits)) return 2;
-        if (count > 4 && step == 0) delete new int;
+        counting = step >= 0;
+        const t2r_kind kind = what == "stay"     ? t2r_reorder(decoder, rows, batch)
+                              : what == "greedy" ? t2r_generate(decoder, tokens, 1, 1, &sampling, go_on, nullptr, &written, &length)
+                                                 : t2r_step(decoder, tokens, batch, &logits);
+        if (what == "one" && step == 0) delete new int;
+        counting = false;
+        if (kind) return std::fprintf(stderr, "%s\n", t2r_error()), 2;
     }
-    counting = false;
-    std::printf("%ld\n", counted);
+    std::printf("%ld %zu\n", counted, largest);
     return t2r_close(decoder);
 }

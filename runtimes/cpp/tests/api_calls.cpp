@@ -311,6 +311,11 @@ void feed() {
     const char *found;
     std::size_t size;
     t2r_stream *stream = streams.any();
+    const std::string stop = text();
+    const char *stops[] = {"a", seldom() ? nullptr : stop.c_str()};
+    if (seldom()) told(t2r_stop_at(stream, seldom() ? nullptr : stops, below(3)));
+    int stopped;
+    if (seldom()) told(t2r_stopped(stream, seldom() ? nullptr : &stopped));
     if (told(below(5) ? t2r_feed(stream, number(), &found, &size) : t2r_end_stream(stream, &found, &size))) read(found, size + 1);
 }
 

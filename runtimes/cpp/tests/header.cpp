@@ -60,6 +60,17 @@ void reading(const std::string &folder) {
     EXPECT(!decoder.metadata("t2r.chat_template") && decoder.metadata("t2r.role") == "\"step\"");
 }
 
+void listening(const std::string &folder) {
+    int heard = 0;
+    t2r::set_log([&](t2r_level level, const char *message) { heard += level >= T2R_INFO && *message; }, T2R_INFO);
+    t2r::Decoder(folder + "/tiny.onnx");
+    EXPECT(heard > 0);
+    t2r::set_log({});
+    const int before = heard;
+    t2r::Decoder(folder + "/tiny.onnx");
+    EXPECT(heard == before);
+}
+
 void writing(const std::string &folder) {
     const std::string graph = content(folder + "/tiny.onnx");
     t2r::Decoder decoder({{"tiny.onnx", graph}}), other(folder + "/tiny.onnx");
@@ -97,6 +108,11 @@ void text(const std::string &folder) {
     std::string pieces;
     for (std::size_t i = 1; i < tokens.size(); i++) pieces += stream.feed(tokens[i]);
     EXPECT(tokenizer.decode({tokens[0]}) + pieces + stream.end() == "once upon");
+    t2r::Stream until(tokenizer);
+    until.stop_at({"e u"});
+    std::string before;
+    for (const std::int64_t token : tokens) before += until.feed(token);
+    EXPECT(before == "onc" && until.stopped() && until.end().empty());
     const t2r::Tokenizer made(R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}})");
     EXPECT(made.encode("abb") == t2r::Tokens({2, 1}));
 }
@@ -108,7 +124,7 @@ int main(int count, char **arguments) try {
         std::cerr << "usage: header FOLDER\n";
         return 1;
     }
-    for (const auto part : {reading, writing, translating, text}) part(arguments[1]);
+    for (const auto part : {listening, reading, writing, translating, text}) part(arguments[1]);
     std::cout << "good\n";
 } catch (const t2r::Failed &failed) {
     std::cerr << t2r_kind_name(failed.kind) << ": " << failed.what() << "\n";

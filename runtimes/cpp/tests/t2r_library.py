@@ -27,7 +27,14 @@ class Info(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("size", c_size_t), ("threads", c_int32), ("companions", c_int32), ("max_state_bytes", c_int64)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("threads", c_int32),
+        ("companions", c_int32),
+        ("max_state_bytes", c_int64),
+        ("config", POINTER(c_char_p)),
+        ("config_count", c_size_t),
+    ]
 
 
 class Sampling(ctypes.Structure):
@@ -42,6 +49,17 @@ class Sampling(ctypes.Structure):
         ("seed", c_int64),
         ("stop_tokens", POINTER(c_int64)),
         ("stop_count", c_size_t),
+    ]
+
+
+class Beam(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        *((name, c_int64) for name in ("width", "max_tokens", "min_tokens")),
+        *((name, c_int32) for name in ("early_stopping", "forced_end")),
+        ("n_best", c_int64),
+        *((name, c_double) for name in ("length_penalty", "repetition_penalty")),
+        ("no_repeat_ngram", c_int64),
     ]
 
 
@@ -61,6 +79,7 @@ class Tensor(ctypes.Structure):
 
 
 CALLBACK = ctypes.CFUNCTYPE(c_int, c_int64, c_void_p)
+LOG = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
 
 class Failed(Exception):
@@ -84,14 +103,20 @@ class Library:
             assert line.startswith("expected ") and "\n" not in line and line.count("; ") >= 2, line
             raise Failed(self._library.t2r_kind_name(kind).decode(), line)
 
+    def log(self, level: int, hook: Callable[[int, str], None] | None) -> None:
+        self._hook = LOG(lambda said, message, _: hook(said, message.decode())) if hook else LOG(0)
+        self.call("t2r_set_log", self._hook, None, c_int32(level))
+
     def version(self) -> int:
         return int(self._library.t2r_version())
 
-    def options(self, **values: int) -> Options:
+    def options(self, config: Sequence[str] = (), **values: int) -> Options:
         made = Options()
         self.call("t2r_defaults", byref(made), c_size_t(ctypes.sizeof(made)))
         for name, value in values.items():
             setattr(made, name, value)
+        if config:
+            made.config, made.config_count = (c_char_p * len(config))(*map(str.encode, config)), len(config)
         return made
 
     def sampling(
@@ -112,7 +137,7 @@ def numbers(tokens: Sequence[int]) -> Any:
 
 
 class Decoder:
-    def __init__(self, library: Library, path: Path | None, handle: c_void_p | None = None, **options: int) -> None:
+    def __init__(self, library: Library, path: Path | None, handle: c_void_p | None = None, **options: Any) -> None:
         self.library = library
         self.handle = handle or c_void_p()
         if path is not None:
@@ -197,6 +222,20 @@ class Decoder:
             self.written = tokens[: count.value]  # those before it failed, if it did
         return self.written
 
+    def translate(self, source: Sequence[int], **options: float) -> list[tuple[list[int], float]]:
+        beam, found, translations = Beam(), c_size_t(), []
+        self.library.call("t2r_beam_defaults", self.handle, byref(beam), c_size_t(ctypes.sizeof(beam)))
+        for name, value in options.items():
+            setattr(beam, name, value)
+        source_size = numbers(source), c_size_t(len(source))
+        self.library.call("t2r_translate", self.handle, *source_size, byref(beam), byref(found))
+        for index in range(found.value):
+            tokens, count, score = POINTER(c_int64)(), c_size_t(), c_double()
+            out = byref(tokens), byref(count), byref(score)
+            self.library.call("t2r_translation", self.handle, c_size_t(index), *out)
+            translations.append((tokens[: count.value], score.value))
+        return translations
+
     def states(self) -> dict[str, NDArray[Any]]:
         found = {}
         for index in range(self.info.states):
@@ -250,14 +289,22 @@ class Tokenizer:
         self.library.call("t2r_decode", self.handle, numbers(tokens), c_size_t(len(tokens)), byref(text), byref(size))
         return ctypes.string_at(text, size.value).decode()
 
-    def stream(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
-        """The pieces, one a token, and the end."""
+    def stream(
+        self, prompt: Sequence[int], tokens: Sequence[int], stops: Sequence[str] | None = None, at: int = 0
+    ) -> list[str]:
+        """The pieces, one a token, and the end; with stops from the token `at` on."""
         handle, text, size, pieces = c_void_p(), c_char_p(), c_size_t(), []
         self.library.call("t2r_open_stream", self.handle, numbers(prompt), c_size_t(len(prompt)), byref(handle))
-        for token in tokens:
+        for place, token in enumerate(tokens):
+            if stops is not None and place == at:
+                given = (c_char_p * max(len(stops), 1))(*(stop.encode() for stop in stops))
+                self.library.call("t2r_stop_at", handle, given, c_size_t(len(stops)))
             self.library.call("t2r_feed", handle, c_int64(token), byref(text), byref(size))
             pieces.append(ctypes.string_at(text, size.value).decode())
         self.library.call("t2r_end_stream", handle, byref(text), byref(size))
         pieces.append(ctypes.string_at(text, size.value).decode())
+        stopped = c_int()
+        self.library.call("t2r_stopped", handle, byref(stopped))
+        self.stopped = bool(stopped.value)
         self.library.call("t2r_close_stream", handle)
         return pieces

@@ -204,23 +204,6 @@ def test_the_end_of_positions(library: Library, tmp_path: Path) -> None:
     assert len(decoder.generate([1, 2], most - 1, stop_tokens=[])) == most - 1
 
 
-def test_rows(library: Library) -> None:
-    """Rows that were dropped, repeated and exchanged go on as they would alone."""
-    alone = [Decoder(library, GOLDEN / "tiny-hybrid.onnx") for _ in range(3)]
-    together = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
-    together.reset(3)
-    for step in range(4):
-        tokens = [(step * 5 + row) % 17 for row in range(3)]
-        together.step(tokens)
-        for decoder, token in zip(alone, tokens, strict=True):
-            decoder.step([token])
-    together.reorder([2, 0, 2, 1])
-    logits = together.step([4] * 4)
-    expected = [decoder.step([4])[0] for decoder in alone]
-    for row, source in enumerate([2, 0, 2, 1]):
-        np.testing.assert_allclose(logits[row], expected[source], atol=1e-5)
-
-
 def test_an_empty_cache_has_no_data(library: Library) -> None:
     """States that hold nothing may be given as NULL, which is not copied from: UndefinedBehaviorSanitizer sees that."""
     decoder = Decoder(library, GOLDEN / "tiny-hybrid.onnx")

@@ -14,18 +14,35 @@ from cpp_build import GOLDEN, HERE, SANITIZERS, STRICT, Run, build, headers
 from t2r_runtime import Decoder, Sampling, Tokenizer
 
 
+def allocated(run: Run, release: Path, *arguments: object) -> tuple[int, int]:
+    """How often, and the bytes of the largest."""
+    count, largest = run(release / "allocations", *arguments).stdout.split()
+    return int(count), int(largest)
+
+
 @pytest.mark.parametrize("name", ["tiny", "window", "packed", "gated"])
 def test_a_step_allocates_nothing(release: Path, run: Run, name: str) -> None:
-    assert run(release / "allocations", GOLDEN / f"{name}.onnx", 2, 200).stdout == "0\n"
+    assert allocated(run, release, GOLDEN / f"{name}.onnx", 2, 200) == (0, 0)
 
 
 def test_an_allocation_is_seen(release: Path, run: Run) -> None:
-    assert run(release / "allocations", GOLDEN / "tiny.onnx", 2, 10, "one").stdout == "1\n"
+    assert allocated(run, release, GOLDEN / "tiny.onnx", 2, 10, "one") == (1, 4)
 
 
 def test_caches_allocate_seldom(release: Path, run: Run) -> None:
     """Two caches of two buffers each, which double."""
-    assert int(run(release / "allocations", GOLDEN / "tiny-hybrid.onnx", 2, 500).stdout) <= 4 * 7
+    assert allocated(run, release, GOLDEN / "tiny-hybrid.onnx", 2, 500)[0] <= 4 * 7
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid"])
+def test_rows_that_stay_take_nothing(release: Path, run: Run, name: str) -> None:
+    """The list of rows alone is copied, of 8 bytes each, and no state."""
+    assert allocated(run, release, GOLDEN / f"{name}.onnx", 5, 20, "stay") == (20, 5 * 8)
+
+
+def test_a_greedy_token_makes_no_candidates(release: Path, run: Run) -> None:
+    """Nothing as large as one byte for each of the 17 tokens is made to choose the largest logit."""
+    assert 0 < allocated(run, release, GOLDEN / "tiny.onnx", 1, 20, "greedy")[1] < 17
 
 
 def test_every_method_of_the_cpp_header(checked: Path, run: Run) -> None:
@@ -73,7 +90,12 @@ def timed(release: Path, run: Run, tmp_path: Path, name: str) -> Path:
     return program
 
 
-def test_whatever_the_library_reads_under_sanitizers(checked: Path) -> None:
+@pytest.mark.parametrize(
+    "files",
+    ["decoder rows snapshots in_memory", "calls kinds log stops sessions", "tokenizers"],
+    ids=lambda files: files.split()[0],
+)
+def test_whatever_the_library_reads_under_sanitizers(checked: Path, files: str) -> None:
     """The tests of the C API once more, in a Python that the sanitizers are loaded into first."""
     compiler = os.environ.get("CXX", "c++")
     loaded = [
@@ -89,9 +111,11 @@ def test_whatever_the_library_reads_under_sanitizers(checked: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
         "T2R_LIBRARY": str(checked / "libt2r.so"),
     }
-    tests = ["test_decoder.py", "test_snapshots.py", "test_tokenizers.py"]
-    chosen = "not gpt2 and not storyteller and not sentencepiece and not test_unigram"
-    command = ["python", "-m", "pytest", "-q", "-x", "-k", chosen, *(str(HERE / "tests" / test) for test in tests)]
+    slow = ("gpt2", "storyteller", "sentencepiece", "test_unigram")
+    elsewhere = ("test_threads_that", "test_memory", "test_nobody_listens")  # of processes, memory or output
+    chosen = " and ".join(f"not {name}" for name in (*slow, *elsewhere))
+    tests = [str(HERE / "tests" / f"test_{name}.py") for name in files.split()]
+    command = ["python", "-m", "pytest", "-q", "-x", "-k", chosen, *tests]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=590, cwd=HERE.parents[1])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 

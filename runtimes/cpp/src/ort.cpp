@@ -1,0 +1,74 @@
+#include "ort.hpp"
+
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "error.hpp"
+#include "log.hpp"
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+namespace t2r {
+
+namespace {
+
+constexpr int max_threads = 4096;
+
+std::mutex mutex;             // of both
+std::optional<int> shared;    // as many threads for all graphs
+bool is_made = false;         // the environment, for which that is settled
+
+const Ort::Env *make_env() {
+    const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+    if (!api)
+        fail(T2R_PROVIDER, "an ONNX Runtime of the interface " + number(ORT_API_VERSION) + " or later",
+             printable(OrtGetApiBase()->GetVersionString()), "put a newer library in its place");
+    Ort::InitApi(api);
+    const std::lock_guard<std::mutex> lock(mutex);
+    is_made = true;
+    if (!shared) return new Ort::Env(ORT_LOGGING_LEVEL_WARNING, "t2r", log_message, nullptr);
+    Ort::ThreadingOptions threads;
+    threads.SetGlobalIntraOpNumThreads(*shared ? *shared : usable_threads());
+    threads.SetGlobalInterOpNumThreads(1);
+    return new Ort::Env(threads, log_message, nullptr, ORT_LOGGING_LEVEL_WARNING, "t2r");
+}
+
+}  // namespace
+
+const Ort::Env &ort_env() {
+    static const Ort::Env *const env = make_env();  // never deleted: sessions may outlive main
+    return *env;
+}
+
+int usable_threads() {
+#ifdef __linux__
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
+        const int usable = CPU_COUNT(&cores);
+        if (usable < static_cast<int>(std::thread::hardware_concurrency())) return usable;
+    }
+#endif
+    return 0;
+}
+
+void require_threads(int threads) {
+    if (threads < 0 || threads > max_threads)
+        fail(T2R_PROVIDER, "a number of threads from 1 to 4096", number(threads), "leave it 0 for one a core");
+}
+
+void share_threads(int threads) {
+    require_threads(threads);
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (is_made) fail(T2R_STATE, "a call before the first graph is opened", "one after it", "make it when the program starts");
+    shared = threads;
+}
+
+bool are_threads_shared() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return shared.has_value();
+}
+
+}  // namespace t2r

@@ -1,0 +1,84 @@
+"""Rows of a batch that stay, move, are repeated and dropped; and the beam search, which moves them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from cpp_build import GOLDEN
+from t2r_library import Decoder, Library
+
+from t2r_runtime import Beam, Sampling, Translator
+from t2r_runtime import Decoder as Python
+
+
+def test_rows_go_on_as_alone(library: Library) -> None:
+    """Rows that were dropped, repeated and exchanged go on as they would alone."""
+    alone = [Decoder(library, GOLDEN / "tiny-hybrid.onnx") for _ in range(3)]
+    together = Decoder(library, GOLDEN / "tiny-hybrid.onnx")
+    together.reset(3)
+    for step in range(4):
+        tokens = [(step * 5 + row) % 17 for row in range(3)]
+        together.step(tokens)
+        for decoder, token in zip(alone, tokens, strict=True):
+            decoder.step([token])
+    together.reorder([2, 0, 2, 1])
+    logits = together.step([4] * 4)
+    expected = [decoder.step([4])[0] for decoder in alone]
+    for row, source in enumerate([2, 0, 2, 1]):
+        np.testing.assert_allclose(logits[row], expected[source], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-hybrid", "packed", "window", "translator"])
+def test_states_move_with_their_rows(library: Library, name: str) -> None:
+    """To the bit, and again after steps: in cycles, from rows that stay, and from rows that move themselves."""
+    chance, decoder = random.Random(name), Decoder(library, GOLDEN / f"{name}.onnx")
+    decoder.reset(4)
+    axis = {spec.name: spec.shape.index("B") for spec in Python(GOLDEN / f"{name}.onnx").signature.states}
+    lists = [[1, 0, 2, 3], [1, 2, 3, 0], [0, 0, 1, 3], [3, 3, 3, 3], [2, 3, 0, 0]]
+    for rows in lists + [[chance.randrange(4) for _ in range(4)] for _ in range(20)]:
+        decoder.step([chance.randrange(17) for _ in range(4)])
+        before = decoder.states()
+        decoder.reorder(rows)
+        for state, content in decoder.states().items():
+            np.testing.assert_array_equal(content, np.take(before[state], rows, axis[state]))
+    assert len({content.tobytes() for content in decoder.states().values()}) > 1
+
+
+def test_penalties_look_back_on_a_row_that_moved(library: Library) -> None:
+    ours, theirs = Decoder(library, GOLDEN / "tiny.onnx"), Python(GOLDEN / "tiny.onnx")
+    ours.reset(3)
+    texts = [[1, 2, 3, 4], [5, 6, 5, 6], [7, 8, 9, 7]]
+    ours.prefill(texts)
+    ours.reorder([2, 0, 1])
+    ours.reorder([2])  # what was in row 1
+    theirs.prefill([texts[1]])
+    options = {"temperature": 0.0, "repetition_penalty": 1.7, "no_repeat_ngram": 2}
+    assert ours.generate([5], 15, **options) == theirs.generate([5], 15, Sampling(**options))
+
+
+@pytest.mark.parametrize("name", ["translator", "translator-options"])
+def test_translations_equal_pythons(library: Library, name: str) -> None:
+    """Of the search by steps, with and without penalties: the same tokens in the same order."""
+    chance = random.Random(name)
+    ours = Decoder(library, GOLDEN / f"{name}.onnx", companions=0)
+    theirs = Translator(GOLDEN / f"{name}.onnx")
+    size, limit = theirs.signature.source.source_vocab_size, theirs.signature.max_positions or 12
+    for _ in range(40):
+        source = [chance.randrange(size) for _ in range(chance.randint(1, 7))]
+        width = chance.choice([1, 2, 3, 5])
+        options = {
+            "width": width,
+            "n_best": chance.randint(1, width),
+            "max_tokens": chance.randint(4, min(limit, 12)),
+            "min_tokens": chance.choice([0, 2]),
+            "length_penalty": chance.choice([0.0, 1.0, 1.5]),
+            "repetition_penalty": chance.choice([1.0, 1.3]),
+            "no_repeat_ngram": chance.choice([0, 2]),
+        }
+        stops = chance.choice([(0, False), (1, True), (2, "never")])
+        (wanted,) = theirs.translate([source], Beam(**options, early_stopping=stops[1]))
+        found = ours.translate(source, **options, early_stopping=stops[0])
+        assert [tokens for tokens, _ in found] == [list(translation.tokens) for translation in wanted], options
+        np.testing.assert_allclose([score for _, score in found], [one.score for one in wanted], atol=1e-4)
