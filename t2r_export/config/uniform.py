@@ -31,6 +31,7 @@ from t2r_export.config.parts import (
     MergedConfig,
     PartConfig,
     ProductKeyConfig,
+    ShortConvConfig,
 )
 from t2r_export.config.plain import of_table
 from t2r_export.config.tagged import Entry, HasConfig, Kind
@@ -42,7 +43,8 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # what a layer can mix by: those, and parts that a model is trained with from the start
-LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in (Mamba2Config,)}}
+TRAINED = (Mamba2Config, ShortConvConfig)
+LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 
 @dataclass(frozen=True)

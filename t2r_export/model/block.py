@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic
+from dataclasses import dataclass, replace
+from typing import Any, Generic
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from t2r_export.config.layer import LayerConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import PartConfig
-from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.parts.base import Part, Site, build_part
 from t2r_export.model.step import Step
@@ -63,9 +62,9 @@ class Block(nn.Module):
         return [n for n, part in enumerate(self.config.parts) if part.mixes]
 
     @property
-    def readers(self) -> list[Part]:
-        """The parts that read a source."""
-        return [part for part in self.parts if part.config.reads_source]
+    def readers(self) -> list[tuple[Part, dict[str, str]]]:
+        """The parts that read a source, and `names` of each."""
+        return [pair for pair in zip(self.parts, self.names, strict=True) if pair[0].config.reads_source]
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         """Rows x (N, D) and the block's states before -> rows and the states after."""
@@ -76,10 +75,10 @@ class Block(nn.Module):
         """`forward`, with what is on its way."""
         after: State[T] = {}
         input, traces = x, []
-        for n, part in enumerate(self.parts):
+        for n, (part, names) in enumerate(zip(self.parts, self.names, strict=True)):
             normed = self.norms[n](input if self.config.parallel else x, step.ops)
-            y, new = part(normed, own_states(part, state), step)
-            after |= new
+            y, new = part(normed, {own: state[name] for own, name in names.items()}, step)
+            after |= {names[own]: value for own, value in new.items()}
             traces.append(PartTrace(normed, y, part.config.mixes))
             x = self._added(x, y, n, step.ops)
         return BlockTrace(input, tuple(traces), x, after)
@@ -93,9 +92,32 @@ class Block(nn.Module):
         x = self.norms_sum[n](ops.add(x, y) if part.residual else y, ops)
         return x
 
+    @property
+    def names(self) -> list[dict[str, str]]:
+        """Of each part, what its states are called in the block: S_1 those of part 1 if one before it has an S too."""
+        found: list[dict[str, str]] = []
+        for n, part in enumerate(self.parts):
+            shared = any(not names.keys().isdisjoint(part.state_names) for names in found)
+            found.append({own: f"{own}_{n}" if shared else own for own in part.state_names})
+        return found
+
+    def own(self, n: int, state: State[Any]) -> State[Any]:
+        """Of the block's states those of part n, by its own names."""
+        return {own: state[name] for own, name in self.names[n].items()}
+
+    def fold_state(self, state: State[Tensor]) -> State[Tensor]:
+        """The block's states as its folded parts keep them, which may be others."""
+        after: State[Tensor] = {}
+        for n, part in enumerate(self.parts):
+            numbered = any(name != own for own, name in self.names[n].items())
+            folded = part.fold_state(self.own(n, state))
+            after |= {f"{own}_{n}" if numbered else own: value for own, value in folded.items()}
+        return after
+
     def state_spec(self) -> list[StateSpec]:
-        """Of all its parts, whose states have different names."""
-        return [spec for part in self.parts for spec in part.state_spec()]
+        """Of all its parts."""
+        pairs = zip(self.parts, self.names, strict=True)
+        return [replace(spec, name=names[spec.name]) for part, names in pairs for spec in part.state_spec()]
 
 
 @dataclass(frozen=True)

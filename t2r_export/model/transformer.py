@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from t2r_export.config.model import ModelConfig
 from t2r_export.model.block import BlockTrace
 from t2r_export.model.encoder import Encoder
-from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import Ops, State, T
 from t2r_export.model.stack import Stack
 from t2r_export.model.step import Step
@@ -128,15 +127,15 @@ class Transformer(Stack):
         x, step = self.encoder.run(source_ids, lengths, self.embedding, ops)
         states: State[T] = {SOURCE_LENGTH_STATE: lengths} if self.asks_lengths else {}
         for layer, block in enumerate(self.blocks):
-            for part in block.readers:
-                states |= _named(part.read(x, step), layer)
+            for part, names in block.readers:
+                states |= _named({names[own]: value for own, value in part.read(x, step).items()}, layer)
         return states
 
     @property
     def start_states(self) -> list[str]:
         """Names of the states that a source starts, which a step then changes: those of merged layers that are sums."""
-        found = ((n, part) for n, block in enumerate(self.blocks) for part in block.readers if part.starts)
-        return [f"{spec.name}.{n}" for n, part in found for spec in part.state_spec()]
+        found = ((n, names) for n, block in enumerate(self.blocks) for part, names in block.readers if part.starts)
+        return [f"{name}.{n}" for n, names in found for name in names.values()]
 
     def _logits(self, x: T, ops: Ops[T]) -> T:
         logits = ops.linear(self.normed(x, ops), self.head.weight, self.head.bias)
@@ -171,16 +170,14 @@ class Transformer(Stack):
     # -- states
 
     def layer_state(self, states: State[Any], layer: int) -> State[Any]:
-        """One layer's states under the names that its parts use."""
-        return {name: states[f"{name}.{layer}"] for part in self.blocks[layer].parts for name in part.state_names}
+        """One layer's states by their names in its block."""
+        return {name: states[f"{name}.{layer}"] for names in self.blocks[layer].names for name in names.values()}
 
     def fold_states(self, states: State[Tensor]) -> State[Tensor]:
         """Every state as the model with its layers folded keeps it (`t2r_export.fold`)."""
         after = {name: value for name, value in states.items() if name in (POSITION, SOURCE_LENGTH_STATE)}
         for layer, block in enumerate(self.blocks):
-            state = self.layer_state(states, layer)
-            for part in block.parts:
-                after |= _named(part.fold_state(own_states(part, state)), layer)
+            after |= _named(block.fold_state(self.layer_state(states, layer)), layer)
         return after
 
     def state_spec(self, max_state_bytes: int = MAX_STATE_BYTES) -> list[StateSpec]:

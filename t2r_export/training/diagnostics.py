@@ -26,7 +26,8 @@ def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dic
         for number, trace in enumerate(model.trace(model.embed(batch.ids, step), states, step)):
             block = model.blocks[number]
             place = block.mixing[0]
-            found = block.parts[place].statistics(trace.parts[place].normed, model.layer_state(states, number), step)
+            own = block.own(place, model.layer_state(states, number))
+            found = block.parts[place].statistics(trace.parts[place].normed, own, step)
             for name, value in found.items():
                 values[number].setdefault(name, []).append(float(value))
     return [{name: _combined(name, of_batches) for name, of_batches in layer.items()} for layer in values]

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from t2r_export.data.batch import Batch, initial_states
 from t2r_export.model.block import Block, BlockTrace
-from t2r_export.model.mixers.base import own_states
 from t2r_export.model.ops import State
 from t2r_export.model.step import Step
 from t2r_export.model.transformer import Transformer
@@ -138,8 +137,7 @@ class Transfer(LayerwiseStage):
     def output_and_target(
         self, block: Block, teacher: BlockTrace[Tensor], mixer: int, state: State[Tensor], step: Step[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        own = block.parts[mixer]
-        made, _ = own(teacher.parts[mixer].normed, own_states(own, state), step)
+        made, _ = block.parts[mixer](teacher.parts[mixer].normed, block.own(mixer, state), step)
         return made, self.target_delta(block, teacher, mixer)
 
 

@@ -14,7 +14,7 @@ from cli_models import CONFIG, LETTERS, Output, letter_tokenizer, run
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.config.model import ModelConfig
-from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, ProductKeyConfig
+from t2r_export.config.parts import AverageConfig, GRUConfig, LSTMConfig, ProductKeyConfig, ShortConvConfig
 from t2r_export.config.uniform import Dense, NoFeedForward
 from t2r_export.model.initialize import initialize
 
@@ -28,6 +28,7 @@ MODELS: dict[str, ModelConfig] = {
     "mamba2": dataclasses.replace(
         CONFIG, layers=(small.MAMBA2,) * 2, attention=None, feed_forwards=(NoFeedForward(), Dense())
     ),
+    "short_conv": dataclasses.replace(CONFIG, layers=(ShortConvConfig(), ShortConvConfig(4, True)), attention=None),
     "feed-forwards": dataclasses.replace(
         CONFIG,
         layers=(LinearConfig(5), LinearConfig(5), LinearConfig(5, memory=4)),

@@ -28,7 +28,6 @@ from t2r_export.data.pair_batches import PairBatches, Tokenizers, TokenPairs, re
 from t2r_export.data.pairs import Pair, write_pairs
 from t2r_export.data.ragged import Ragged
 from t2r_export.finetune import finetune
-from t2r_export.model.mixers.base import own_states
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
 from t2r_export.training.curves import read_curves
@@ -168,7 +167,7 @@ def test_transfer_teaches_the_layers_that_look_at_the_source_too() -> None:
         step = student.context(states, student.ops(batch.ids.shape[1]))
         for (n, m), variance in zip(stage.new, stage.variance, strict=True):
             part, mixer = blocks[n].parts[m], student.blocks[n].parts[m]
-            found = mixer(part.normed, own_states(mixer, student.layer_state(states, n)), step)[0]
+            found = mixer(part.normed, student.blocks[n].own(m, student.layer_state(states, n)), step)[0]
             expected += float(F.mse_loss(batch.predicted(found), batch.predicted(part.mixed)) / variance)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 

@@ -9,6 +9,7 @@ from t2r_export.checkpoints.importers.base import Importer
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.granite import GRANITE
+from t2r_export.checkpoints.importers.lfm2 import LFM2
 from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
@@ -21,6 +22,7 @@ IMPORTERS: dict[str, Importer] = {
     "bart": BART,
     "gpt2": GPT2,
     "granitemoehybrid": GRANITE,
+    "lfm2": LFM2,
     "llama": LLAMA,
     "mamba2": MAMBA2,
     "marian": MARIAN,

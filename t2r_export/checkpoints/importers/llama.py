@@ -7,13 +7,13 @@ their files with what stands here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import Keys, keys
 from t2r_export.checkpoints.importers.rotary import ROTARY, rotary
-from t2r_export.checkpoints.importers.sources import named
+from t2r_export.checkpoints.importers.sources import Transform, named
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import MixerConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
@@ -97,8 +97,7 @@ def decoder(
             scale=scale,
             rotary=rotary(fields, head_size) if rotates else None,
         ),
-        ffn_size=fields.size(ffn),
-        **{"ffn_bias": False, **others},
+        **{"ffn_size": fields.size(ffn), "ffn_bias": False, **others},
     ).build()
 
 
@@ -137,12 +136,17 @@ NAMES = {
 }
 
 
-def importer(keys: Keys, config: Callable[[Fields], ModelConfig]) -> Importer:
-    """An importer of tensors that are named and shaped as Llama's."""
+def importer(
+    keys: Keys,
+    config: Callable[[Fields], ModelConfig],
+    names: Mapping[str, str] = NAMES,
+    transforms: Callable[[ModelConfig], Mapping[str, Transform]] = lambda _: {},
+) -> Importer:
+    """An importer of tensors that are named as Llama's, or as the table says."""
     return Importer(
         keys=keys,
         config=config,
-        sources=lambda model, weights: named(model, weights, NAMES),
+        sources=lambda model, weights: named(model, weights, names, transforms(model)),
         prefix="model.",
         buffers=re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
         copies=tied_head("model.embed_tokens.weight"),

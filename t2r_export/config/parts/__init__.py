@@ -16,6 +16,7 @@ from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
+from t2r_export.config.parts.short_conv import ShortConvConfig
 from t2r_export.config.tagged import Entry
 
 MODEL = "t2r_export.model.parts"
@@ -30,6 +31,7 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
         Entry(AverageConfig, f"{MODEL}.average:Average"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
+        Entry(ShortConvConfig, f"{MODEL}.short_conv:ShortConv"),
         Entry(DenseConfig, f"{MODEL}.dense:Dense"),
         Entry(ProductKeyConfig, f"{MODEL}.product_key:ProductKey"),
     )
@@ -49,4 +51,5 @@ __all__ = [
     "MergedConfig",
     "PartConfig",
     "ProductKeyConfig",
+    "ShortConvConfig",
 ]

@@ -52,11 +52,6 @@ class Stateful(nn.Module):
         return state
 
 
-def own_states(part: Stateful, states: State[Any]) -> State[Any]:
-    """Of a block's states those of one part."""
-    return {name: states[name] for name in part.state_names}
-
-
 @dataclass(frozen=True)
 class HeadSizes:
     """Sizes of an attention layer's heads, and what its inside needs beside them."""

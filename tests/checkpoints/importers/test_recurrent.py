@@ -11,11 +11,12 @@ import torch
 
 import folders
 import small
+from cli_models import LETTERS, Output, letter_tokenizer, run
 from families import Family, full_forward, imported, text
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.config.quantize import QuantizeConfig
 from t2r_export.convert import convert
 from t2r_export.describe import describe
@@ -54,8 +55,22 @@ GRANITE = Family(
         "time_step_limit": (0.3, 0.9),
     },
 )
+ATTENTION = {"intermediate_size": 19, "num_attention_heads": 6, "num_key_value_heads": 3}
+HYBRID = {**SIZES, **ATTENTION, "hidden_size": 24, "num_hidden_layers": 4}
+LFM2 = Family("Lfm2", {**HYBRID, "block_multiple_of": 5, "full_attn_idxs": [1]})
+LONGEST = ("mamba2", "lfm2")  # read 1,000 tokens too
 FAMILIES = {
     "mamba2": MAMBA2.changed(time_step_limit=(0.3, 0.9), use_bias=True),
+    "lfm2": LFM2,
+    "lfm2 biases": LFM2.changed(
+        layer_types=["full_attention", "conv", "conv", "full_attention"],
+        conv_bias=True,
+        conv_L_cache=4,
+        tie_word_embeddings=False,
+        block_auto_adjust_ff_dim=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+        norm_eps=1e-3,
+    ),
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
@@ -79,13 +94,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Check
     return Made()
 
 
+STUDENTS = {"window": WindowConfig(5, sinks=2), "linear": LinearConfig(5, update_rule="gated", gate="data")}
+HYBRIDS = [name for name in FAMILIES if "mamba2" not in name]
 families = pytest.mark.parametrize("name", FAMILIES)
 
 
 @families
 def test_a_text_in_torch_is_transformers(name: str, made: Any) -> None:
     theirs, ours, _ = made[name]
-    for length in (*LENGTHS, 1000) if name == "mamba2" else LENGTHS:
+    for length in (*LENGTHS, 1000) if name in LONGEST else LENGTHS:
         ids = text(length, 31)
         expected, states = full_forward(theirs, ours, ids)
         assert expected.std() > 0.1
@@ -155,6 +172,33 @@ def test_inspect_says_the_bytes_of_the_states(made: Any) -> None:
     assert of_graph.growth_bytes == 0
 
 
+@pytest.mark.parametrize("kind", ["window", "linear"])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_softmax_layers_become_constant_and_train(
+    name: str, kind: str, made: Any, tmp_path: Path, capsys: Output
+) -> None:
+    """Converted, finetuned beside its teacher, exported: what is recurrent already stays a part of it."""
+    model, mixer = made[name][1].model, STUDENTS[kind]
+    softmax = [n for n, one in enumerate(small.mixers(model.config)) if one.kind == "softmax"]
+    student = convert(model, mixer, ",".join(map(str, softmax)))
+    if kind == "window":  # of more tokens than the text has
+        ids = text(4, 31)
+        with torch.no_grad():
+            torch.testing.assert_close(student(ids), model(ids), rtol=1e-5, atol=1e-5)
+    for path, one in (("teacher", model), ("student", student)):
+        checkpoint.save(tmp_path / f"{path}.pt", one, letter_tokenizer(LETTERS + "!?"), {})
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. the dog sat on the cat.\n" * 20)
+    data = ["--data", tmp_path / "text.txt", "--teacher", tmp_path / "teacher.pt", "--json"]
+    options = ["--stages", "distill,task", "--steps", "2,2", "--length", 16, "--batch", 2, "--device", "cpu"]
+    run(capsys, "finetune", tmp_path / "student.pt", tmp_path / "tuned.pt", *data, *options)
+    tuned = checkpoint.load(tmp_path / "tuned.pt")
+    before, after = student.state_dict(), tuned.model.state_dict()
+    assert not [name for name in before if torch.equal(before[name], after[name])]
+    report = export(tuned, tmp_path / "g.onnx", ExportConfig(prefill=True))
+    assert not any(state.grows for state in report.signature.states)
+    assert small.proof(tuned, tmp_path / "g.onnx", steps=40).passed
+
+
 def test_a_layer_is_no_softmax_to_convert(made: Any) -> None:
     with pytest.raises(UserError, match="layer 0 to be softmax or a window; received mamba2"):
         convert(made["mamba2"][1].model, LinearConfig(5))
@@ -176,6 +220,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
+    ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
+    ("lfm2", {"conv_L_cache": 65}, "taps to be an integer from 2 to 64"),
+    (
+        "lfm2",
+        {"layer_types": ["conv", "mamba"] * 2},
+        "layer_types in config.json to be 4 names, each one of conv, full",
+    ),
+    ("lfm2", {"layer_types": None, "full_attn_idxs": [True]}, "full_attn_idxs in config.json to be numbers of layers"),
+    ("lfm2", {"block_ff_dim": 20}, "intermediate_size and block_ff_dim in config.json to be equal"),
+    ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu in config.json to be absent or true"),
+    ("lfm2", {"num_experts": 4}, "num_experts in config.json to be absent"),
+    ("lfm2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type in the rotary parameters"),
+    ("lfm2", {"conv_bias": True}, "missing model.layers.0.conv.conv.bias"),
 ]
 
 
@@ -197,6 +254,7 @@ def test_what_a_family_cannot_be_is_refused(
         ("mamba2", {"layer_norm_epsilon": 1e-2}),
         ("granite", {"residual_multiplier": 0.5}),
         ("granite", {"attention_multiplier": 0.5}),
+        ("lfm2", {"norm_eps": 1e-2}),
     ],
 )
 def test_the_comparison_sees_a_wrong_config(name: str, changes: dict[str, Any], made: Any, tmp_path: Path) -> None:
