@@ -149,7 +149,7 @@ CONFIGS = {
         LLAMA, MAMBA2, dataclasses.replace(MAMBA2, norm_groups=0), SOFTMAX, feed_forwards=(NO_FFN, NO_FFN, Dense())
     ),
     "average": with_layers(GPT2, AverageConfig(), AverageConfig(ffn_size=12)),
-    "short_conv": with_layers(LLAMA.with_attention(qk_norm=True), ShortConvConfig(), LINEAR, ShortConvConfig(4, True)),
+    "short_conv": with_layers(LLAMA.with_attention(qk_norm=True), ShortConvConfig(), LINEAR, ShortConvConfig(3, True)),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it
     "memory_softmax": with_layers(LLAMA, SoftmaxConfig(memory=3), LINEAR),
