@@ -225,7 +225,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "lfm2",
         {"layer_types": ["conv", "mamba"] * 2},
-        "layer_types in config.json to be 4 names, each one of conv, full",
+        "layer_types in config.json to be 4 names, each one of conv",
     ),
     ("lfm2", {"layer_types": None, "full_attn_idxs": [True]}, "full_attn_idxs in config.json to be numbers of layers"),
     ("lfm2", {"block_ff_dim": 20}, "intermediate_size and block_ff_dim in config.json to be equal"),
