@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from t2r_export.cli import {entry}
+from {module} import {entry}
 sys.argv[:] = ["t2r"]
 code = {entry}()
 heavy = {{"torch", "onnx", "onnxruntime"}} & set(sys.modules)
@@ -18,8 +18,8 @@ sys.exit(str(heavy) if heavy else code)
 """
 
 
-def ask(entry: str, **environment: str) -> str:
-    program = PROGRAM.format(entry=entry)
+def ask(entry: str, module: str = "t2r_export.cli", **environment: str) -> str:
+    program = PROGRAM.format(entry=entry, module=module)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment}
     )
@@ -28,9 +28,16 @@ def ask(entry: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("program, entry", [("T2R", "main"), ("T2R_EXPORT", "export_main")])
-def test_scripts(program: str, entry: str, shell: str) -> None:
-    script = ask(entry, **{f"_{program}_COMPLETE": f"{shell}_source"})
+@pytest.mark.parametrize(
+    "program, entry, module",
+    [
+        ("T2R", "main", "t2r_export.cli"),
+        ("T2R_EXPORT", "export_main", "t2r_export.cli"),
+        ("T2R_RUN", "main", "t2r_runtime.cli"),
+    ],
+)
+def test_scripts(program: str, entry: str, module: str, shell: str) -> None:
+    script = ask(entry, module, **{f"_{program}_COMPLETE": f"{shell}_source"})
     assert f"_{program}_COMPLETE={shell}_complete" in script
     assert program.lower().replace("_", "-") in script
 

@@ -28,7 +28,7 @@ from t2r_runtime.files import existing_file, locked, unwritable
 from t2r_runtime.outputs import Kind, check_output
 from t2r_runtime.text.texts import decoded
 
-MAX_LINE = 1 << 26  # bytes
+MAX_LINE = 1 << 24  # bytes
 DIGITS = 8
 NAMED = 10  # numbers of bad lines in a message
 Given = dict[str, Any]
