@@ -55,12 +55,12 @@ def test_the_list_says_what_is_in_the_folder(graph: Path, page: Path, tmp_path: 
 
 def test_the_verb(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "web").mkdir()
-    assert main(["pack", str(graph), str(tmp_path / "web"), "--json"]) == 0
+    assert main(["save", str(graph), str(tmp_path / "web"), "--as", "web", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {file["name"] for file in report["files"]} == set(listed(tmp_path / "web"))
-    assert main(["pack", str(graph), str(tmp_path / "web")]) == 2
+    assert main(["save", str(graph), str(tmp_path / "web"), "--as", "web"]) == 2
     assert "expected no folder, or an empty one, to write to" in capsys.readouterr().err
-    assert main(["pack", str(graph), str(tmp_path / "more")]) == 0
+    assert main(["save", str(graph), str(tmp_path / "more"), "--as", "web"]) == 0
     assert "3 files and their list" in capsys.readouterr().out
 
 
@@ -98,6 +98,6 @@ def test_a_page_that_is_none(graph: Path, page: Path, tmp_path: Path, monkeypatc
 def test_no_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "story.onnx").write_bytes(b"no graph")
     for path in ("story.onnx", "other.onnx"):
-        assert main(["pack", str(tmp_path / path), str(tmp_path / "web")]) == 2
+        assert main(["save", str(tmp_path / path), str(tmp_path / "web"), "--as", "web"]) == 2
     assert capsys.readouterr().err.count("\n") == 2
     assert not (tmp_path / "web").exists()

@@ -10,6 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
+import click
+
+from t2r_export.cli import renamed
 from t2r_export.version import __version__
 from t2r_runtime.cli import VERBS as VERBS_THAT_RUN
 from t2r_runtime.cli import program
@@ -19,26 +22,33 @@ VERBS = {  # verb: (module, help in one line)
     "choose": ("t2r_export.cli.choose", "Convert each layer to what costs least under a budget of state."),
     "finetune": ("t2r_export.cli.finetune", "Train a converted model to match its teacher."),
     "sample": ("t2r_export.cli.sample", "Sample text from a teacher to train its students on."),
-    "save": ("t2r_export.cli.save", "Write a softmax translator as a folder that transformers loads."),
-    "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model predicts a text, at several lengths."),
+    "save": ("t2r_export.cli.save", "Write a model or a graph in another form."),
+    "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model or a graph predicts a text."),
     "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
-    "compile": ("t2r_export.cli.compile", "Compile a graph for an accelerator ahead of time."),
-    "pack": ("t2r_export.cli.pack", "Copy a graph to a folder for a web server, with a page that runs it."),
-    "verify": ("t2r_export.cli.verify", "Prove that a graph is still the model that it was exported from."),
-    "parity-matrix": (
-        "t2r_export.cli.parity_matrix",
-        "Verify it on every provider and in every precision, as a table.",
-    ),
-    **VERBS_THAT_RUN,
+    "verify": ("t2r_export.cli.verify", "Prove that a graph, or every graph of a model, is still the model."),
+    **{verb: line for verb, line in VERBS_THAT_RUN.items() if verb != "score"},  # which is evaluate of a graph
     "inspect": ("t2r_export.cli.inspect", "Describe a model or a graph: layers, states, sizes, metadata."),
     "bench": ("t2r_export.cli.bench", "Measure what graphs cost: time, memory, start-up, side by side."),
     "build": ("t2r_export.cli.build", "Make the models of a recipe: convert and finetune as it says."),
     "demo": ("t2r_export.cli.demo", "Export a small model, verify it, and let it generate a text."),
 }
+
+
+class _Group(program.Group):
+    """The verbs, and lines for those that have other names now."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in renamed.VERBS:
+            ctx.fail(f"{args[0]} is `{renamed.VERBS[args[0]]}` now")
+        return super().resolve_command(ctx, args)
+
+
 _VERSION = program.version_option("t2r-export", __version__)
-t2r = program.Group(
+t2r = _Group(
     VERBS,
     help="Pretrained Transformers as recurrent decoders in ONNX: convert, finetune, export, verify, run.",
     params=[_VERSION],

@@ -100,7 +100,6 @@ def command(
     two measurements of the same thing differ. Translators are measured on --sentences: how many they translate a
     second, memory and start. With --tune one graph takes turns with itself, opened in several ways.
     """
-    providers.check(provider, provider_options)
     for graph in graphs:
         existing_graph(graph)
     if tune and len(graphs) != 1:

@@ -14,8 +14,10 @@ from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, FinetuneConfig, Shares, usual_length
 from t2r_export.paths import existing_model
+from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
+from t2r_runtime.cli.score import command as score
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.outputs import GRAPHS
@@ -60,6 +62,7 @@ FILE = click.Path(path_type=Path)
 )
 @fields(ExportConfig, "past_end")
 @fields(FinetuneConfig, "split", "separator", "device")
+@providers.options
 @json_option
 def command(
     model: Path,
@@ -74,12 +77,18 @@ def command(
     beam: int,
     past_end: str,
     device: str,
+    provider: str,
+    provider_options: tuple[str, ...],
+    allow_fallback: bool,
     as_json: bool,
 ) -> None:
-    """Nats per token of MODEL (a model.pt or a Hugging Face folder) on TEXT (or token ids as .npy).
+    """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT (or token ids as .npy).
 
     Behind ± is the standard error of the mean over windows, or pairs. The last quarter of the windows is shown beside
     the whole: a model that was trained on short windows may be lost there.
+
+    A graph reads TEXT, a file or - for stdin, once from its start, a token a step, on any provider. With --json, the
+    log-probability of each token given those before it.
 
     A translator is measured on all of TEXT, a .tsv of pairs, per token of their translations; for --bleu, MODEL may be
     its exported graph.
@@ -87,6 +96,10 @@ def command(
     check_given()
     if text.suffix == ".tsv":
         return show_pairs(model, text, as_json, bleu=bleu, beam=beam, device=device, eval_tokens=eval_tokens)
+    if model.suffix in GRAPHS:
+        opened = {"provider": provider, "provider_options": provider_options, "allow_fallback": allow_fallback}
+        click.get_current_context().invoke(score, graph=model, text=text, as_json=as_json, **opened)
+        return
     try:
         sizes = [] if lengths is None else [int(part) for part in lengths.split(",")]
         if min(sizes, default=1) < 1:

@@ -18,4 +18,5 @@ def check_given(options: dict[str, Any] | None = None) -> None:
     """
     context = click.get_current_context()
     typed = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    check_needs(NEEDS[str(context.command.name)], context.params if options is None else options, typed)
+    spelled = {str(each.name): each.opts[0] for each in context.command.params}
+    check_needs(NEEDS[str(context.command.name)], context.params if options is None else options, typed, spelled)

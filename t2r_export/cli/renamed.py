@@ -15,7 +15,12 @@ _MIXER = (  # fields of mixers, which were options of their own
     "update-rule window"
 )
 
-VERBS: dict[str, str] = {}
+VERBS = {
+    "score": "t2r evaluate GRAPH TEXT",
+    "compile": "t2r save GRAPH OUT --as compiled",
+    "pack": "t2r save GRAPH FOLDER --as web",
+    "parity-matrix": "t2r verify MODEL",
+}
 _SCHEME = ("block-size", "asymmetric", "accuracy-level", "head-bits", "embedding-bits")
 _OTHERS = ("calibrate-steps", "activation-bits", "budget")
 

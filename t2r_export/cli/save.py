@@ -1,4 +1,4 @@
-"""`t2r save`: a softmax translator as a folder that transformers loads, or any model as a model.pt."""
+"""`t2r save`: a model or a graph in another form: of another program, of a page, of one chip."""
 
 from __future__ import annotations
 
@@ -10,41 +10,63 @@ import click
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, note_each, size
 from t2r_export.paths import check_folder, check_outputs, existing_model
+from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, note, show
+from t2r_runtime.session.refusals import existing_graph
 
 if TYPE_CHECKING:
     from t2r_export.checkpoints.checkpoint import Checkpoint
 
 FILE = click.Path(path_type=Path)
 FAMILIES = ("marian", "pegasus")
-OURS, PRECISIONS = "t2r", ("float32", "float16")
+OURS, WEB, COMPILED = "t2r", "web", "compiled"
+PRECISIONS = ("float32", "float16")
 
 
 @click.command("save")
-@click.argument("model", type=FILE)
+@click.argument("source", type=FILE)
 @click.argument("out", type=FILE)
 @click.option(
     "--as",
-    "family",
-    type=click.Choice([*FAMILIES, OURS]),
+    "form",
+    type=click.Choice([*FAMILIES, OURS, WEB, COMPILED]),
     required=True,
-    help="A folder of a family (marian has a norm behind each sum, pegasus before each part and at the end), or a file "
-    "of ours, whatever the model.",
+    help="Of a model: the folder of a family (marian has a norm behind each sum, pegasus before each part and at the "
+    "end), or t2r, a model.pt. Of a graph: web, a folder for a web server with a list of sizes and hashes; compiled, "
+    "for one chip of a provider.",
 )
-@click.option(
-    "--weights",
-    type=click.Choice(PRECISIONS),
-    help="Of a file of ours: float16 takes half the bytes, and rounds.  [default: float32]",
-)
+@click.option("--weights", type=click.Choice(PRECISIONS), help="t2r: float16 takes half the bytes, and rounds.")
+@click.option("--page", type=FILE, metavar="DIR", help="web: folder of a page, whose files are copied too.")
+@click.option("--peer", type=FILE, metavar="GRAPH", help="web: another graph, that the page may run beside the first.")
+@providers.options
 @force_option
 @json_option
-def command(model: Path, out: Path, family: str, weights: str | None, force: bool, as_json: bool) -> None:
-    """Write MODEL to OUT: a softmax translator as a folder in the Hugging Face format, for transformers and
-    CTranslate2, or any model as a model.pt."""
+def command(
+    source: Path,
+    out: Path,
+    form: str,
+    weights: str | None,
+    page: Path | None,
+    peer: Path | None,
+    provider: str,
+    provider_options: tuple[str, ...],
+    allow_fallback: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write SOURCE to OUT in another form: a model for transformers and CTranslate2 (a softmax translator's folder), or
+    as a model.pt; a graph for a page in a browser, or compiled ahead of time.
+
+    A compiled graph is opened like any other, with the same provider. Name the chip with --provider qnn:soc_model=57.
+    """
     check_given()
-    existing_model(model)
-    if family == OURS:
-        check_outputs([("checkpoint", out)], [model], force)
+    if form == WEB:
+        return _web(source, out, page, peer, as_json)
+    if form == COMPILED:
+        return _compiled(source, out, provider, providers.parsed(provider_options), allow_fallback, as_json)
+    existing_model(source)
+    if form == OURS:
+        check_outputs([("checkpoint", out)], [source], force)
     else:
         check_folder(out)
 
@@ -52,14 +74,14 @@ def command(model: Path, out: Path, family: str, weights: str | None, force: boo
 
     from t2r_export.checkpoints import checkpoint
 
-    loaded = checkpoint.load(model)
+    loaded = checkpoint.load(source)
     note_each(loaded.notes)
-    if family == OURS:
+    if form == OURS:
         kept = loaded.tokenizer, loaded.provenance, loaded.source_tokenizer
         checkpoint.save(out, loaded.model, *kept, getattr(torch, weights or "float32"))
         files = [out]
     else:
-        files = _folder(loaded, out, family)
+        files = _folder(loaded, out, form)
     written = sum(path.stat().st_size for path in files)
     names = [path.name for path in files]
     show(as_json, {"out": out, "files": names, "bytes": written}, f"{out}: {', '.join(names)}, {size(written)}")
@@ -71,3 +93,34 @@ def _folder(loaded: Checkpoint, out: Path, family: str) -> list[Path]:
     if loaded.source_tokenizer is not None:
         note("no tokenizer: the format has no place for one of each side")
     return save_folder(loaded, out, family)
+
+
+def _web(graph: Path, folder: Path, page: Path | None, peer: Path | None, as_json: bool) -> None:
+    check_folder(folder)
+    for path in [graph] if peer is None else [graph, peer]:
+        existing_graph(path)
+
+    from t2r_export.providers.pack import pack
+
+    packed = pack(graph, folder, page, peer)
+    total = sum(file.size for file in packed.files)
+    lines = [f"{file.name}: {size(file.size)}" for file in packed.files if page is None or file.size > 100_000]
+    lines.append(f"{folder}: {len(packed.files)} files and their list, {size(total)}")
+    show(as_json, {"folder": folder, **vars(packed), "bytes": total}, "\n".join(lines))
+
+
+def _compiled(
+    source: Path, out: Path, provider: str, options: dict[str, str], allow_fallback: bool, as_json: bool
+) -> None:
+    check_outputs([("compiled graph", out)], [existing_graph(source)])
+
+    from t2r_export.providers.compile import compile_graph
+
+    with providers.own_stdout():
+        report = compile_graph(source, out, provider, options, allow_fallback)
+    taken = f"{report.placement.get(provider, 0)} of {sum(report.placement.values())}"
+    lines = [f"{file}: {size(file.stat().st_size)}" for file in report.files]
+    lines.append(
+        f"{taken} operators compiled for {provider}, {report.programs} program{'s' if report.programs > 1 else ''}"
+    )
+    show(as_json, report, "\n".join(lines))

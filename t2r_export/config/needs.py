@@ -43,7 +43,11 @@ def _each(names: str, need: Need) -> dict[str, Need]:
 _TEXT = Need("--data, a text", lambda o: not o["pairs"])
 _PAIRS = Need("--pairs", lambda o: o["pairs"] or not o["data"])  # a recipe says which of them in another section
 _SCHEME = Need("--quantize", lambda o: o["how"] is not None)
-_A_TEXT = Need("a text, not pairs", lambda o: o["text"].suffix != ".tsv")
+_GRAPH = (".onnx", ".ort")
+_A_TEXT = Need(
+    "a checkpoint and a text, not pairs", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix not in _GRAPH
+)
+_NO_GRAPH = Need("no GRAPH", lambda o: o["graph"] is None)
 _A_PART = Need("a text that is cut in parts, with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
 
 FINETUNE = {  # of FinetuneConfig
@@ -67,12 +71,27 @@ NEEDS: dict[str, dict[str, Need]] = {
         "split": _A_PART,
         "bleu": Need("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
         "beam": _other("bleu"),
+        **_each(
+            "eval_tokens device",
+            Need("a checkpoint, or pairs", lambda o: o["text"].suffix == ".tsv" or o["model"].suffix not in _GRAPH),
+        ),
+        "provider": Need(
+            "an exported graph and a text", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix in _GRAPH
+        ),
+    },
+    "verify": {
+        **_each("precisions calibrate pythons merged markdown", _NO_GRAPH),
+        **_each("rounding reference", Need("a GRAPH", lambda o: o["graph"] is not None)),
     },
     "sample": {
         "beam": Need("--sources", lambda o: o["sources"] is not None),
         **_each("length temperature seed past_end", Need("--tokens", lambda o: o["tokens"] is not None)),
     },
-    "save": {"weights": Need("--as t2r", lambda o: o["family"] == "t2r")},
+    "save": {
+        "weights": Need("--as t2r", lambda o: o["form"] == "t2r"),
+        **_each("page peer", Need("--as web", lambda o: o["form"] == "web")),
+        "provider": Need("--as compiled", lambda o: o["form"] == "compiled"),
+    },
     "build": {},
 }
 
@@ -83,7 +102,7 @@ def check_needs(
     """Raise UserError if an option of those `given` needs what `options`, the values of all, do not have.
 
     Args:
-        within: how the command line spells options that are within others.
+        within: how the command line spells options whose names are not their own.
     """
     for name in given:
         if name in needs and not needs[name].met(options):

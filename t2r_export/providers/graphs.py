@@ -35,7 +35,7 @@ PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),
     "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),  # by its list of operators: nobody has run it
     "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
-    # w8 and w4 run there too (t2r parity-matrix), but on a Vulkan in software a step of them takes half a second
+    # w8 and w4 run there too (t2r verify MODEL), but on a Vulkan in software a step of them takes half a second
     "webgpu": ProviderGraph(ExportConfig()),
     "qnn": ProviderGraph(
         ExportConfig(batch=1, target="npu", float16_safe=True),

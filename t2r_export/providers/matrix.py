@@ -127,7 +127,7 @@ def parity_matrix(
 
 
 def read_matrix(path: Path) -> Matrix:
-    """The matrix that `t2r parity-matrix --json` wrote to `path`.
+    """The matrix that `t2r verify --json` wrote to `path`.
 
     Raises:
         UserError: no such file, or not one of those.
@@ -140,7 +140,7 @@ def read_matrix(path: Path) -> Matrix:
         problem = "an unknown provider or precision"
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
-    raise UserError(f"the output of t2r parity-matrix --json in {path}", problem, "write it again")
+    raise UserError(f"the output of t2r verify --json in {path}", problem, "write it again")
 
 
 def _cell_of(data: dict[str, Any]) -> Cell:

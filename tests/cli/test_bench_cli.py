@@ -68,7 +68,7 @@ def test_the_options_are_the_config(graph: Path, capsys: Output, monkeypatch: py
         return real(graphs, BenchConfig(steps=1, warmup=0, prompt=1, rounds=1, starts=0))
 
     monkeypatch.setattr(module, "bench", kept)
-    options = ["--starts", 7, "--provider", "openvino", "--provider-option", "a=b", "--allow-fallback"]
+    options = ["--starts", 7, "--provider", "openvino+cpu:a=b"]
     run(capsys, "bench", graph, *SHORT, *options)
     run(capsys, "bench", graph)
     assert configs == [

@@ -323,22 +323,22 @@ def test_verify_passes(folder: Path, capsys: Output) -> None:
 
 
 def test_verify_on_a_provider_that_takes_less(folder: Path, capsys: Output, pretender: str) -> None:
-    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider", pretender]
-    _, err = run(capsys, *arguments, code=2)
+    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider"]
+    _, err = run(capsys, *arguments, pretender, code=2)
     assert err.startswith("t2r: expected every node on nowhere; received ") and err.endswith("or allow fallback\n")
     # nobody has measured a tolerance for it, which is said after its nodes were given away
-    _, err = run(capsys, *arguments, "--allow-fallback", code=2)
+    _, err = run(capsys, *arguments, f"{pretender}+cpu", code=2)
     assert err.startswith("t2r: expected a provider and quantization with a tolerance (")
 
 
 def test_verify_reports_a_split(folder: Path, capsys: Output, pretender: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tolerances.TOLERANCES, (pretender, "none"), tolerances.tolerance("cpu", "none"))
-    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider", pretender]
-    out, err = run(capsys, *arguments, "--allow-fallback")
+    arguments = ["verify", folder / "t2r.pt", folder / "t2r.onnx", "--steps", 3, "--provider", f"{pretender}+cpu"]
+    out, err = run(capsys, *arguments)
     nodes = len(onnx.load(folder / "t2r.onnx").graph.node)
     assert out.startswith("3 steps, nowhere ")
     assert err == f"nowhere runs 0 of {nodes} nodes, cpu {nodes}\n"
-    assert json.loads(run(capsys, *arguments, "--allow-fallback", "--json")[0])["placement"] == {"cpu": nodes}
+    assert json.loads(run(capsys, *arguments, "--json")[0])["placement"] == {"cpu": nodes}
 
 
 def test_verify_fails_with_1(folder: Path, tmp_path: Path, capsys: Output) -> None:
@@ -476,13 +476,14 @@ class TestGenerate:
         assert err == "t2r: expected token numbers as 1,2,3; received '3,x'; correct --ids\n"
 
     def test_reports_a_split(self, folder: Path, capsys: Output, pretender: str) -> None:
-        arguments = ["generate", folder / "t2r.onnx", "--provider", pretender, "--max-tokens", 4, "--seed", 1]
-        _, err = run(capsys, *arguments, code=2)
+        arguments = ["generate", folder / "t2r.onnx", "--max-tokens", 4, "--seed", 1, "--provider"]
+        _, err = run(capsys, *arguments, pretender, code=2)
         assert err.startswith("t2r: expected every node on nowhere; received ")
-        _, err = run(capsys, *arguments, "--allow-fallback")
+        arguments.append(f"{pretender}+cpu")
+        _, err = run(capsys, *arguments)
         nodes = len(onnx.load(folder / "t2r.onnx").graph.node)
         assert err.endswith(f" tokens/s\nnowhere runs 0 of {nodes} nodes, cpu {nodes}\n")
-        assert json.loads(run(capsys, *arguments, "--allow-fallback", "--json")[0])["placement"] == {"cpu": nodes}
+        assert json.loads(run(capsys, *arguments, "--json")[0])["placement"] == {"cpu": nodes}
 
     def test_streams(self, folder: Path) -> None:
         """Text comes while it is written, Ctrl-C ends it with one line, and a closed pipe with none."""

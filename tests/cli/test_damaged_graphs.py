@@ -26,9 +26,9 @@ VERBS: dict[str, Callable[[Path, Path], list[object]]] = {
     "quantize": lambda graph, _: ["quantize", graph, graph.with_name("out.onnx"), "--scheme", "w8"],
     "verify": lambda graph, model: ["verify", model, graph, "--steps", 2],
     "inspect": lambda graph, _: ["inspect", graph],
-    "compile": lambda graph, _: ["compile", graph, graph.with_name("out.onnx"), "--provider", "qnn"],
+    "save": lambda graph, _: ["save", graph, graph.with_name("out.onnx"), "--as", "compiled", "--provider", "qnn"],
     "generate": lambda graph, _: ["generate", graph, "--ids", "1,2,3", "--max-tokens", 2],
-    "score": lambda graph, _: ["score", graph, Path(__file__)],
+    "evaluate": lambda graph, _: ["evaluate", graph, Path(__file__)],
     "translate": lambda graph, _: ["translate", graph],
 }
 
@@ -143,7 +143,7 @@ def test_all_verbs_say_the_same(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"generate", "score", "translate"}))
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"generate", "evaluate", "translate"}))
 @pytest.mark.parametrize("damage", REFUSED_BY_THE_READER)
 def test_who_reads_all_compares_all(
     damage: str, verb: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

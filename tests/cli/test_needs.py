@@ -19,21 +19,25 @@ FREE = {  # what stands for itself, whatever else is typed; of a model is checke
         every seed device precision resume log force as_json""",
     "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate source_length
         how form as_json""",
-    "evaluate": "eval_tokens device as_json",
+    "evaluate": "as_json",
+    "verify": "chosen steps as_json",
     "sample": "tokens sources device as_json",
-    "save": "family force as_json",
+    "save": "form force as_json",
     "build": "work data anew as_json",
 }
 LINES = {  # with which an option of the table has not what it needs
     "finetune": ["m.pt", "o.pt", "--data", "t.txt", "--stages", "transfer"],
     "export": ["m.pt", "o.onnx"],
     "evaluate": ["m.pt", "t.tsv"],
+    "verify": ["m.pt", "g.onnx"],
     "sample": ["m.pt", "o.tsv", "--sources", "t.txt"],
     "save": ["m.pt", "o", "--as", "marian"],
 }
 OTHERS = {  # another line, for these options
     **dict.fromkeys(["finetune batch", "finetune separator"], ["m.pt", "o.pt", "--pairs", "t.tsv"]),
     "evaluate bleu": ["m.pt", "t.txt"],
+    **dict.fromkeys(["evaluate eval_tokens", "evaluate device"], ["g.onnx", "t.txt"]),
+    **dict.fromkeys(["verify rounding", "verify reference"], ["m.pt"]),
     "sample beam": ["m.pt", "o.npy", "--tokens", "3"],
 }
 VALUES = {"lora": "rank=3", "split": "test=0.1"}

@@ -1,4 +1,4 @@
-"""`t2r score` says of a graph what `t2r evaluate` says of its checkpoint."""
+"""`t2r evaluate` says of a graph what it says of its checkpoint; `t2r-run score` is the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_the_models_own_score(folder: Path, capsys: Output) -> None:
-    result = json.loads(run(capsys, "score", folder / "g.onnx", folder / "text.txt", "--json")[0])
+    result = json.loads(run(capsys, "evaluate", folder / "g.onnx", folder / "text.txt", "--json")[0])
     model, ids = checkpoint.load(folder / "m.pt").model, result["tokens"]
     with torch.no_grad():
         logits = model(torch.tensor([ids]))[0, :-1]
@@ -40,7 +40,7 @@ def test_it_is_the_models_own_score(folder: Path, capsys: Output) -> None:
     assert len(ids) == len(TEXT) == len(result["log_probabilities"]) + 1
     assert result["nats"] == pytest.approx(expected, rel=1e-5)
     assert result["bits_per_byte"] == pytest.approx(expected * (len(ids) - 1) / math.log(2) / len(TEXT), rel=1e-5)
-    out, err = run(capsys, "score", folder / "g.onnx", folder / "text.txt")
+    out, err = run(capsys, "evaluate", folder / "g.onnx", folder / "text.txt")
     assert out == (
         f"{result['nats']:.4f} nats/token, perplexity {math.exp(result['nats']):.2f}, "
         f"{result['bits_per_byte']:.4f} bits a byte, 33 tokens\n"
@@ -49,9 +49,9 @@ def test_it_is_the_models_own_score(folder: Path, capsys: Output) -> None:
 
 
 def test_stdin(folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = run(capsys, "score", folder / "g.onnx", folder / "text.txt")[0]
+    expected = run(capsys, "evaluate", folder / "g.onnx", folder / "text.txt")[0]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    assert run(capsys, "score", folder / "g.onnx", "-")[0] == expected
+    assert run(capsys, "evaluate", folder / "g.onnx", "-")[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_what_is_no_text(
 ) -> None:
     monkeypatch.setattr(score, "MAX_TEXT", 100)
     (tmp_path / "x.txt").write_bytes(text)
-    out, err = run(capsys, "score", folder / "g.onnx", tmp_path / "x.txt", code=2)
+    out, err = run(capsys, "evaluate", folder / "g.onnx", tmp_path / "x.txt", code=2)
     assert out == "" and message in err and err.count("\n") == 1

@@ -19,6 +19,7 @@ from t2r_export.graph.reader import CONTEXT, load, programs
 from t2r_export.providers import compile as module
 from t2r_export.providers.compile import compile_graph
 from t2r_runtime import PROVIDERS, Decoder, UserError
+from t2r_runtime.cli.providers import read
 from t2r_runtime.session.session import open_graph
 
 Saved = tuple[Path, Path]
@@ -47,7 +48,7 @@ def test_refused(paths: Saved, capsys: Output) -> None:
     source, out = paths
 
     def said(*options: object) -> str:
-        return run(capsys, "compile", *options, code=2)[1]
+        return run(capsys, "save", *options, "--as", "compiled", code=2)[1]
 
     assert said(source, out) == (
         "t2r: expected a provider whose programs can be kept, of qnn; received cpu; choose one of those\n"
@@ -55,8 +56,8 @@ def test_refused(paths: Saved, capsys: Output) -> None:
     assert said(source, out, "--provider", "tpu").startswith("t2r: expected a provider of: cpu, cuda, ")
     assert "received c.ort; correct it" in said(source, "c.ort", "--provider", "qnn")
     assert "which does not exist" in said(source.with_name("none.onnx"), out, "--provider", "qnn")
-    assert said(source, out, "--provider", "qnn", "--provider-option", "htp_arch") == (
-        "t2r: expected KEY=VALUE for --provider-option; received 'htp_arch'; correct it\n"
+    assert said(source, out, "--provider", "qnn:htp_arch") == (
+        "t2r: expected a provider as NAME:KEY=VALUE,KEY=VALUE; received 'qnn:htp_arch'; correct --provider\n"
     )
     assert not out.exists()
 
@@ -129,5 +130,15 @@ def test_a_program_that_does_not_open_is_not_kept(paths: Saved, compiler: str, m
 
 
 def test_options_of_a_provider(paths: Saved, capsys: Output) -> None:
-    _, error = run(capsys, "generate", paths[0], "--ids", "1", "--provider-option", "x", code=2)
-    assert error == "t2r: expected KEY=VALUE for --provider-option; received 'x'; correct it\n"
+    assert read("cuda") == ("cuda", (), False)
+    assert read("qnn+cpu:soc_model=57,shapes=a:1x2,b:3x4,htp_arch=75") == (
+        "qnn",
+        ("soc_model=57", "shapes=a:1x2,b:3x4", "htp_arch=75"),
+        True,
+    )
+    for mistake in ("cpu:x", "cuda+tpu", "cuda+", "tpu"):
+        _, error = run(capsys, "generate", paths[0], "--ids", "1", "--provider", mistake, code=2)
+        assert error.startswith("t2r: expected ") and error.count("\n") == 1
+    for old, new in (("--provider-option", "--provider NAME:KEY=VALUE"), ("--allow-fallback", "--provider NAME+cpu")):
+        _, error = run(capsys, "generate", paths[0], old, "a=b", code=2)
+        assert error == f"t2r: {old} is {new} now; see `t2r generate --help`\n"

@@ -100,7 +100,7 @@ def test_a_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_text(model: Path, capsys: Output) -> None:
-    out, error = run(capsys, "parity-matrix", model, *QUICK)
+    out, error = run(capsys, "verify", model, *QUICK)
     head, cpu, nnapi, blank, reason, found = out.splitlines()
     assert head.split() == ["provider", "none", "w8"]
     assert cpu.startswith("cpu ") and cpu.endswith("%")
@@ -113,7 +113,7 @@ def test_text(model: Path, capsys: Output) -> None:
 
 @pytest.mark.usefixtures("local")
 def test_markdown(model: Path, capsys: Output) -> None:
-    out, _ = run(capsys, "parity-matrix", model, *QUICK, "--markdown")
+    out, _ = run(capsys, "verify", model, *QUICK, "--markdown")
     lines = out.splitlines()
     assert lines[:2] == ["| provider | none | w8 |", "| --- | --- | --- |"]
     assert lines[2].startswith("| cpu | ")
@@ -123,7 +123,7 @@ def test_markdown(model: Path, capsys: Output) -> None:
 
 @pytest.mark.usefixtures("local")
 def test_json_and_merge(model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, _ = run(capsys, "parity-matrix", model, *QUICK, "--json")
+    out, _ = run(capsys, "verify", model, *QUICK, "--json")
     said = json.loads(out)
     assert said["checkpoint_sha256"] == checkpoint.load(model).sha256
     assert [(cell["provider"], cell["reason"] is None) for cell in said["cells"]] == [
@@ -141,7 +141,7 @@ def test_json_and_merge(model: Path, tmp_path: Path, capsys: Output, monkeypatch
     (tmp_path / "phone.json").write_text(json.dumps(elsewhere))
     monkeypatch.setattr(parity_matrix, "verify", None)
     merged = ("--merge", tmp_path / "cpu.json", "--merge", tmp_path / "phone.json")
-    out, error = run(capsys, "parity-matrix", model, *QUICK, *merged)
+    out, error = run(capsys, "verify", model, *QUICK, *merged)
     assert error == ""
     assert out.splitlines()[2].split()[:2] == ["nnapi", "nan,"]
     assert out.splitlines()[2].endswith("(1)")
@@ -152,10 +152,10 @@ def test_json_and_merge(model: Path, tmp_path: Path, capsys: Output, monkeypatch
 def test_a_faulty_graph_fails(model: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     other = checkpoint.load(saved(tmp_path / "other.pt", seed=1))
     monkeypatch.setattr(parity_matrix, "export", lambda _, *rest: export(other, *rest))
-    out, error = run(capsys, "parity-matrix", model, *QUICK, "--json", code=1)
+    out, error = run(capsys, "verify", model, *QUICK, "--json", code=1)
     first = json.loads(out)["cells"][0]
     assert not first["passed"] and first["reason"] is None and first["logits"] > 0.1
-    out, error = run(capsys, "parity-matrix", model, *QUICK, "--precision", "none", code=1)
+    out, error = run(capsys, "verify", model, *QUICK, "--precision", "none", code=1)
     assert " FAILED" in out
     assert "t2r: check failed: cpu with none" in error
 
@@ -224,7 +224,7 @@ def test_a_cell_that_the_cpu_shares_is_measured_if_allowed(model: Path, monkeypa
 
 def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
     def refused(*options: object) -> str:
-        return run(capsys, "parity-matrix", model, *options, code=2)[1]
+        return run(capsys, "verify", model, *options, code=2)[1]
 
     assert refused("--provider", "tpu").startswith("t2r: expected a provider of: cpu, cuda, ")
     assert refused("--precision", "w2").startswith("t2r: expected a scheme of fp16, ")
@@ -244,7 +244,7 @@ def test_bad_input(model: Path, tmp_path: Path, capsys: Output) -> None:
 
 @pytest.mark.usefixtures("local")
 def test_read_matrix_gives_back_what_was_written(model: Path, tmp_path: Path, capsys: Output) -> None:
-    out, _ = run(capsys, "parity-matrix", model, *QUICK, "--json")
+    out, _ = run(capsys, "verify", model, *QUICK, "--json")
     (tmp_path / "m.json").write_text(out)
     read = read_matrix(tmp_path / "m.json")
     assert [cell.provider for cell in read.cells] == ["cpu", "cpu", "nnapi", "nnapi"]

@@ -1,4 +1,4 @@
-/** The page in a real browser, as a visitor meets it. $T2R_WEB is a folder of `t2r pack`, beside which greedy.txt lies. */
+/** The page in a real browser, as a visitor meets it. $T2R_WEB is a folder of `t2r save --as web`, beside which greedy.txt lies. */
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";

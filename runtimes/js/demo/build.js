@@ -1,5 +1,5 @@
 /**
- * node demo/build.js FOLDER [translator]: the page with all that it loads, for `t2r pack --page FOLDER`; a translator has its own. Nothing is bundled: files are
+ * node demo/build.js FOLDER [translator]: the page with all that it loads, for `t2r save --as web --page FOLDER`; a translator has its own. Nothing is bundled: files are
  * copied, and names of packages in imports become places beside them, since a worker knows no others.
  */
 

@@ -142,9 +142,17 @@ def _end(program: str, message: str, code: int) -> int:
     return code
 
 
+RENAMED = {  # older spellings of options, of every verb
+    "--provider-option": "--provider NAME:KEY=VALUE",
+    "--allow-fallback": "--provider NAME+cpu",
+}
+
+
 def _usage(error: click.ClickException, program: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else program
+    if (new := RENAMED.get(getattr(error, "option_name", ""))) is not None:
+        return f"{error.option_name} is {new} now; see `{path} --help`"  # type: ignore[attr-defined]
     return f"{error.format_message().rstrip('.')}{_nearest(error)}; see `{path} --help`"
 
 

@@ -100,7 +100,6 @@ def command(
         raise UserError("texts for --stop, and text to find them in", "none, or --ids", "leave it out")
     if prompt_file is not None:
         prompt = read_text(prompt_file, most=MAX_TEXT)
-    providers.check(provider, provider_options)
     decoder = providers.decoder_alone(
         graph, provider, threads, provider_options, allow_fallback, prefill_from=PREFILL_FROM
     )

@@ -22,42 +22,51 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def read(text: str) -> tuple[str, tuple[str, ...], bool]:
+    """`qnn+cpu:soc_model=57,htp_arch=75` -> a provider, its options, and whether the CPU runs what it does not take.
+
+    What has no = goes on with the value before it, so that values may have commas.
+
+    Raises:
+        UserError: no such provider, or another form.
+    """
+    name, _, rest = text.partition(":")
+    name, plus, other = name.partition("+")
+    named(name)
+    given: list[str] = []
+    for part in rest.split(",") if rest else []:
+        if "=" in part:
+            given.append(part)
+        elif given:
+            given[-1] += f",{part}"
+        else:
+            raise UserError("a provider as NAME:KEY=VALUE,KEY=VALUE", repr(text), "correct --provider")
+    if plus and other != "cpu":
+        raise UserError("+cpu behind a provider, or nothing", repr(f"+{other}"), "correct --provider")
+    return name, tuple(given), bool(plus)
+
+
 def options(function: F) -> F:
-    """The options `--provider`, `--provider-option` (to the command: `provider_options`) and `--allow-fallback`."""
-    for option in (
-        click.option(
-            "--allow-fallback", is_flag=True, help="Let the CPU run the nodes that the provider does not take."
-        ),
-        click.option(
-            "--provider-option",
-            "provider_options",
-            multiple=True,
-            metavar="K=V",
-            help="Option passed on to the provider; repeat for more.",
-        ),
-        click.option(
-            "--provider",
-            default="cpu",
-            show_default=True,
-            help="Execution provider of ONNX Runtime that runs the graph.",
-        ),
-    ):
-        function = option(function)
-    return function
+    """The option `--provider`, given to the command as `provider`, `provider_options` and `allow_fallback`."""
+
+    def split_up(context: click.Context, option: click.Parameter, value: str) -> str:
+        name, context.params["provider_options"], context.params["allow_fallback"] = read(value)
+        return name
+
+    return click.option(
+        "--provider",
+        default="cpu",
+        show_default=True,
+        metavar="NAME[+cpu][:KEY=VALUE,…]",
+        callback=split_up,
+        help="Execution provider of ONNX Runtime that runs the graph, with options for it; with +cpu, the CPU runs the "
+        "nodes that it does not take.",
+    )(function)
 
 
 def parsed(given: Sequence[str]) -> dict[str, str]:
-    """`--provider-option` as a provider takes them."""
-    for option in given:
-        if not option.partition("=")[1]:
-            raise UserError("KEY=VALUE for --provider-option", repr(option), "correct it")
+    """Options as a provider takes them."""
     return {key: value for key, _, value in (option.partition("=") for option in given)}
-
-
-def check(provider: str, given: Sequence[str]) -> None:
-    """Raise for a provider that nobody knows or options of another form, before a library is imported."""
-    named(provider)
-    parsed(given)
 
 
 @contextlib.contextmanager
@@ -119,7 +128,6 @@ def _opened(
     **more: int,
 ) -> Any:
     """What of the runtime opens a graph, by its name, on this one."""
-    check(provider, provider_options)
     existing_graph(graph)
 
     import t2r_runtime

@@ -1,17 +1,17 @@
-"""`t2r parity-matrix`: every provider with every precision."""
+"""`t2r verify` without a graph: every provider with every precision, as a table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from t2r_export.cli.output import note_each, table
 from t2r_export.config.quantize import scheme as find_scheme
 from t2r_export.errors import CheckFailed
 from t2r_export.paths import existing_model
-from t2r_runtime.cli.output import json_option, note, show
+from t2r_runtime.cli import providers
+from t2r_runtime.cli.output import note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.session.providers import named
@@ -19,59 +19,27 @@ from t2r_runtime.session.providers import named
 if TYPE_CHECKING:
     from t2r_export.providers.matrix import Cell, Matrix
 
-FILE = click.Path(path_type=Path)
 
-
-@click.command("parity-matrix")
-@click.argument("model", type=FILE)
-@click.option("--provider", "providers", multiple=True, metavar="P", help="Run this provider only; repeat for more.")
-@click.option("--precision", "precisions", multiple=True, metavar="S", help="Run this precision only; repeat for more.")
-@click.option("--allow-fallback", is_flag=True, help="Also measure cells in which the CPU runs some of the nodes.")
-@click.option(
-    "--steps", type=click.IntRange(1), default=256, show_default=True, help="Chained steps to compare per cell."
-)
-@click.option(
-    "--calibrate", type=FILE, metavar="TEXT", help="Text to calibrate int8-static on. Default: text sampled from MODEL."
-)
-@click.option(
-    "--python",
-    "pythons",
-    multiple=True,
-    metavar="P=COMMAND",
-    help="Command of the Python interpreter that has the provider P.",
-)
-@click.option(
-    "--merge",
-    "merged",
-    type=FILE,
-    multiple=True,
-    metavar="FILE",
-    help="Keep the cells of this earlier --json output, and add to them; repeat for more.",
-)
-@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
-@json_option
-def command(
+def show_matrix(
     model: Path,
-    providers: tuple[str, ...],
-    precisions: tuple[str, ...],
-    allow_fallback: bool,
+    chosen: Sequence[str],
+    precisions: Sequence[str],
     steps: int,
     calibrate: Path | None,
-    pythons: tuple[str, ...],
-    merged: tuple[Path, ...],
+    pythons: Sequence[str],
+    merged: Sequence[Path],
     markdown: bool,
     as_json: bool,
 ) -> None:
-    """Compare MODEL with its graphs on every provider and in every precision; exit 1 if one is out of tolerance.
-
-    A cell holds the worst difference of a logit, the worst one of a state relative to the state's largest value, and,
-    where precision is given up, the share of equal greedy tokens; or the number of the reason why it cannot be.
-    """
+    """What `t2r verify` does without a graph."""
+    read = [providers.read(text) for text in chosen]
+    if options := [text for text, (_, given, _) in zip(chosen, read, strict=True) if given]:
+        raise UserError("a GRAPH beside options of a provider", options[0], "leave the options out")
     existing_model(model)
     for path in (*merged, *([] if calibrate is None else [calibrate])):
         existing_file(path, "a file to read")
     programs = dict(map(_command, pythons))
-    for name in (*providers, *programs):
+    for name in programs:
         named(name)
     for name in precisions:
         if name != "none":
@@ -85,13 +53,13 @@ def command(
     note_each(loaded.notes)
     matrix = parity_matrix(
         loaded,
-        providers or tuple(PROVIDERS),
+        [name for name, *_ in read] or tuple(PROVIDERS),
         precisions or PRECISIONS,
         steps,
         calibrate,
         programs,
         [read_matrix(path) for path in merged],
-        allow_fallback=allow_fallback,
+        allow_fallback=any(fallback for *_, fallback in read),
         on_progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
     )
     show(as_json, matrix, text(matrix, markdown))
