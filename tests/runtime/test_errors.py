@@ -86,7 +86,7 @@ USES: dict[str, tuple[str, Callable[[Decoder, Path], object]]] = {
     "a damaged graph": ("graph", lambda d, p: Decoder(cut(p / "g.onnx"))),
     "a checkpoint": ("graph", lambda d, p: Decoder(_checkpoint(p))),
     "no top_k outputs": ("graph", lambda d, p: d.top_k([1])),
-    "two threads": ("graph", lambda d, p: used_by_two(d)),
+    "two threads": ("state", lambda d, p: used_by_two(d)),
     "no metadata": ("metadata", lambda d, p: Signature.from_metadata({})),
     "a missing key": ("metadata", lambda d, p: Signature.from_metadata(_without(d, "t2r.states"))),
     "another contract": (
