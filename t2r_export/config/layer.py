@@ -1,8 +1,9 @@
-"""A layer as one value: its parts, one after the other or all from the same input. Imports without torch."""
+"""A layer as one value: its parts, one after the other or beside each other. Imports without torch."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.parts import InsideConfig, PartConfig
 from t2r_export.config.plain import from_plain, to_plain
-from t2r_export.config.validation import flag, need
+from t2r_export.config.validation import need
 
 MAX_PARTS = 16
 
@@ -20,20 +21,22 @@ class LayerConfig:
     """The parts of a layer, in the order in which they are computed."""
 
     parts: tuple[PartConfig, ...]
-    parallel: bool = False  # all parts see the layer's input, and what they give is added to it
 
     def __post_init__(self) -> None:
+        parts = self.parts
         need(
-            1 <= len(self.parts) <= MAX_PARTS and all(isinstance(part, PartConfig) for part in self.parts),
+            1 <= len(parts) <= MAX_PARTS and all(isinstance(part, PartConfig) for part in parts),
             f"1 to {MAX_PARTS} parts in a layer",
-            len(self.parts),
+            len(parts),
             "correct the layer",
         )
-        flag("parallel", self.parallel)
+        need(not parts[0].beside, "a first part that stands beside no other", parts[0].kind, "correct the layer")
+        pairs = [pair for pair in itertools.pairwise(parts) if pair[1].beside]
+        wrong = next((part for pair in pairs for part in pair if part.norm_sum or not part.residual), None)
         need(
-            not self.parallel or all(part.residual and part.norm_sum is None for part in self.parts),
-            "a residual and no norm behind the sum where a layer's parts are parallel",
-            "a norm behind it" if any(part.norm_sum for part in self.parts) else "no residual",
+            wrong is None,
+            "a residual and no norm behind the sum where parts stand beside each other",
+            "a norm behind it" if wrong is not None and wrong.norm_sum else "no residual",
             "correct the config",
         )
 

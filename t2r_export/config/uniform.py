@@ -209,7 +209,12 @@ class UniformConfig:
         elif cross is not None:
             parts.append(self._attention(CrossConfig, cross, number, rotary=None, qk_norm=False))
         feed_forward = self._feed_forward(after, self.ffn_size)
-        return LayerConfig(parts=(*parts, *([feed_forward] if feed_forward else [])), parallel=self.parallel)
+        return self._parts(*parts, feed_forward)
+
+    def _parts(self, first: PartConfig, *rest: PartConfig | None) -> LayerConfig:
+        """A layer of those parts that there are."""
+        others = [replace(part, beside=self.parallel) for part in rest if part is not None]
+        return LayerConfig(parts=(first, *others))
 
     def _own(self, mixer: Any, number: int) -> PartConfig:
         if isinstance(mixer, MixerConfig):
@@ -253,12 +258,8 @@ class UniformConfig:
         size("ffn_size", self.encoder.ffn_size)
         assert after is not None
         layers = tuple(
-            LayerConfig(
-                parts=(
-                    EncoderAttentionConfig(inside=inside, **{**heads, "norm_eps": self.norm_eps}, **self._sublayer()),
-                    after,
-                ),
-                parallel=self.parallel,
+            self._parts(
+                EncoderAttentionConfig(inside=inside, **{**heads, "norm_eps": self.norm_eps}, **self._sublayer()), after
             )
             for inside in self.encoder.layers
         )

@@ -65,5 +65,17 @@ def _layers_become_values(data: Mapping[str, Any]) -> Upgraded:
     return to_plain(config), rename
 
 
-UPGRADES: tuple[Callable[[Mapping[str, Any]], Upgraded], ...] = (_layers_become_values,)
+def _parts_stand_beside_each_other(data: Mapping[str, Any]) -> Upgraded:
+    """Version 2 had `parallel` of a layer, for all its parts."""
+    stacks = [dict(data), *([dict(data["encoder"])] if data.get("encoder") else [])]
+    for stack in stacks:
+        layers = [dict(layer) for layer in stack["layers"]]
+        for layer in layers:
+            if layer.pop("parallel", False):
+                layer["parts"] = [{**part, "beside": n > 0} for n, part in enumerate(layer["parts"])]
+        stack["layers"] = layers
+    return {**stacks[0], **({"encoder": stacks[1]} if stacks[1:] else {})}, lambda name: name
+
+
+UPGRADES: tuple[Callable[[Mapping[str, Any]], Upgraded], ...] = (_layers_become_values, _parts_stand_beside_each_other)
 VERSION = 1 + len(UPGRADES)

@@ -74,9 +74,11 @@ class Block(nn.Module):
     def trace(self, x: T, state: State[T], step: Step[T]) -> BlockTrace[T]:
         """`forward`, with what is on its way."""
         after: State[T] = {}
-        input, traces = x, []
+        input, seen, traces = x, x, []
         for n, (part, names) in enumerate(zip(self.parts, self.names, strict=True)):
-            normed = self.norms[n](input if self.config.parallel else x, step.ops)
+            seen = seen if part.config.beside else x
+            if part.config.norm is not None or not part.config.beside:
+                normed = self.norms[n](seen, step.ops)
             y, new = part(normed, {own: state[name] for own, name in names.items()}, step)
             after |= {names[own]: value for own, value in new.items()}
             traces.append(PartTrace(normed, y, part.config.mixes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def test_a_file_of_version_1_is_saved_as_todays(name: str, tmp_path: Path) -> No
         assert torch.equal(weight, other)
     source = again.provenance["convert"].get("source_config")  # the oldest files have none
     assert source is None or ModelConfig.from_dict(source).vocab_size == again.config.vocab_size
+
+
+def test_version_2_had_parallel_layers() -> None:
+    config = dataclasses.replace(small.TRANSLATORS["softmax"], parallel=True).build()
+    data = json.loads(json.dumps(config.to_dict()))
+    for layer in (*data["layers"], *data["encoder"]["layers"]):
+        layer["parallel"] = True
+        for part in layer["parts"]:
+            del part["beside"]
+    assert ModelConfig.from_dict(upgrade(data, 2)[0]) == config
 
 
 def test_a_version_that_is_not_known_is_refused(tmp_path: Path) -> None:

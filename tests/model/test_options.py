@@ -57,7 +57,7 @@ def by_definition(model: Transformer, ids: Tensor) -> Tensor:
         mix = lambda y, n=n: attention(model, n, y)  # noqa: E731
         ffn = lambda y, block=block: feed_forward(block.parts[1], y)  # noqa: E731
         norm1, norm2 = (lambda y, m=m: normed(m, y) for m in block.norms)
-        if c.layers[n].parallel:
+        if second.beside:
             x = x + mix(norm1(x)) + ffn(norm2(x))
         elif first.norm_sum is not None:
             x = normed(block.norms_sum[0], x + mix(x))
@@ -216,8 +216,8 @@ def test_one_rotation_for_all_layers_alike() -> None:
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, parallel=True, norm_position="post"),
-            "expected a residual and no norm behind the sum where a layer's parts are parallel; received a norm behind "
-            "it; correct the config",
+            "expected a residual and no norm behind the sum where parts stand beside each other; received a norm "
+            "behind it; correct the config",
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, norm_position="middle"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from t2r_export.checkpoints.importers.bart import BART
 from t2r_export.checkpoints.importers.base import Importer
+from t2r_export.checkpoints.importers.falcon_h1 import FALCON_H1
 from t2r_export.checkpoints.importers.folder import Imported, read
 from t2r_export.checkpoints.importers.gpt2 import GPT2
 from t2r_export.checkpoints.importers.granite import GRANITE
@@ -20,6 +21,7 @@ from t2r_export.checkpoints.importers.qwen3 import QWEN3
 
 IMPORTERS: dict[str, Importer] = {
     "bart": BART,
+    "falcon_h1": FALCON_H1,
     "gpt2": GPT2,
     "granitemoehybrid": GRANITE,
     "lfm2": LFM2,

@@ -12,7 +12,7 @@ from typing import Any
 from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
-from t2r_export.checkpoints.importers.mamba2 import mixer_names, mixer_transforms, part_of
+from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
 from t2r_export.checkpoints.importers.sources import named
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
@@ -22,20 +22,12 @@ MIXERS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "softmax
 KEYS = keys(
     read={
         **{key: value for key, value in DECODER.items() if key != "intermediate_size"},
+        **PARTS,
         **dict.fromkeys(MULTIPLIERS, 1.0),
         "shared_intermediate_size": 1024,
         "attention_bias": False,
         "num_local_experts": 8,
         "position_embedding_type": None,
-        "mamba_n_heads": 128,
-        "mamba_n_groups": 1,
-        "mamba_d_state": 256,
-        "mamba_d_head": "auto",
-        "mamba_d_conv": 4,
-        "mamba_expand": 2,
-        "mamba_conv_bias": True,
-        "mamba_proj_bias": False,
-        "time_step_limit": (0.0, float("inf")),
         "bos_token_id": 1,
         "eos_token_id": 2,
     },

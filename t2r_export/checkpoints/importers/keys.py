@@ -121,7 +121,7 @@ def keys(
     others = {**REFUSED, **(refused or {})}
     return Keys(
         read=read,
-        refused={key: neutral for key, neutral in others.items() if key not in read},
+        refused={key: neutral for key, neutral in others.items() if key not in read and key not in (aliases or {})},
         harmless=(HARMLESS | GENERATION | _words(harmless)) - read.keys(),
         aliases=aliases or {},
     )

@@ -44,6 +44,20 @@ KEYS = keys(
 )
 
 
+# of a family with such parts among others, for `part_of`
+PARTS: dict[str, Any] = {
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_head": "auto",
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+    "time_step_limit": (0.0, float("inf")),
+}
+
+
 def _config(fields: Fields) -> ModelConfig:
     width, eps = fields.size("hidden_size"), fields.number("layer_norm_epsilon")
     fields.choice("hidden_act", {"silu": "silu"})

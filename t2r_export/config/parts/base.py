@@ -15,6 +15,9 @@ from t2r_export.config.validation import flag, number
 class PartConfig(Kind):
     """One sublayer: x + norm_after(f(norm(x))) · multiplier, then norm_sum; without a residual the second term alone.
 
+    A part that stands `beside` the one before it sees what that one sees, and both are added to it; without a norm of
+    its own it sees that part's normed input.
+
     A kind is a config with its own sizes, a class in t2r_export.model.parts, and a line in `parts.PARTS`.
     """
 
@@ -28,10 +31,12 @@ class PartConfig(Kind):
     norm_sum: NormConfig | None = None  # behind the sum
     multiplier: float = 1.0  # of what it gives
     residual: bool = True
+    beside: bool = False  # the part before it
 
     def __post_init__(self) -> None:
         number("multiplier", self.multiplier)
         flag("residual", self.residual)
+        flag("beside", self.beside)
 
     @property
     def label(self) -> str:

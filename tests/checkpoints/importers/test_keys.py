@@ -64,7 +64,20 @@ LFM2 = {
     "full_attn_idxs": [1],
     "block_multiple_of": 4,
 }
-OWN = {"gpt2": GPT2, "granitemoehybrid": GRANITE, "lfm2": LFM2, "mamba2": MAMBA2}
+FALCON = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "intermediate_size": 11,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "mamba_d_ssm": 24,
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 3,
+    "mamba_d_state": 5,
+    "mamba_chunk_size": 16,
+}
+OWN = {"falcon_h1": FALCON, "gpt2": GPT2, "granitemoehybrid": GRANITE, "lfm2": LFM2, "mamba2": MAMBA2}
 SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), **OWN}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 3.0}
@@ -97,6 +110,9 @@ VALUES: dict[str, list[Any]] = {
     "mamba_n_groups": [1, 2, 6, 4],
     "mamba_expand": [2, 4],
     "mamba_d_head": [4, 5],
+    "mamba_d_ssm": [12, None, 48],
+    "ssm_multipliers": [[0.5, 0.6, 0.7, 0.8, 0.9], [1.0, 2], None],
+    "mlp_multipliers": [[0.5, 2], None],
     "num_local_experts": [0, 2],
     "position_embedding_type": ["rope", "nope", None, "alibi"],
     "n_groups": [1, 2, 6, 4],
@@ -126,7 +142,8 @@ VALUES: dict[str, list[Any]] = {
 }
 
 NOT_CHANGED = {"model_type", "quantization_config"}
-BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")}  # not one without another: PAIRS has them
+# not one without another, which PAIRS has, or which transformers' class does not take either
+BOUND = {("mamba2", key) for key in ("expand", "hidden_size", "num_heads")} | {("falcon_h1", "layer_types")}
 
 
 def config_class(family: str) -> Any:
@@ -279,6 +296,7 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"sliding_window": None, "layer_types": [FULL] * 3}),
     ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     ("mamba2", {"num_heads": 12, "head_dim": 2}),
+    ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_d_head": 4}),
     ("granitemoehybrid", {"mamba_n_heads": 8, "mamba_d_head": 3, "mamba_n_groups": 1, "head_dim": 6}),
     ("granitemoehybrid", {"residual_multiplier": 0.22, "tie_word_embeddings": True, "logits_scaling": 0.5}),
     ("granitemoehybrid", {"layer_types": [FULL] * 3, "hidden_act": "relu", "attention_bias": True}),

@@ -59,6 +59,30 @@ ATTENTION = {"intermediate_size": 19, "num_attention_heads": 6, "num_key_value_h
 HYBRID = {**SIZES, **ATTENTION, "hidden_size": 24, "num_hidden_layers": 4}
 LFM2 = Family("Lfm2", {**HYBRID, "block_multiple_of": 5, "full_attn_idxs": [1]})
 LONGEST = ("mamba2", "lfm2")  # read 1,000 tokens too
+FALCON = Family(
+    "FalconH1",
+    {
+        **SIZES,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "intermediate_size": 11,
+        "mamba_d_ssm": 24,
+        "mamba_n_heads": 6,
+        "mamba_n_groups": 3,
+        "mamba_d_state": 5,
+        "mamba_chunk_size": 16,
+        "time_step_limit": (0.3, 0.9),
+        "embedding_multiplier": 2.5,
+        "lm_head_multiplier": 1.5,
+        "key_multiplier": 0.8,
+        "attention_in_multiplier": 1.1,
+        "attention_out_multiplier": 0.9,
+        "ssm_in_multiplier": 1.2,
+        "ssm_out_multiplier": 0.7,
+        "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9],
+        "mlp_multipliers": [0.6, 0.4],
+    },
+)
 FAMILIES = {
     "mamba2": MAMBA2.changed(time_step_limit=(0.3, 0.9), use_bias=True),
     "lfm2": LFM2,
@@ -75,6 +99,9 @@ FAMILIES = {
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
     "granite dense": GRANITE.changed(position_embedding_type="rope", layer_types=["attention"] * 3, hidden_act="gelu"),
+    "falcon-h1": FALCON.changed(projectors_bias=True, mamba_proj_bias=True, attention_bias=True, mlp_bias=True),
+    "falcon-h1 norm": FALCON.changed(mamba_rms_norm=True, tie_word_embeddings=True, mamba_d_ssm=None),
+    "falcon-h1 norm behind": FALCON.changed(mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_conv_bias=False),
 }
 
 
@@ -219,6 +246,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"layer_types": ["mamba"]}, "layer_types in config.json to be 3 names"),
     ("granite", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
+    ("falcon-h1", {"mamba_d_ssm": 25}, "mamba_n_heads in config.json to be a number of heads of 4 with 25 channels"),
+    ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 numbers"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
     ("lfm2", {"conv_L_cache": 1}, "conv_L_cache in config.json to be an integer of at least 2"),
     ("lfm2", {"conv_L_cache": 65}, "taps to be an integer from 2 to 64"),
@@ -255,6 +284,8 @@ def test_what_a_family_cannot_be_is_refused(
         ("granite", {"residual_multiplier": 0.5}),
         ("granite", {"attention_multiplier": 0.5}),
         ("lfm2", {"norm_eps": 1e-2}),
+        ("falcon-h1", {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.8]}),
+        ("falcon-h1", {"key_multiplier": 0.7}),
     ],
 )
 def test_the_comparison_sees_a_wrong_config(name: str, changes: dict[str, Any], made: Any, tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""Falcon-H1 (TII 2025, arXiv 2507.22448): attention and Mamba-2 beside each other behind one norm, and a feed-forward.
+
+Its config multiplies what goes into a part, rows of its projections and what it gives; all of that goes into the
+weights here, but the scales of embeddings and logits, since these may share a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from t2r_export.checkpoints.importers.base import Fields, Importer, tied_head
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder
+from t2r_export.checkpoints.importers.mamba2 import PARTS, mixer_names, mixer_transforms, part_of
+from t2r_export.checkpoints.importers.sources import named
+from t2r_export.config.layer import LayerConfig
+from t2r_export.config.mixers import SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+
+ROWS = 5  # of the projection in front of a Mamba-2 part: z, x, B, C and dt
+KEYS = keys(
+    read={
+        **{key: value for key, value in DECODER.items() if key != "layer_types"},
+        **PARTS,
+        "vocab_size": 128000,
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "projectors_bias": False,
+        "mamba_d_ssm": 1024,
+        "mamba_rms_norm": False,
+        "mamba_norm_before_gate": True,
+        "ssm_multipliers": None,
+        "mlp_multipliers": None,
+        **{f"{name}_multiplier": 1.0 for name in ("embedding", "lm_head", "key", "attention_in", "attention_out")},
+        **{f"{name}_multiplier": 1.0 for name in ("ssm_in", "ssm_out")},
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    refused={"layers_block_type": (None,)},
+    harmless="mamba_chunk_size num_logits_to_keep",
+    aliases={"layer_types": "layers_block_type"},
+)
+
+
+def _config(fields: Fields) -> ModelConfig:
+    mamba2 = part_of(
+        fields,
+        _inner(fields),
+        fields.number("rms_norm_eps"),
+        output_bias=fields.flag("projectors_bias"),
+        norm_before_gate=fields.flag("mamba_norm_before_gate"),
+        **({} if fields.flag("mamba_rms_norm") else {"norm_groups": 0}),
+        beside=True,
+    )
+    bias = fields.flag("attention_bias")
+    model = decoder(
+        fields,
+        (SoftmaxConfig(),) * fields.layers("num_hidden_layers"),
+        qkv_bias=bias,
+        output_bias=bias,
+        ffn_bias=fields.flag("mlp_bias"),
+        embedding_scale=fields.number("embedding_multiplier"),
+        logit_scale=fields.number("lm_head_multiplier"),
+    )
+    layers = [LayerConfig(parts=(layer.parts[0], mamba2, *layer.parts[1:])) for layer in model.layers]
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def _inner(fields: Fields) -> int:
+    """Channels of a Mamba-2 part."""
+    expanded = int(fields.number("mamba_expand") * fields.size("hidden_size"))
+    return expanded if fields.get("mamba_d_ssm") is None else fields.size("mamba_d_ssm")
+
+
+def _factors(fields: Fields) -> dict[str, float | Tensor]:
+    by = {name: fields.number(f"{name}_multiplier") for name in ("key", "attention_in", "attention_out")}
+    ssm_in, ssm_out = fields.number("ssm_in_multiplier"), fields.number("ssm_out_multiplier")
+    gate, down = _numbers(fields, "mlp_multipliers", 2)
+    state = fields.size("mamba_n_groups") * fields.size("mamba_d_state")
+    sizes = torch.tensor([_inner(fields)] * 2 + [state] * 2 + [fields.size("mamba_n_heads")])
+    rows = torch.tensor(_numbers(fields, "ssm_multipliers", ROWS)).repeat_interleave(sizes)
+    both: dict[str, float] = {
+        "mamba.out_proj": ssm_out,
+        "self_attn.o_proj": by["attention_out"],
+        "feed_forward.gate_proj": gate,
+        "feed_forward.down_proj": down,
+    }
+    found: dict[str, float | Tensor] = {
+        "mamba.in_proj.weight": rows[:, None] * ssm_in,
+        "mamba.in_proj.bias": rows,
+        **{f"self_attn.{part}_proj.weight": by["attention_in"] for part in "qv"},
+        "self_attn.k_proj.weight": by["attention_in"] * by["key"],
+        "self_attn.k_proj.bias": by["key"],
+        **{f"{name}.{kind}": factor for name, factor in both.items() for kind in ("weight", "bias")},
+    }
+    return {f"{LAYER}.{name}": factor for name, factor in found.items()}
+
+
+def _numbers(fields: Fields, key: str, count: int) -> list[float]:
+    """So many multipliers."""
+    values = fields.get(key, [1.0] * count)
+    if not isinstance(values, list) or [type(value) in (int, float) for value in values] != [True] * count:
+        raise fields.wrong(key, f"{count} numbers", values)
+    return [float(value) for value in values]
+
+
+OURS: dict[str, Any] = {
+    **NAMES,
+    "norm": "model.final_layernorm",
+    **mixer_names(f"{LAYER}.mamba"),
+    "dense.norm": f"{LAYER}.pre_ff_layernorm",
+    **{f"dense.{part}": f"{LAYER}.feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+}
+
+FALCON_H1 = Importer(
+    keys=KEYS,
+    config=_config,
+    sources=lambda model, weights: named(model, weights, OURS, mixer_transforms(f"{LAYER}.mamba")),
+    prefix="model.",
+    buffers=re.compile(r"model\.layers\.\d+\.mamba\.mup_vector"),
+    copies=tied_head("model.embed_tokens.weight"),
+    factors=_factors,
+)
