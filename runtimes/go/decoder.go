@@ -6,8 +6,11 @@
 package t2r
 
 // #cgo LDFLAGS: -lt2r
+// #include <stdlib.h>
 // #include <t2r.h>
 import "C"
+
+import "unsafe"
 
 // Decoder is an opened step graph and the states of the texts that it reads.
 type Decoder struct {
@@ -56,6 +59,30 @@ func (d *Decoder) Fork() (*Decoder, error) {
 		return nil, err
 	}
 	return opened(handle)
+}
+
+// Copy is the same with the states of this one: it goes on where this one stands.
+func (d *Decoder) Copy() (*Decoder, error) {
+	var handle *C.t2r_decoder
+	if err := d.do(func() C.t2r_kind { return C.t2r_copy(d.handle, &handle) }, nil); err != nil {
+		return nil, err
+	}
+	return opened(handle)
+}
+
+// Cancel ends the call that is in the decoder, from another goroutine or a callback: it fails with KindCancelled, within a
+// step too. Where none is in it, nothing happens.
+func (d *Decoder) Cancel() error {
+	return try(func() C.t2r_kind { return C.t2r_cancel(d.handle) })
+}
+
+// Metadata is what the graph's file says under a key, as in "t2r.chat_template"; "" where it says nothing.
+func (d *Decoder) Metadata(key string) (value string, err error) {
+	name := C.CString(key)
+	defer C.free(unsafe.Pointer(name))
+	var found *C.char
+	err = d.do(func() C.t2r_kind { return C.t2r_metadata(d.handle, name, &found, nil) }, func() { value = C.GoString(found) })
+	return value, err
 }
 
 func opened(handle *C.t2r_decoder) (*Decoder, error) {

@@ -46,6 +46,18 @@ def java(place: Place, folder: Path) -> Programs:
     return {"mine": [*jdk(), "java", found[1], "-cp", place.build / "t2r.jar", folder / "Story.java"]}
 
 
+def test_rust_has_all_of_the_header() -> None:
+    """sys.rs is t2r.h, to the letter: the same functions, and structures with the same fields in the same order."""
+    header = (ROOT / "runtimes" / "cpp" / "include" / "t2r.h").read_text("utf-8")
+    made = (ROOT / "runtimes" / "rust" / "src" / "sys.rs").read_text("utf-8")
+    functions = re.findall(r"^T2R_API [^;(]*?(t2r_\w+)\(", header, re.MULTILINE)
+    assert sorted(functions) == sorted(re.findall(r"pub fn (t2r_\w+)\(", made))
+    for fields, name in re.findall(r"^typedef struct \w+ \{\n(.*?)^\} (t2r_\w+);", header, re.MULTILINE | re.DOTALL):
+        body = re.search(rf"^pub struct {name} \{{\n(.*?)^\}}", made, re.MULTILINE | re.DOTALL)
+        assert body, name
+        assert re.findall(r"(\w+);", re.sub(r"/\*.*?\*/", "", fields)) == re.findall(r"pub (\w+):", body[1]), name
+
+
 PROJECTS = {"rust": rust, "go": go, "java": java}
 
 

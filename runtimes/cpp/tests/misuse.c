@@ -57,6 +57,21 @@ static int position(void) {
     return told(kind);
 }
 
+static int copied(void) {
+    t2r_decoder *decoder = opened("ends"), *other;
+    t2r_kind kind = t2r_reset(decoder, 2);
+    for (int step = 0; step < 40 && kind == T2R_OK; step++) kind = t2r_step(decoder, tokens, 2, NULL);
+    if (told(kind) || told(t2r_copy(decoder, &other))) return 1;
+    return told(t2r_step(other, tokens, 2, NULL));
+}
+
+static int cancel(int64_t chosen, void *decoder) {
+    (void)chosen;
+    return t2r_cancel(decoder) == T2R_OK;
+}
+
+static int cancelled(void) { return told(generated(opened("tiny"), cancel)); }
+
 static int batch(void) { return told(t2r_step(opened("tiny"), tokens, 2, NULL)); }
 
 static int other_model(void) {
@@ -118,6 +133,8 @@ static const struct {
     {"closed-tokenizer", after_close_tokenizer},
     {"two-threads", two_threads},
     {"from-a-callback", from_a_callback},
+    {"copied", copied},
+    {"cancelled", cancelled},
 };
 
 int main(int count, char **arguments) {

@@ -58,6 +58,17 @@ void from_a_callback() {
     decoder.generate({1}, 2, {}, [&](std::int64_t) { return decoder.step({1}) != nullptr; });
 }
 
+void copied() {
+    t2r::Decoder decoder = opened("ends");
+    for (int step = 0; step < 40; step++) decoder.step({1, 2});
+    decoder.copy().step({1, 2});
+}
+
+void cancelled() {
+    t2r::Decoder decoder = opened("tiny");
+    decoder.generate({1}, 2, {}, [&](std::int64_t) { return decoder.cancel(), true; });
+}
+
 void callback() {
     t2r::Decoder decoder = opened("tiny");
     try {
@@ -84,6 +95,8 @@ const std::map<std::string, std::function<void()>> misuses = {
     {"moved", moved},
     {"two-threads", two_threads},
     {"from-a-callback", from_a_callback},
+    {"copied", copied},
+    {"cancelled", cancelled},
     {"callback", callback},
 };
 

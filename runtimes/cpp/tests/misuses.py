@@ -24,6 +24,8 @@ MISUSES = {
     "moved": "argument: expected an open decoder; received NULL; ",
     "two-threads": "state: expected one call at a time in a decoder; ",
     "from-a-callback": "state: expected one call at a time in a decoder; ",
+    "copied": "position: expected at most 40 tokens, where this model's positions end; received 1 more after 40; ",
+    "cancelled": "cancelled: expected the call to go on; received t2r_cancel from another thread; ",
 }
 _PATHS = {"zero-byte", "zero-byte-saved", "zero-byte-loaded"}
 UNSAYABLE = {

@@ -41,6 +41,11 @@ def test_pieces_are_pythons(tokenizer: Tokenizer, seed: int) -> None:
     assert 10 < stopped < 90
 
 
+@pytest.mark.parametrize("stops", [["b", "aab"], ["aab", "b"], ["ab", "aab", "b"]])
+def test_of_stops_that_end_together_the_longest_counts(tokenizer: Tokenizer, stops: list[str]) -> None:
+    assert "".join(tokenizer.stream([], tokenizer.encode("caabc", special=False), stops)) == "c"
+
+
 def test_stops_that_are_refused(library: Library, tokenizer: Tokenizer) -> None:
     for stops, line in (
         ([""], "^argument: expected stop texts of 1 to 1024 bytes; received 0; "),

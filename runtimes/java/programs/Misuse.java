@@ -29,6 +29,8 @@ public class Misuse {
             Map.entry("closed-tokenizer", Misuse::closedTokenizer),
             Map.entry("two-threads", Misuse::twoThreads),
             Map.entry("from-a-callback", Misuse::fromACallback),
+            Map.entry("copied", Misuse::copied),
+            Map.entry("cancelled", Misuse::cancelled),
             Map.entry("callback", Misuse::callback));
 
     public static void main(String[] arguments) throws Exception {
@@ -50,6 +52,22 @@ public class Misuse {
         for (int step = 0; step <= 40; step++) {
             decoder.step(1, 2);
         }
+    }
+
+    private static void copied() {
+        var decoder = open("ends");
+        for (int step = 0; step < 40; step++) {
+            decoder.step(1, 2);
+        }
+        decoder.copy().step(1, 2);
+    }
+
+    private static void cancelled() {
+        var decoder = open("tiny");
+        decoder.generate(new long[] {1}, 2, Sampling.greedy(), token -> {
+            decoder.cancel();
+            return true;
+        });
     }
 
     private static void stateName() {

@@ -29,6 +29,16 @@ fn misuse(folder: &str, name: &str) -> t2r::Result<()> {
             states[0].name.push('\0');
             decoder.set_states(&states, 0)?;
         }
+        "copied" => {
+            let mut decoder = open("ends.onnx")?;
+            (0..40).try_for_each(|_| decoder.step(&[1, 2]).map(drop))?;
+            decoder.copy()?.step(&[1, 2]).map(drop)?;
+        }
+        "cancelled" => {
+            let mut decoder = open("tiny.onnx")?;
+            let canceller = decoder.canceller();
+            decoder.generate_with(&[1], 2, &Sampling::default(), |_| canceller.cancel().is_ok())?;
+        }
         "callback" => {
             let mut decoder = open("tiny.onnx")?;
             let broken = |_| panic!("mine");

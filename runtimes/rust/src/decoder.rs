@@ -46,6 +46,8 @@ pub struct Info {
     pub prefills: bool,
     /// Whether a generation graph does.
     pub generates: bool,
+    /// Whether it is a translator's.
+    pub translates: bool,
 }
 
 /// A state: its bytes, row by row, in this machine's order.
@@ -56,6 +58,23 @@ pub struct Tensor {
     pub dtype: String,
     pub shape: Vec<i64>,
     pub data: Vec<u8>,
+}
+
+/// Ends the call that is in a decoder, from any thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Canceller {
+    handle: *mut sys::t2r_decoder,
+}
+
+// The library guards what it does, and knows a handle that was closed.
+unsafe impl Send for Canceller {}
+unsafe impl Sync for Canceller {}
+
+impl Canceller {
+    /// The call fails with [`Kind::Cancelled`], within a step too. Where none is in the decoder, nothing happens.
+    pub fn cancel(&self) -> Result<()> {
+        check(unsafe { sys::t2r_cancel(self.handle) })
+    }
 }
 
 impl Drop for Decoder {
@@ -83,6 +102,26 @@ impl Decoder {
         Self::of(handle)
     }
 
+    /// The same, with the states of this one: it goes on where this one stands.
+    pub fn copy(&mut self) -> Result<Self> {
+        let mut handle = ptr::null_mut();
+        check(unsafe { sys::t2r_copy(self.handle, &mut handle) })?;
+        Self::of(handle)
+    }
+
+    /// What ends this decoder's calls, for another thread or a callback.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { handle: self.handle }
+    }
+
+    /// What the graph's file says under a key, as in `t2r.chat_template`.
+    pub fn metadata(&mut self, key: &str) -> Result<Option<String>> {
+        let Ok(key) = CString::new(key) else { return Ok(None) };
+        let (mut value, mut size) = (ptr::null(), 0);
+        check(unsafe { sys::t2r_metadata(self.handle, key.as_ptr(), &mut value, &mut size) })?;
+        Ok((!value.is_null()).then(|| text(value)))
+    }
+
     fn of(handle: *mut sys::t2r_decoder) -> Result<Self> {
         let mut decoder = Self { handle, vocab_size: 0, top_k: 0 };
         let info = decoder.info()?;
@@ -107,6 +146,7 @@ impl Decoder {
             checkpoint: text(found.checkpoint),
             prefills: found.prefills != 0,
             generates: found.generates != 0,
+            translates: found.translates != 0,
         })
     }
 

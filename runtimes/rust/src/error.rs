@@ -43,7 +43,7 @@ pub enum Kind {
     Memory,
     /// ONNX Runtime failed in a run; and a kind that this crate does not know.
     Runtime,
-    /// [`sys::t2r_cancel`] ended the call.
+    /// [`crate::Canceller`] ended the call.
     Cancelled,
 }
 

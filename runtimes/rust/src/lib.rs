@@ -55,7 +55,7 @@ pub mod sys;
 mod text;
 mod translator;
 
-pub use decoder::{Decoder, Info, Tensor};
+pub use decoder::{Canceller, Decoder, Info, Tensor};
 pub use error::{Error, Kind, Result};
 pub use options::{Beam, EarlyStopping, Options, Sampling};
 pub use text::{Stream, Tokenizer};

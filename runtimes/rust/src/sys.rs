@@ -16,6 +16,15 @@ pub struct t2r_options {
     pub threads: i32,
     pub companions: i32,
     pub max_state_bytes: i64,
+    pub config: *const *const c_char,
+    pub config_count: usize,
+}
+
+#[repr(C)]
+pub struct t2r_file {
+    pub name: *const c_char,
+    pub data: *const c_void,
+    pub bytes: usize,
 }
 
 #[repr(C)]
@@ -33,6 +42,8 @@ pub struct t2r_info {
     pub checkpoint: *const c_char,
     pub prefills: i32,
     pub generates: i32,
+    pub translates: i32,
+    pub chats: i32,
 }
 
 #[repr(C)]
@@ -73,18 +84,36 @@ pub struct t2r_beam {
     pub no_repeat_ngram: i64,
 }
 
+pub type t2r_log = Option<extern "C" fn(level: i32, message: *const c_char, user: *mut c_void)>;
 pub type t2r_callback = Option<extern "C" fn(token: i64, user: *mut c_void) -> c_int>;
 
 #[link(name = "t2r")]
 extern "C" {
     pub fn t2r_kind_name(kind: t2r_kind) -> *const c_char;
     pub fn t2r_error() -> *const c_char;
+    pub fn t2r_version() -> i32;
+    pub fn t2r_set_log(log: t2r_log, user: *mut c_void, level: i32) -> t2r_kind;
+    pub fn t2r_share_threads(threads: i32) -> t2r_kind;
 
     pub fn t2r_defaults(options: *mut t2r_options, size: usize) -> t2r_kind;
     pub fn t2r_open(path: *const c_char, options: *const t2r_options, decoder: *mut *mut t2r_decoder) -> t2r_kind;
+    pub fn t2r_open_memory(
+        files: *const t2r_file,
+        count: usize,
+        options: *const t2r_options,
+        decoder: *mut *mut t2r_decoder,
+    ) -> t2r_kind;
     pub fn t2r_fork(decoder: *mut t2r_decoder, other: *mut *mut t2r_decoder) -> t2r_kind;
+    pub fn t2r_copy(decoder: *mut t2r_decoder, other: *mut *mut t2r_decoder) -> t2r_kind;
+    pub fn t2r_cancel(decoder: *mut t2r_decoder) -> t2r_kind;
     pub fn t2r_close(decoder: *mut t2r_decoder) -> t2r_kind;
     pub fn t2r_get_info(decoder: *mut t2r_decoder, info: *mut t2r_info, size: usize) -> t2r_kind;
+    pub fn t2r_metadata(
+        decoder: *mut t2r_decoder,
+        key: *const c_char,
+        value: *mut *const c_char,
+        size: *mut usize,
+    ) -> t2r_kind;
 
     pub fn t2r_reset(decoder: *mut t2r_decoder, batch: usize) -> t2r_kind;
     pub fn t2r_step(decoder: *mut t2r_decoder, tokens: *const i64, count: usize, logits: *mut *const f32) -> t2r_kind;
@@ -127,6 +156,13 @@ extern "C" {
     ) -> t2r_kind;
     pub fn t2r_save(decoder: *mut t2r_decoder, path: *const c_char, token: i64) -> t2r_kind;
     pub fn t2r_load(decoder: *mut t2r_decoder, path: *const c_char, token: *mut i64) -> t2r_kind;
+    pub fn t2r_save_memory(
+        decoder: *mut t2r_decoder,
+        token: i64,
+        data: *mut *const c_void,
+        bytes: *mut usize,
+    ) -> t2r_kind;
+    pub fn t2r_load_memory(decoder: *mut t2r_decoder, data: *const c_void, bytes: usize, token: *mut i64) -> t2r_kind;
 
     pub fn t2r_encode_sources(
         decoder: *mut t2r_decoder,
@@ -182,6 +218,8 @@ extern "C" {
         count: usize,
         stream: *mut *mut t2r_stream,
     ) -> t2r_kind;
+    pub fn t2r_stop_at(stream: *mut t2r_stream, texts: *const *const c_char, count: usize) -> t2r_kind;
+    pub fn t2r_stopped(stream: *mut t2r_stream, stopped: *mut c_int) -> t2r_kind;
     pub fn t2r_feed(stream: *mut t2r_stream, token: i64, text: *mut *const c_char, size: *mut usize) -> t2r_kind;
     pub fn t2r_end_stream(stream: *mut t2r_stream, text: *mut *const c_char, size: *mut usize) -> t2r_kind;
     pub fn t2r_close_stream(stream: *mut t2r_stream) -> t2r_kind;

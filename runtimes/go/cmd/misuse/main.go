@@ -61,6 +61,18 @@ var misuses = map[string]func(folder string) error{
 		decoder.Generate([]int64{1}, 2, greedy(decoder), func(int64) bool { _, err = decoder.Step(1); return false })
 		return err
 	},
+	"copied": func(folder string) error {
+		decoder := open(folder, "ends")
+		for step := 0; step < 40; step++ {
+			must(decoder.Step(1, 2))
+		}
+		return second(must(decoder.Copy()).Step(1, 2))
+	},
+	"cancelled": func(folder string) error {
+		decoder := open(folder, "tiny")
+		cancel := func(int64) bool { return decoder.Cancel() == nil }
+		return second(decoder.Generate([]int64{1}, 2, greedy(decoder), cancel))
+	},
 	"callback": func(folder string) error {
 		decoder := open(folder, "tiny")
 		func() {

@@ -54,6 +54,36 @@ public final class Decoder extends Handle {
         }));
     }
 
+    /** The same, with the states of this one: it goes on where this one stands. */
+    public Decoder copy() {
+        return new Decoder(use(arena -> {
+            MemorySegment opened = arena.allocate(ADDRESS);
+            check((int) Native.COPY.invokeExact(handle, opened));
+            return opened.get(ADDRESS, 0);
+        }));
+    }
+
+    /**
+     * Ends the call that is in this decoder, from another thread or a callback: it fails with {@link Kind#CANCELLED}, within a
+     * step too. Where none is in it, nothing happens.
+     */
+    public void cancel() {
+        make(arena -> {
+            check((int) Native.CANCEL.invokeExact(handle));
+            return null;
+        });
+    }
+
+    /** What the graph's file says under a key, as in "t2r.chat_template"; null where it says nothing. */
+    public String metadata(String key) {
+        return use(arena -> {
+            MemorySegment value = arena.allocate(ADDRESS);
+            check((int) Native.METADATA.invokeExact(handle, arena.allocateFrom(key), value, MemorySegment.NULL));
+            MemorySegment found = value.get(ADDRESS, 0);
+            return found.equals(MemorySegment.NULL) ? null : Native.text(found);
+        });
+    }
+
     public Info info() {
         return use(arena -> {
             MemorySegment found = arena.allocate(INFO);

@@ -38,7 +38,7 @@ public enum Kind {
     MEMORY,
     /** ONNX Runtime failed in a run. */
     RUNTIME,
-    /** t2r_cancel ended the call. */
+    /** {@link Decoder#cancel} ended the call. */
     CANCELLED;
 
     /** The kind's name, as in "token". */

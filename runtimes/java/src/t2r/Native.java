@@ -54,6 +54,9 @@ final class Native {
 
     static final MethodHandle OPEN = function("t2r_open", ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle FORK = function("t2r_fork", ADDRESS, ADDRESS);
+    static final MethodHandle COPY = function("t2r_copy", ADDRESS, ADDRESS);
+    static final MethodHandle CANCEL = function("t2r_cancel", ADDRESS);
+    static final MethodHandle METADATA = function("t2r_metadata", ADDRESS, ADDRESS, ADDRESS, ADDRESS);
     static final MethodHandle CLOSE = function("t2r_close", ADDRESS);
     static final MethodHandle GET_INFO = function("t2r_get_info", ADDRESS, ADDRESS, JAVA_LONG);
     static final MethodHandle RESET = function("t2r_reset", ADDRESS, JAVA_LONG);
