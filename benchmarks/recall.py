@@ -43,6 +43,7 @@ from t2r_export.checkpoints.weights import outline
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import SinusoidalConfig
 from t2r_export.config.uniform import UniformConfig, mixer_from_dict
 from t2r_export.files import write_bytes
 from t2r_export.model.initialize import initialize
@@ -137,7 +138,7 @@ def copy(length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 TASKS = {"mqar": (mqar, 16), "copy": (copy, 16)}  # and the number of pairs or symbols
-POSITIONS = {"mqar": "none", "copy": "sinusoidal"}
+POSITIONS = {"mqar": None, "copy": SinusoidalConfig()}
 
 
 def state_bytes(config: ModelConfig, length: int) -> int:
@@ -202,7 +203,7 @@ def run_all(work: Path, steps: int, wanted: list[tuple[str, str, int | None, int
         config = ENTRIES[name].config(1) if kb is None else fitting(ENTRIES[name], 1024 * kb, length)
         row: dict[str, Any] = {"task": task, "mixer": name, "kb": kb, "seed": seed, "steps": steps}
         if config is not None:
-            config = dataclasses.replace(config, position=POSITIONS[task])
+            config = dataclasses.replace(config, positions=POSITIONS[task])
             began = time.monotonic()
             row |= {"accuracy": round(train(config, task, steps, seed), 4), "bytes": state_bytes(config, length)}
             row["seconds"] = round(time.monotonic() - began, 1)

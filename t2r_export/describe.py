@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from t2r_export.config.layer import LayerConfig, described, without_folds
+from t2r_export.config.layer import LayerConfig, described
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.config.model import EncoderConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain
+from t2r_export.config.upgrade import upgrade_layer
 from t2r_export.graph.contents import contents
 from t2r_runtime.contract.signature import PREFIX, Signature, StateSpec, wrap_length
 from t2r_runtime.contract.source import Source
@@ -201,7 +202,8 @@ def _checked(layer: dict[str, Any]) -> dict[str, Any]:
 
 def _read(layer: dict[str, Any]) -> LayerConfig:
     """The config of a layer that says as well what became of its parts."""
-    return from_plain(LayerConfig, without_folds(layer), "layer")
+    parts = [{name: value for name, value in part.items() if name != "fold"} for part in layer["parts"]]
+    return from_plain(LayerConfig, upgrade_layer({**layer, "parts": parts}), "layer")
 
 
 def _rows(layer: dict[str, Any], group: str) -> list[tuple[str, ...]]:

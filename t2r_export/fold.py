@@ -23,7 +23,7 @@ from t2r_export.checkpoints.weights import assemble
 from t2r_export.config.layer import LayerConfig, mapped
 from t2r_export.errors import CheckFailed
 from t2r_export.model.parts.base import Part
-from t2r_export.model.positions import Rope
+from t2r_export.model.positions.base import Positions
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -58,7 +58,7 @@ class Place:
     layer: int
     number: int  # in the layer
     part: Part
-    ropes: Sequence[Rope]
+    ropes: Sequence[Positions]
 
     @property
     def prefix(self) -> str:
@@ -134,7 +134,7 @@ def _fold_layer(place: Place) -> tuple[LayerFold, Part | None]:
 
 
 @torch.no_grad()
-def fold_error(part: Part, ropes: Sequence[Rope] = ()) -> float:
+def fold_error(part: Part, ropes: Sequence[Positions] = ()) -> float:
     """Largest difference between a part and its folded form in float64, relative to the largest value of each
     output and state, over 11 tokens of 3 sequences from a random state, which a source of 11 tokens makes where the
     part reads one."""

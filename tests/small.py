@@ -14,7 +14,7 @@ from torch import Tensor
 
 import margins
 from t2r_export.checkpoints.checkpoint import Checkpoint
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.layer import mixer_of
 from t2r_export.config.mixers import (
@@ -37,6 +37,8 @@ from t2r_export.config.parts import (
     ProductKeyConfig,
     ShortConvConfig,
 )
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.scalings import Llama3Scaling
 from t2r_export.config.uniform import Dense, MergeConfig, NoFeedForward, UniformConfig, UniformEncoder
 from t2r_export.export import ExportReport, export
 from t2r_export.model.ops import State
@@ -86,7 +88,7 @@ GPT2 = UniformConfig(
     attention=HeadsConfig(heads=H, kv_heads=G, head_size=V),
 )
 LLAMA = dataclasses.replace(
-    GPT2.with_attention(qkv_bias=False, output_bias=False, rotary=RotaryConfig()),
+    GPT2.with_attention(qkv_bias=False, output_bias=False, positions=RotaryConfig()),
     norm="rms",
     activation="silu",
     gated_ffn=True,
@@ -173,7 +175,7 @@ FORMS = {
     "no_z": with_layers(GPT2, linear(normalizer="none")),
     "head_norms": with_layers(WIDE, linear(normalizer="group_norm"), linear(normalizer="rms_norm")),
     "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
-    "llama3_scaling": LLAMA.with_attention(rotary=RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 32)),
+    "llama3_scaling": LLAMA.with_attention(positions=RotaryConfig(5e5, Llama3Scaling(8.0, original_max_positions=32))),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(Dense(), MEMORY)),
 }

@@ -33,10 +33,11 @@ class Room:
 PIPELINE = "t2r_export"  # the files at the door
 ROOMS = {
     "config": Room({"config"}),
-    "model": Room({"config", "model", "model.mixers", "model.parts"}, {"torch"}),
-    "model.mixers": Room({"config", "model", "model.mixers"}, {"torch"}),
-    "model.parts": Room({"config", "model", "model.mixers", "model.parts"}, {"torch"}),
-    "checkpoints": Room({"config", "model", "checkpoints"}, {"torch"}),
+    "model": Room({"config", "model", "model.mixers", "model.parts", "model.positions"}, {"torch"}),
+    "model.positions": Room({"config", "model", "model.positions"}, {"torch"}),
+    "model.mixers": Room({"config", "model", "model.mixers", "model.positions"}, {"torch"}),
+    "model.parts": Room({"config", "model", "model.mixers", "model.parts", "model.positions"}, {"torch"}),
+    "checkpoints": Room({"config", "model", "model.positions", "checkpoints"}, {"torch"}),
     "graph": Room({"config", "model", "graph"}, {"torch", "onnx", "onnxruntime"}),
     "data": Room({"config", "model", "data"}, {"torch", "tokenizers"}),
     "quantizers": Room({"config", "graph", "data", "quantizers"}, {"onnx", "onnxruntime"}),
@@ -48,7 +49,8 @@ ROOMS = {
     ),
     "proof": Room({"config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "proof"}, {"torch"}),
     PIPELINE: Room(
-        {PIPELINE, "config", "model", "model.mixers", "model.parts", "checkpoints", "graph", "data", "training"}
+        {PIPELINE, "config", "model", "model.mixers", "model.parts", "model.positions", "checkpoints", "graph"}
+        | {"data", "training"}
         | {"quantizers", "quality", "proof"},
         {"torch", "accelerate", "onnx", "onnxruntime", "tokenizers"},
     ),
@@ -102,7 +104,7 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
 def room_of(module: str) -> str:
     """The room of a module of t2r_export, by its dotted name."""
     parts = module.split(".")[1:]
-    if parts[0:1] == ["model"] and parts[1:2] in (["mixers"], ["parts"]):
+    if ".".join(parts[:2]) in ROOMS:
         return ".".join(parts[:2])
     return parts[0] if parts and parts[0] in ROOMS else PIPELINE
 
@@ -115,7 +117,7 @@ def allowed(room: str, file: str, name: str, at_import: bool) -> bool:
             return True
         if rules.rooms == {"*"}:
             return True
-        return room_of(name) in rules.rooms and not (room in ("model.mixers", "model.parts") and name in ABOVE)
+        return room_of(name) in rules.rooms and not (room.startswith("model.") and name in ABOVE)
     if top == "onnx" and room == PIPELINE:
         return file in ONNX_STAGES
     if top in HEAVY:  # the command line may wait until a command runs

@@ -35,8 +35,10 @@ def write_folder(model: Transformer, folder: Path) -> Path:
     c = model.config
     a, dense = _parts(c)
     rms = a.norm is not None and a.norm.kind == "rms"
-    if not rms or not dense.gated or a.rotary is None or a.rotary.scaling != "none":
-        raise UserError("a model of the Llama family for a Hugging Face folder", c.position, "leave that engine out")
+    if not rms or not dense.gated or a.rotary is None or a.rotary.scaling:
+        raise UserError(
+            "a model of the Llama family for a Hugging Face folder", c.positions_summary, "leave that engine out"
+        )
     folder.mkdir(parents=True)
     weights = model.state_dict()
     tensors = {name: source.stored(weights).contiguous() for name, source in LLAMA.sources(c, weight_shapes(c)).items()}
@@ -94,8 +96,8 @@ def write_gguf(model: Transformer, path: Path, form: str) -> Path:
     c = model.config
     a, dense = _parts(c)
     llama = a.rotary is not None
-    if not llama and c.position != "learned":
-        raise UserError("a model of the Llama or GPT-2 family for GGUF", c.position, "leave that engine out")
+    if not llama and c.max_positions is None:
+        raise UserError("a model of the Llama or GPT-2 family for GGUF", c.positions_summary, "leave that engine out")
     kind = gguf.GGMLQuantizationType[form]
     writer = gguf.GGUFWriter(path, "llama" if llama else "gpt2")
     writer.add_context_length(c.max_positions or LONGEST)

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PartConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.students import student_mixer
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.model.initialize import initialize
@@ -43,7 +44,7 @@ SIZES: dict[str, UniformConfig] = {
         position="none",
         ffn_bias=False,
         attention=HeadsConfig(
-            heads=9, kv_heads=3, head_size=64, qkv_bias=False, output_bias=False, rotary=RotaryConfig()
+            heads=9, kv_heads=3, head_size=64, qkv_bias=False, output_bias=False, positions=RotaryConfig()
         ),
     ),
 }

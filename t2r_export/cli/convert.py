@@ -93,7 +93,7 @@ def command(
     if "positions" in given and not loaded.config.rotates:
         raise UserError(
             "positions only for a rotary model",
-            f"{given['positions']!r} for {loaded.config.position} positions",
+            f"{given['positions']!r} for {loaded.config.positions_summary} positions",
             "leave it out",
         )
     of_cross, of_encoder = source_mixers(loaded.config, config, cross, encoder)

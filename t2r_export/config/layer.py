@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from t2r_export.config.mixers import MixerConfig
-from t2r_export.config.parts import InsideConfig, PartConfig
-from t2r_export.config.plain import from_plain, to_plain
+from t2r_export.config.parts import PARTS, InsideConfig, PartConfig
+from t2r_export.config.plain import to_plain
 from t2r_export.config.validation import need
 
 MAX_PARTS = 16
@@ -115,12 +115,15 @@ def described(layer: LayerConfig, folds: Mapping[int, str]) -> dict[str, Any]:
 
 
 def kinds_of(layer: Mapping[str, Any]) -> list[str]:
-    """The kinds of the mixers in a described layer that read the text, as a person chooses them."""
-    config = from_plain(LayerConfig, without_folds(layer), "layer")
-    return [part.label for part in config.mixers if part.group == "layers"]
+    """The kinds of the mixers in a described layer that read the text, as a person chooses them: of any graph, whose
+    parts may have other options than today's.
 
-
-def without_folds(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A described layer's own config."""
-    parts = [{name: value for name, value in part.items() if name != "fold"} for part in layer["parts"]]
-    return {**layer, "parts": parts}
+    Raises:
+        UserError: a layer without parts, or a part of no known kind.
+    """
+    parts = layer.get("parts")
+    known = isinstance(parts, list) and all(isinstance(part, Mapping) and part.get("kind") in PARTS for part in parts)
+    need(known, "a described layer with parts of known kinds", str(parts)[:80], "export the graph again")
+    assert isinstance(parts, list)
+    mixing = [part for part in parts if (kind := PARTS[part["kind"]].config).mixes and kind.group == "layers"]
+    return [str(part.get("inside", part)["kind"]) for part in mixing]

@@ -10,16 +10,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from t2r_export.config.attention import HeadsConfig, check_rotated
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.generation import GenerationOptions
 from t2r_export.config.layer import LayerConfig, check_borrowed, mapped
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.config.plain import from_plain, to_plain
-from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, choice, flag, need, number, size
+from t2r_export.config.positions import PositionConfig
+from t2r_export.config.validation import MAX_LAYERS, MAX_VOCABULARY, flag, need, number, size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,30 +28,19 @@ class StackConfig:
     """Layers, what their first sees, and the norm behind their last: an encoder, or the stack of a decoder."""
 
     layers: tuple[LayerConfig, ...]
-    position: str = "learned"  # what is added to the embeddings: a table, sines, or nothing
-    max_positions: int | None = None  # rows of the learned table; None where nothing ends
+    positions: PositionConfig | None = None  # what is added to the embeddings
     embedding_scale: float = 1.0  # of the tokens' embeddings, before positions are added
     embedding_norm: NormConfig | None = None  # behind the embeddings and what their position adds
     last_norm: NormConfig | None = None  # behind the last layer
-
-    POSITION_KINDS: ClassVar[tuple[str, ...]] = ("learned", "sinusoidal", "none")
 
     def __post_init__(self) -> None:
         count = len(self.layers)
         need(1 <= count <= MAX_LAYERS, f"1 to {MAX_LAYERS} layers", count, "correct the number of layers")
         known = all(isinstance(layer, LayerConfig) for layer in self.layers)
         need(known, "layers of parts", "something else", "correct the config")
-        choice("position", self.position, self.POSITION_KINDS)
         number("embedding_scale", self.embedding_scale)
-        if self.position == "learned":
-            size("max_positions", self.max_positions, 1 << 31)
-        else:
-            need(
-                self.max_positions is None,
-                f"no max_positions, since positions of the kind {self.position} do not end",
-                self.max_positions,
-                "leave max_positions out",
-            )
+        embeds = self.positions is None or (isinstance(self.positions, PositionConfig) and self.positions.embeds)
+        need(embeds, "positions that are added to embeddings, or none", repr(self.positions), "correct the positions")
 
     def __deepcopy__(self, _: dict[int, Any]) -> StackConfig:
         """Itself, which nothing changes."""
@@ -58,8 +48,13 @@ class StackConfig:
 
     def check_width(self, width: int) -> None:
         """Refuse with a UserError a width that the positions cannot have."""
-        if self.position == "sinusoidal":
-            check_rotated("width", width, "sinusoidal")
+        if self.positions is not None:
+            self.positions.check(width)
+
+    @property
+    def max_positions(self) -> int | None:
+        """How many positions the embeddings have; None where nothing ends."""
+        return None if self.positions is None else self.positions.end
 
     @property
     def heads(self) -> list[HeadsConfig]:
@@ -69,13 +64,13 @@ class StackConfig:
     @property
     def rotates(self) -> bool:
         """Whether q and k of any layer are rotated by their position."""
-        return any(heads.rotary is not None for heads in self.heads)
+        return any(heads.positions is not None and heads.positions.rotates for heads in self.heads)
 
     @property
     def positions_summary(self) -> str:
-        """The kinds of positions, for a person: `learned`, `sinusoidal`, `rotary`, several of them, or `none`."""
-        kinds = [self.position] * (self.position != "none") + ["rotary"] * self.rotates
-        return " and ".join(kinds) or "none"
+        """The kinds of positions, for a person: one, several with `and` between them, or `none`."""
+        found = [self.positions, *(heads.positions for heads in self.heads)]
+        return " and ".join(dict.fromkeys(one.kind for one in found if one is not None)) or "none"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from t2r_export.config.parts import (
     ShortConvConfig,
 )
 from t2r_export.config.plain import of_table
+from t2r_export.config.positions import POSITIONS, LearnedConfig, PositionConfig
 from t2r_export.config.tagged import Entry, HasConfig, Kind
 from t2r_export.config.validation import choice, flag, need, size
 
@@ -127,8 +128,8 @@ class UniformConfig:
     parallel: bool = False
     activation: str = "gelu_tanh"
     gated_ffn: bool = False
-    position: str = "learned"
-    max_positions: int | None = None
+    position: str = "learned"  # a kind of position, or none; of attention: where that does not say its own
+    max_positions: int | None = None  # of learned positions
     tied_head: bool = True
     head_bias: bool = False
     ffn_bias: bool = True
@@ -169,6 +170,7 @@ class UniformConfig:
         choice("norm_position", self.norm_position, self.NORM_POSITIONS)
         for name in ("embedding_norm", "last_norm"):
             flag(name, getattr(self, name))
+        choice("position", self.position, (*POSITIONS, "none"))
         size("width", self.width)
         size("ffn_size", self.ffn_size)
         count = len(self.layers)
@@ -187,8 +189,22 @@ class UniformConfig:
         own = {one.name for one in fields(ModelConfig)} & {one.name for one in fields(self)}
         values: dict[str, Any] = {name: getattr(self, name) for name in own}
         values |= {"embedding_norm": self._norm(self.embedding_norm), "last_norm": self._norm(self.last_norm)}
+        values["positions"] = self._embedded(self.max_positions)
         layers = tuple(map(self._layer, range(count)))
         return ModelConfig(**{**values, "layers": layers, "encoder": self._encoder()})
+
+    def _embedded(self, max_positions: int | None) -> PositionConfig | None:
+        """What is added to the embeddings of a stack."""
+        if self.position == LearnedConfig.kind:
+            return LearnedConfig(max_positions)  # type: ignore[arg-type]  # which refuses None
+        without = f"no max_positions, since positions of the kind {self.position} do not end"
+        need(max_positions is None, without, max_positions, "leave max_positions out")
+        return self._positions(embeds=True)
+
+    def _positions(self, embeds: bool) -> PositionConfig | None:
+        """The kind of `position`, where its place is this one."""
+        config = POSITIONS[self.position].config if self.position in POSITIONS else None
+        return config() if config is not None and config.embeds == embeds else None
 
     def _norm(self, there: bool = True) -> NormConfig | None:
         return NormConfig(self.norm, self.norm_eps) if there and self.norm != "none" else None
@@ -207,7 +223,7 @@ class UniformConfig:
         if isinstance(cross, MergeConfig):
             parts = [self._merged(mixer, cross, after, number)]
         elif cross is not None:
-            parts.append(self._attention(CrossConfig, cross, number, rotary=None, qk_norm=False))
+            parts.append(self._attention(CrossConfig, cross, number, positions=None, qk_norm=False))
         feed_forward = self._feed_forward(after, self.ffn_size)
         return self._parts(*parts, feed_forward)
 
@@ -223,11 +239,11 @@ class UniformConfig:
         return mixed(PartConfig(**self._sublayer()), mixer)
 
     def _attention(self, kind: Any, inside: MixerConfig, number: int, **changes: Any) -> PartConfig:
-        heads = self.attentions[number] if self.attentions else self.attention
+        heads: Any = self.attentions[number] if self.attentions else self.attention
         expected = f"an attention config for layer {number}, a {inside.kind} layer"
         need(heads is not None, expected, "none", "add attention to the config")
         values = {one.name: getattr(heads, one.name) for one in fields(HeadsConfig)}
-        values |= {"norm_eps": self.norm_eps, **changes}
+        values |= {"positions": heads.positions or self._positions(embeds=False), "norm_eps": self.norm_eps, **changes}
         part: PartConfig = kind(inside=inside, **values, **self._sublayer())
         return part
 
@@ -266,8 +282,7 @@ class UniformConfig:
         return EncoderConfig(
             layers=layers,
             vocab_size=self.encoder.vocab_size,
-            position=self.position,
-            max_positions=self.encoder.max_positions,
+            positions=self._embedded(self.encoder.max_positions),
             embedding_scale=self.embedding_scale,
             embedding_norm=self._norm(self.embedding_norm),
             last_norm=self._norm(self.last_norm),

@@ -13,6 +13,7 @@ from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.uniform import UniformConfig
 
 OLD_PART = re.compile(r"((?:encoder\.)?blocks\.(\d+)\.)(mixers|norms|norms_after|ffn|ffn_norm|ffn_norm_after)\.(.+)")
+SCALED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positions")  # of version 3's rotary positions
 
 Upgraded = tuple[dict[str, Any], Callable[[str], str]]  # a config, and the new name of a weight
 
@@ -39,7 +40,9 @@ def upgrade(config: Mapping[str, Any], version: int) -> Upgraded:
 
 def _layers_become_values(data: Mapping[str, Any]) -> Upgraded:
     """Version 1 had a model's options once for all layers, and a block's parts under names of their own."""
-    flat = from_plain(UniformConfig, data, "model")
+    heads = {"attention": _heads(data.get("attention")), "attentions": [*map(_heads, data.get("attentions", ()))]}
+    encoder = data.get("encoder") and {**data["encoder"], "attention": _heads(data["encoder"].get("attention"))}
+    flat = from_plain(UniformConfig, {**data, **heads, "encoder": encoder}, "model")
     config, post = flat.build(), flat.norm_position == "post"
     mixers = [sum(part.mixes for part in layer.parts) for layer in config.layers]
 
@@ -77,5 +80,47 @@ def _parts_stand_beside_each_other(data: Mapping[str, Any]) -> Upgraded:
     return {**stacks[0], **({"encoder": stacks[1]} if stacks[1:] else {})}, lambda name: name
 
 
-UPGRADES: tuple[Callable[[Mapping[str, Any]], Upgraded], ...] = (_layers_become_values, _parts_stand_beside_each_other)
+def _positions_become_kinds(data: Mapping[str, Any]) -> Upgraded:
+    """Version 3 had `position` and `max_positions` of a stack, and in `rotary` of attention the options of all
+    scalings. What has none of these stays as it is."""
+    encoder = data.get("encoder")
+    return _stack(data) | ({"encoder": _stack(encoder)} if encoder else {}), lambda name: name
+
+
+def _stack(data: Mapping[str, Any]) -> dict[str, Any]:
+    stack = {**data, "layers": [upgrade_layer(layer) for layer in data["layers"]]}
+    if "position" in stack:
+        kind, rows = stack.pop("position"), stack.pop("max_positions", None)
+        learned = {"max_positions": rows} if kind == "learned" else {}
+        stack["positions"] = None if kind == "none" else {"kind": kind, **learned}
+    return stack
+
+
+def upgrade_layer(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """A layer of version 3, as the metadata of a graph may have it, as today's."""
+    return {**layer, "parts": [_heads(part) for part in layer["parts"]]}
+
+
+def _heads(data: Any) -> Any:
+    """Attention with its `rotary`, if it has any, as `positions` of that kind."""
+    if not isinstance(data, Mapping) or "rotary" not in data:
+        return data
+    rest, rotary = {key: value for key, value in data.items() if key != "rotary"}, data["rotary"]
+    if rotary is None:
+        return rest
+    kept = {key: value for key, value in rotary.items() if key not in SCALED}
+    return rest | {"positions": {"kind": "rotary", **kept, "scaling": _scaling(rotary)}}
+
+
+def _scaling(rotary: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = rotary.get("scaling", "none")
+    names = SCALED if kind == "llama3" else SCALED[:1]
+    return None if kind == "none" else {"kind": kind, **{name: rotary[name] for name in names if name in rotary}}
+
+
+UPGRADES: tuple[Callable[[Mapping[str, Any]], Upgraded], ...] = (
+    _layers_become_values,
+    _parts_stand_beside_each_other,
+    _positions_become_kinds,
+)
 VERSION = 1 + len(UPGRADES)

@@ -34,7 +34,7 @@ def usual_starts(student: Transformer) -> int:
     """`start_positions` where nobody says: START_POSITIONS for a student whose feature maps are behind a rotation and
     whose sums forget, so that it can be as good anywhere (docs/finetuning.md has what it is worth); else 0."""
     kept = _rotated_before_features(student.config)
-    fine = student.config.position == "none" and not _counting(student)
+    fine = student.config.positions is None and not _counting(student)
     return START_POSITIONS if fine and kept and all("gated" in layer.update_rule for layer in kept) else 0
 
 
@@ -67,9 +67,9 @@ def _check_positions(config: FinetuneConfig, count: int, student: Transformer) -
     if model.max_positions is not None and count + config.reach - 1 > model.max_positions:
         most = model.max_positions - config.reach + 1
         raise _wrong(f"start positions of at most {most}, so that windows end within the learned table", f"{count}")
-    if model.position != "none" and config.hidden and any(plan.stage == "distill" for plan in config.plan):
+    if model.positions is not None and config.hidden and any(plan.stage == "distill" for plan in config.plan):
         raise UserError(
-            f"no comparison of hidden states, which {model.position} positions are a part of, at other positions",
+            f"no comparison of hidden states, which {model.positions.kind} positions are a part of, at other positions",
             f"{count} start positions and hidden {config.hidden:g}",
             "set the weight of hidden states or the start positions to 0",
         )

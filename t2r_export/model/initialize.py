@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import SinusoidalConfig
 from t2r_export.model.transformer import Transformer
 
 
@@ -31,7 +32,7 @@ def initialize(config: ModelConfig, seed: int) -> Transformer:
             writes = name.endswith((".o.weight", ".down.weight"))
             nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(config.layers)) if writes else 0.02)
             is_table = name.endswith("embedding.weight")
-            if is_table and config.position == "sinusoidal":
+            if is_table and isinstance(config.positions, SinusoidalConfig):
                 nn.init.normal_(parameter, std=math.sqrt(0.5) / config.embedding_scale)
             elif is_table and normless:
                 nn.init.normal_(parameter)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.model import StackConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.model.block import Block, Norm
 from t2r_export.model.ops import Ops, T
 from t2r_export.model.parts.base import Site
-from t2r_export.model.positions import Rope, build_positions
+from t2r_export.model.positions.base import Positions, build_positions
 from t2r_export.model.step import Step
 
 
@@ -23,17 +23,17 @@ class Stack(nn.Module):
     """
 
     blocks: Sequence[Block]  # an nn.ModuleList, as is
-    ropes: Sequence[Rope]
+    ropes: Sequence[Positions]
 
     def __init__(self, config: StackConfig, width: int, vocab_size: int | None) -> None:
         super().__init__()
         self.config = config
         if vocab_size is not None:
             self.embedding = nn.Embedding(vocab_size, width)
-        self.positions = build_positions(config, width)
+        self.positions = build_positions(config.positions, width)
         self.embedding_norm = None if config.embedding_norm is None else Norm(config.embedding_norm, width)
         found = rotations(config)
-        self.ropes = nn.ModuleList(Rope(rotary, size) for rotary, size in found)  # type: ignore[assignment]
+        self.ropes = nn.ModuleList(build_positions(rotary, size) for rotary, size in found)  # type: ignore[assignment]
         above = [*config.layers[1:], None]
         lends = [layer is not None and any(part.borrows for part in layer.parts) for layer in above]
         blocks = (Block(layer, Site(width, found, lent)) for layer, lent in zip(config.layers, lends, strict=True))
@@ -46,7 +46,7 @@ class Stack(nn.Module):
         x = ops.flatten_tokens(ops.embedding(ids, (table or self.embedding).weight))
         if self.config.embedding_scale != 1.0:
             x = ops.mul(x, self.config.embedding_scale)
-        if self.config.position != "none":
+        if self.config.positions is not None:
             x = self.positions.embed(x, ops.reshape(step.place, (-1,)), ops)
         return x if self.embedding_norm is None else self.embedding_norm(x, ops)
 

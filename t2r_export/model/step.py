@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, Generic
 
 from t2r_export.model.ops import Ops, T
-from t2r_export.model.positions import Rope, Rotation
+from t2r_export.model.positions.base import Positions
+from t2r_export.model.positions.turns import Rotation
 
 
 class Step(Generic[T]):
@@ -28,7 +29,7 @@ class Step(Generic[T]):
         self,
         ops: Ops[T],
         start: T | None,
-        ropes: Sequence[Rope],
+        ropes: Sequence[Positions],
         wrap: int | None = None,
         lengths: T | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Step(Generic[T]):
         """cos and sin (B, 1, T, F) at each token's `place`, for what meets nothing that was rotated at another."""
         if self.wrap is None:
             return self.rotation(rope)
-        found: Rotation[T] = self.shared(("place", rope), lambda: self.ropes[rope].at(self.place, self.ops))
+        found: Rotation[T] = self.shared(("place", rope), lambda: self.ropes[rope].rotate(self.place, self.ops))
         return found
 
     def rotation_to_place(self, rope: int, behind: int) -> Rotation[T]:
@@ -92,7 +93,7 @@ class Step(Generic[T]):
             assert wrap is not None
             position = ops.sub(self.position, behind)
             position = ops.sub(position, ops.minimum(position, 0))  # before the first token nothing stands
-            cos, sin = self.ropes[rope].at(ops.sub(position, ops.remainder(position, wrap)), ops)
+            cos, sin = self.ropes[rope].rotate(ops.sub(position, ops.remainder(position, wrap)), ops)
             return Rotation(cos, ops.mul(sin, -1.0))
 
         found: Rotation[T] = self.shared(("to place", rope, behind), compute)
@@ -103,7 +104,7 @@ class Step(Generic[T]):
 
         def compute() -> Rotation[T]:
             position = self.position if last is None else self.ops.minimum(self.position, last)
-            return self.ropes[rope].at(self.ops.add(position, ahead) if ahead else position, self.ops)
+            return self.ropes[rope].rotate(self.ops.add(position, ahead) if ahead else position, self.ops)
 
         found: Rotation[T] = self.shared(("rotation", rope, last, ahead), compute)
         return found
@@ -112,7 +113,7 @@ class Step(Generic[T]):
         """cos and sin (stop - start, F) at positions known beforehand."""
         found: Rotation[T] = self.shared(
             ("rotation", rope, start, stop),
-            lambda: self.ropes[rope].between(start, stop, self.ops, f"rope_{rope}"),
+            lambda: self.ropes[rope].rotate_known(start, stop, self.ops, f"rope_{rope}"),
         )
         return found
 

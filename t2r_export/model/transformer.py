@@ -44,7 +44,7 @@ class Transformer(Stack):
         if config.tied_head:
             self.head.weight = self.embedding.weight
         parts = [part for block in self.blocks for part in block.parts]
-        self.counts = config.position != "none" or config.rotates or any(part.needs_position for part in parts)
+        self.counts = config.positions is not None or config.rotates or any(part.needs_position for part in parts)
         self.encoder = None if config.encoder is None else Encoder(config.encoder, config.width)
         self.asks_lengths = any(part.needs_lengths for part in parts)
 

@@ -17,9 +17,10 @@ import folders
 import small
 from disk import full_disk
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import Guard, LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.files import sha256, sha256_beside
 from t2r_export.model.transformer import Transformer
@@ -33,7 +34,7 @@ CONFIG = UniformConfig(
     position="none",
     bos_token=1,
     eos_tokens=(2, 3),
-    attention=HeadsConfig(heads=6, kv_heads=3, head_size=4, rotary=RotaryConfig(theta=77.0)),
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=4, positions=RotaryConfig(theta=77.0)),
 )
 PROVENANCE = {"origin": {"format": "test"}, "stages": [{"name": "transfer", "steps": 3}, {"name": "task", "steps": 3}]}
 
@@ -347,9 +348,9 @@ def test_one_storage_under_many_names_is_refused(saved: Path) -> None:
 def test_sizes_that_no_memory_could_hold_are_refused(saved: Path) -> None:
     data = torch.load(saved, weights_only=True)
     huge = 1 << 20
-    data["config"] |= {"width": huge, "position": "none"}
+    data["config"] |= {"width": huge, "positions": None}
     for layer in data["config"]["layers"]:
-        layer["parts"][0] |= {"heads": huge, "kv_heads": huge, "head_size": huge, "rotary": None}
+        layer["parts"][0] |= {"heads": huge, "kv_heads": huge, "head_size": huge, "positions": None}
     data["config"]["layers"][0]["parts"][0]["inside"] |= {"feature_size": huge, "folded": True}
     torch.save(data, saved)
     refused(saved, "sizes that some memory could hold; received Storage size calculation overflowed")
@@ -364,7 +365,7 @@ def test_any_config_value_of_a_wrong_type_is_an_error_of_the_user(saved: Path, w
         original["layers"][0],
         part,
         part["norm"],
-        part["rotary"],
+        part["positions"],
         part["inside"],
         part["inside"]["guard"],
     ]

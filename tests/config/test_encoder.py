@@ -10,18 +10,18 @@ import pytest
 
 import small
 from small import GPT2, SOFTMAX, TRANSLATORS, linear
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.mixers import SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.norm import NormConfig
 from t2r_export.config.parts import LSTMConfig
 from t2r_export.config.plain import from_plain, to_plain
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import MergeConfig, UniformConfig, UniformEncoder
 from t2r_runtime.errors import UserError
 
 ATTENTION = GPT2.attention
 assert ATTENTION is not None
-MERGED, ROTATED = MergeConfig(), dataclasses.replace(ATTENTION, rotary=RotaryConfig())
+MERGED, ROTATED = MergeConfig(), dataclasses.replace(ATTENTION, positions=RotaryConfig())
 GATED = linear(update_rule="gated", gate="data")
 
 
@@ -93,7 +93,10 @@ def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
             "softmax layers, or linear ones of the update rules linear",
         ),
         ({"crosses": (MERGED,) * 2, "layers": (linear(conv=2),) * 2}, "no conv in merged layers; received 2"),
-        ({"crosses": (MERGED,) * 2, "attention": ROTATED}, "merged layers without rotary positions and qk_norm"),
+        (
+            {"crosses": (MERGED,) * 2, "attention": ROTATED},
+            "merged layers without positions and qk_norm",
+        ),
         ({"start_tokens": ()}, "start_tokens where there is an encoder, and neither these nor banned_tokens where"),
         ({"start_tokens": (17,)}, "special tokens from 0 to 16; received 17"),
         ({"banned_tokens": (-1,)}, "special tokens from 0 to 16; received -1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from small import CONFIGS, DROPPED, GPT2, LINEAR, LLAMA
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.mixers import INSIDES, Guard, LinearConfig, SoftmaxConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import PARTS
 from t2r_export.config.parts.attention import ACTIVATIONS
 from t2r_export.config.plain import from_plain, to_plain
+from t2r_export.config.positions import POSITIONS, RotaryConfig
+from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.config.uniform import LAYERS, UniformConfig
 from t2r_export.model.mixers.base import AttentionMixer
 from t2r_export.model.mixers.cross import CrossMixer
 from t2r_export.model.parts.base import Part
+from t2r_export.model.positions.base import Positions
 from t2r_runtime.errors import UserError
 
 guards = st.builds(Guard, st.sampled_from(Guard.KINDS), st.floats(1e-9, 1e3))
@@ -55,14 +58,14 @@ linears = st.sampled_from([(name, *rotated) for name in LinearConfig.FEATURE_MAP
 rotaries = st.builds(
     RotaryConfig,
     theta=st.floats(1.0, 1e9),
-    scaling=st.sampled_from(RotaryConfig.SCALINGS),
-    factor=st.floats(0.1, 100),
-    original_max_positions=st.integers(1, 1 << 31),
+    scaling=st.none()
+    | st.builds(LinearScaling, st.floats(0.1, 100))
+    | st.builds(Llama3Scaling, st.floats(0.1, 100), original_max_positions=st.integers(1, 1 << 31)),
 )
 softmaxes = st.just(SoftmaxConfig())
 models = st.builds(
     dataclasses.replace,
-    rotaries.map(lambda rotary: LLAMA.with_attention(rotary=rotary)),
+    rotaries.map(lambda rotary: LLAMA.with_attention(positions=rotary)),
     layers=st.lists(linears | softmaxes, min_size=1, max_size=4).map(tuple),
     norm=st.sampled_from(UniformConfig.NORMS),
     activation=st.sampled_from(ACTIVATIONS),
@@ -103,6 +106,9 @@ def test_defaults_may_be_left_out() -> None:
 
 
 def test_tables_name_a_class_of_every_kind() -> None:
+    for kind, position in POSITIONS.items():
+        assert position.config.kind == kind
+        assert issubclass(resolve(position.model), Positions)
     for kind, part in PARTS.items():
         assert part.config.kind == kind
         assert issubclass(resolve(part.model), Part)
@@ -128,7 +134,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
         {"activation": "tanh"},
         "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
     ),
-    ({"position": "alibi"}, "position to be one of learned, sinusoidal, none; received 'alibi'"),
+    ({"position": "t5"}, "position to be one of learned, sinusoidal, rotary, none; received 't5'"),
     ({"norm_eps": 0.0}, "norm_eps to be a finite positive number; received 0.0; correct norm_eps"),
     ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),
     ({"norm_eps": 10**400}, "norm_eps to be a finite positive number; received 1000"),
@@ -139,7 +145,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
         "no max_positions, since positions of the kind none do not end; received 40; leave max_positions out",
     ),
     (
-        {"rotary": RotaryConfig(), "head_size": 3},
+        {"positions": RotaryConfig(), "head_size": 3},
         "an even head_size of at most 16384 for rotary positions; received 3; correct head_size",
     ),
     (
@@ -155,22 +161,22 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {
-            "rotary": RotaryConfig(),
+            "positions": RotaryConfig(),
             "layers": (LinearConfig(5, folded=True),),
         },
         "an unfolded layer where positions are rotated before φ; received folded=True with positions='keep'; set posi",
     ),
     ({"layers": (LinearConfig(6, positions="after"),)}, "positions after only for a rotary model; received no rotary"),
     (
-        {"rotary": RotaryConfig(), "layers": (LinearConfig(5, positions="after"),)},
+        {"positions": RotaryConfig(), "layers": (LinearConfig(5, positions="after"),)},
         "an even feature_size of at most 16384 for rotary positions; received 5; correct feature_size",
     ),
     (
-        {"rotary": RotaryConfig(), "layers": (LinearConfig(4, positions="after", rotary_size=6),)},
+        {"positions": RotaryConfig(), "layers": (LinearConfig(4, positions="after", rotary_size=6),)},
         "a rotary_size of at most 4; received 6; correct it",
     ),
     (
-        {"rotary": RotaryConfig(), "layers": (LinearConfig(4, rotary_size=2),)},
+        {"positions": RotaryConfig(), "layers": (LinearConfig(4, rotary_size=2),)},
         "rotary_size and frequency_scale only with positions after; received keep; leave them out",
     ),
 ]
@@ -224,19 +230,33 @@ def test_guard_refuses() -> None:
     "changes, message",
     [
         ({"theta": 0}, "rotary theta to be a finite positive number; received 0"),
-        ({"scaling": "yarn"}, "rotary scaling to be one of none, linear, llama3; received 'yarn'"),
-        ({"factor": math.nan}, "rotary factor to be a finite positive number; received nan"),
-        ({"low_freq_factor": False}, "rotary low_freq_factor to be a finite positive number; received False"),
-        ({"original_max_positions": 0}, "rotary original_max_positions to be an integer from 1 to 2147483648"),
-        (
-            {"scaling": "llama3", "low_freq_factor": 4.0},
-            "rotary high_freq_factor above low_freq_factor; received 4.0 and 4.0; correct the rotary scaling",
-        ),
+        ({"scaling": "yarn"}, "a rotary scaling of a kind, or none; received 'yarn'; correct the rotary scaling"),
     ],
 )
 def test_rotary_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         RotaryConfig(**changes)
+    assert str(caught.value).startswith(f"expected {message}")
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: LinearScaling(math.nan), "rotary factor to be a finite positive number; received nan"),
+        (lambda: Llama3Scaling(2.0, False), "rotary low_freq_factor to be a finite positive number; received False"),
+        (
+            lambda: Llama3Scaling(2.0, original_max_positions=0),
+            "rotary original_max_positions to be an integer from 1 to 2147483648",
+        ),
+        (
+            lambda: Llama3Scaling(2.0, 4.0),
+            "rotary high_freq_factor above low_freq_factor; received 4.0 and 4.0; correct the rotary scaling",
+        ),
+    ],
+)
+def test_scalings_refuse(make: Callable[[], ScalingConfig], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make()
     assert str(caught.value).startswith(f"expected {message}")
 
 
@@ -266,12 +286,12 @@ BAD_DATA: list[tuple[dict[str, Any], str]] = [
         "expected model.layers (linear).guard to have the keys eps, kind; received missing none, unexpected ['epsilo",
     ),
     (
-        {"attention": {**ATTENTION, "rotary": {"base": 1}}},
-        "expected model.attention.rotary to have the keys factor, high_freq_factor, low_freq_factor,",
+        {"attention": {**ATTENTION, "positions": {"kind": "rotary", "base": 1}}},
+        "expected model.attention.positions (rotary) to have the keys scaling, size, theta; received",
     ),
     (
-        {"attention": {**ATTENTION, "rotary": 10000}},
-        "expected model.attention.rotary to be a JSON object; received int",
+        {"attention": {**ATTENTION, "positions": 10000}},
+        "expected model.attention.positions to be a JSON object; received int",
     ),
     (
         {"attention": {"heads": 2}},

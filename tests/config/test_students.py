@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 import small
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.mixers import Guard, HybridConfig, LinearConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import RotaryConfig, SinusoidalConfig
+from t2r_export.config.scalings import LinearScaling
 from t2r_export.config.students import reason, student_mixer, suited
 from t2r_runtime.errors import UserError
 
 GATE = {"update_rule": "gated", "gate": "data"}
 LLAMA = dataclasses.replace(small.LLAMA, layers=(small.SOFTMAX,) * 2)
 LEARNED, ROTARY = small.MODELS["softmax"].build(), LLAMA.build()
-SINES = dataclasses.replace(LEARNED, position="sinusoidal", max_positions=None)
-NONE = dataclasses.replace(LEARNED, position="none", max_positions=None)
+SINES = dataclasses.replace(LEARNED, positions=SinusoidalConfig())
+NONE = dataclasses.replace(LEARNED, positions=None)
 
 
 @pytest.mark.parametrize("model", [LEARNED, SINES, NONE, None], ids=["learned", "sines", "none", "unknown"])
@@ -98,7 +99,7 @@ def test_errors(kind: str, given: dict[str, Any], message: str) -> None:
 
 
 def test_rotations_of_other_kinds_keep_their_options() -> None:
-    scaled = LLAMA.with_attention(rotary=RotaryConfig(5e5, "linear", 2.0)).build()
+    scaled = LLAMA.with_attention(positions=RotaryConfig(5e5, LinearScaling(2.0))).build()
     assert student_mixer("linear", {"frequency_scale": 0.5}, scaled)[0] == LinearConfig(
         32, **GATE, positions="after", frequency_scale=0.5
     )

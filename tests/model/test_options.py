@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 import small
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.fold import fold
 from t2r_export.model.transformer import Transformer
@@ -24,7 +25,7 @@ SOFTMAX = UniformConfig(
     vocab_size=17,
     width=12,
     layers=(SoftmaxConfig(), SoftmaxConfig()),
-    attention=HeadsConfig(heads=6, kv_heads=3, head_size=8, rotary=RotaryConfig(theta=50.0)),
+    attention=HeadsConfig(heads=6, kv_heads=3, head_size=8, positions=RotaryConfig(theta=50.0)),
     ffn_size=11,
     norm="rms",
     position="none",
@@ -41,10 +42,10 @@ BLOCKS: dict[str, dict[str, Any]] = {
 }
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "q and k norms": {"qk_norm": True},
-    "part of a head": {"rotary": RotaryConfig(theta=50.0, size=4)},
+    "part of a head": {"positions": RotaryConfig(theta=50.0, size=4)},
     "scale": {"scale": 0.9},
     "soft cap": {"softcap": 1.5},
-    "all": {"qk_norm": True, "scale": 0.2, "softcap": 3.0, "rotary": RotaryConfig(theta=9.0, size=2)},
+    "all": {"qk_norm": True, "scale": 0.2, "softcap": 3.0, "positions": RotaryConfig(theta=9.0, size=2)},
 }
 
 
@@ -168,7 +169,7 @@ def test_norms_of_q_and_k_keep_a_layer_from_folding() -> None:
 def test_layers_may_have_attentions_of_their_own(tmp_path: Path) -> None:
     one = SOFTMAX.attention
     assert one is not None
-    other = dataclasses.replace(one, heads=4, kv_heads=2, head_size=6, rotary=RotaryConfig(theta=7.0))
+    other = dataclasses.replace(one, heads=4, kv_heads=2, head_size=6, positions=RotaryConfig(theta=7.0))
     config = dataclasses.replace(SOFTMAX, attention=None, attentions=(one, other))
     model = small.model(config)
     assert len(model.ropes) == 2
@@ -191,11 +192,11 @@ def test_one_rotation_for_all_layers_alike() -> None:
             "expected kv_heads to divide heads=6; received 4; correct kv_heads",
         ),
         (
-            lambda: SOFTMAX.with_attention(rotary=RotaryConfig(size=10)),
+            lambda: SOFTMAX.with_attention(positions=RotaryConfig(size=10)),
             "expected a rotary size of at most 8; received 10; correct it",
         ),
         (
-            lambda: SOFTMAX.with_attention(rotary=RotaryConfig(size=3)),
+            lambda: SOFTMAX.with_attention(positions=RotaryConfig(size=3)),
             "expected an even rotary size of at most 16384 for rotary positions; received 3; correct rotary size",
         ),
         (

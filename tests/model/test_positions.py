@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 import small
 from small import CONFIGS, LLAMA, POSITIONS, WIDTH, V, model
-from t2r_export.config.attention import RotaryConfig
-from t2r_export.model.positions import (
-    LearnedPositions,
-    Positions,
-    Rope,
-    Rotation,
-    apply_rope,
-    build_positions,
-    rotary_frequencies,
-)
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.scalings import LinearScaling, Llama3Scaling
+from t2r_export.model.positions.base import Positions, build_positions
+from t2r_export.model.positions.embedded import LearnedPositions
+from t2r_export.model.positions.rotary import Rotary, rotary_frequencies
+from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.errors import UserError
 
@@ -32,8 +28,10 @@ def positions(kind: str) -> Positions:
     return model({"rotary": "rotary_keep"}.get(kind, kind)).positions
 
 
-def rope() -> Rope:
-    return model("rotary_keep").ropes[0]
+def rope() -> Rotary:
+    found = model("rotary_keep").ropes[0]
+    assert isinstance(found, Rotary)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -82,7 +80,7 @@ def test_sinusoidal_is_the_formula() -> None:
 def test_nothing_ends() -> None:
     end = torch.tensor([2**31 - 1], dtype=torch.int32)
     assert torch.isfinite(positions("sinusoidal").embed(torch.zeros(1, WIDTH), end, TORCH)).all()
-    for value in rope().at(end[:, None], TORCH):
+    for value in rope().rotate(end[:, None], TORCH):
         assert torch.isfinite(value).all()
 
 
@@ -91,20 +89,20 @@ def test_a_rope_is_the_formula() -> None:
     made = rope()
     place = np.array([[0, 255, 100_000], [7, 8, 2**31 - 1]])
     frequencies = made.frequencies.double().numpy()
-    received = made.at(torch.from_numpy(place).int(), TORCH)
+    received = made.rotate(torch.from_numpy(place).int(), TORCH)
     for value, function in zip(received, (np.cos, np.sin), strict=True):
         assert value.shape == (2, 1, 3, V // 2)
         expected = function(place[..., None] * frequencies)
         np.testing.assert_allclose(value[:, 0].numpy(), expected, rtol=0, atol=4e-7)
-    for value, function in zip(made.between(-3, 5, TORCH, "rope"), (np.cos, np.sin), strict=True):
+    for value, function in zip(made.rotate_known(-3, 5, TORCH, "rope"), (np.cos, np.sin), strict=True):
         expected = function(np.arange(-3, 5)[:, None] * frequencies)
         np.testing.assert_allclose(value.numpy(), expected, rtol=0, atol=1e-7)
 
 
 def test_positions_known_beforehand_are_computed_once() -> None:
     made = rope()
-    first, again = (made.between(0, 3, TORCH, "rope") for _ in range(2))
-    assert list(made._fixed) == [(0, 3)]
+    first, again = (made.rotate_known(0, 3, TORCH, "rope") for _ in range(2))
+    assert list(made._known) == [(0, 3)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
@@ -115,7 +113,7 @@ def test_rotary_knows_distances_alone(i: int, j: int, shift: int) -> None:
 
     def score(a: int, b: int) -> float:
         places = (torch.tensor([[p]], dtype=torch.int32) for p in (a, b))
-        rotated = [apply_rope(x, made.at(p, TORCH), TORCH) for x, p in zip((q, k), places, strict=True)]
+        rotated = [apply_rope(x, made.rotate(p, TORCH), TORCH) for x, p in zip((q, k), places, strict=True)]
         return float((rotated[0] * rotated[1]).sum())
 
     assert math.isclose(score(i, j), score(i + shift, j + shift), abs_tol=1e-5)
@@ -135,12 +133,12 @@ def test_what_is_behind_the_rotated_numbers_stays() -> None:
 def test_frequencies() -> None:
     plain = rotary_frequencies(RotaryConfig(), 8)
     np.testing.assert_allclose(plain.numpy(), [1, 0.1, 0.01, 0.001], rtol=1e-6)
-    linear = rotary_frequencies(RotaryConfig(scaling="linear", factor=4.0), 8)
+    linear = rotary_frequencies(RotaryConfig(scaling=LinearScaling(4.0)), 8)
     np.testing.assert_allclose(linear.numpy(), plain.numpy() / 4, rtol=1e-6)
 
 
 def test_llama3_scaling_keeps_fast_ones_and_slows_slow_ones() -> None:
-    config = RotaryConfig(5e5, "llama3", 8.0, 1.0, 4.0, 8192)
+    config = RotaryConfig(5e5, Llama3Scaling(8.0))
     plain, scaled = rotary_frequencies(RotaryConfig(5e5), 64), rotary_frequencies(config, 64)
     turns = 8192 * plain / (2 * math.pi)
     assert torch.equal(scaled[turns >= 4], plain[turns >= 4])
@@ -156,5 +154,5 @@ def test_tables_are_no_weights() -> None:
     rotary = LLAMA.attention.rotary
     assert rotary is not None
     with torch.device("meta"):
-        assert Rope(rotary, V).table.device.type == "cpu"
-        assert build_positions(CONFIGS["sinusoidal"].build(), small.WIDTH).table.device.type == "cpu"
+        assert Rotary(rotary, V).table.device.type == "cpu"
+        assert build_positions(CONFIGS["sinusoidal"].build().positions, small.WIDTH).table.device.type == "cpu"

@@ -15,6 +15,7 @@ import small
 import texts
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.positions import LearnedConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
 from t2r_export.data.pairs import write_pairs
 from t2r_export.export import export
@@ -130,11 +131,8 @@ Write = Callable[[Path], object]
 )
 def test_pairs_that_do_not_serve(write: Write, message: str, made: Checkpoint, tmp_path: Path) -> None:
     assert made.config.encoder is not None
-    ends = {
-        "encoder": dataclasses.replace(made.config.encoder, position="learned", max_positions=30),
-        "max_positions": 40,
-    }
-    config = dataclasses.replace(made.config, position="learned", **ends)
+    encoder = dataclasses.replace(made.config.encoder, positions=LearnedConfig(30))
+    config = dataclasses.replace(made.config, positions=LearnedConfig(40), encoder=encoder)
     model = small.model(config)
     export(Checkpoint(config, model, texts.tokenizer(), {}, "0" * 64), tmp_path / "g.onnx", ExportConfig())
     write(tmp_path / "pairs.tsv")

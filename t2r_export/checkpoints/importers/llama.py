@@ -95,7 +95,7 @@ def decoder(
             output_bias=output_bias,
             qk_norm=qk_norm,
             scale=scale,
-            rotary=rotary(fields, head_size) if rotates else None,
+            positions=rotary(fields, head_size) if rotates else None,
         ),
         **{"ffn_size": fields.size(ffn), "ffn_bias": False, **others},
     ).build()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
-from t2r_export.config.attention import RotaryConfig
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.scalings import SCALINGS
 
 # a rope type and the keys that it reads, besides the theta that all have
 ROPE_TYPES = {
@@ -53,7 +54,8 @@ def rotary(fields: Fields, head_size: int, partial: float | None = None) -> Rota
     if unread:
         known = sorted(("rope_theta", *ROPE_TYPES[kind]))
         raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(known)}", ", ".join(unread))
-    return RotaryConfig(theta=theta, scaling="none" if kind == "default" else kind, size=size, **values)
+    scaling = None if kind == "default" else SCALINGS[kind].config(**values)
+    return RotaryConfig(theta=theta, scaling=scaling, size=size)
 
 
 def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None) -> int | None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from t2r_export.config.model import ModelConfig
-from t2r_export.model.positions import SinusoidalPositions
+from t2r_export.config.positions import LearnedConfig, SinusoidalConfig
+from t2r_export.model.positions.embedded import SinusoidalPositions
 from t2r_export.model.torch_ops import TorchOps
 
 # how far stored sines may be from ours, by dtype: rounding of numbers below 1, and in float32 of large angles
@@ -21,7 +22,7 @@ SIDES = {"model.encoder.embed_positions.weight": "encoder.", "model.decoder.embe
 def sines(config: ModelConfig, rows: int) -> Tensor:
     """The first positions (rows, D) of a model with sines."""
     zeros, positions = torch.zeros(rows, config.width), torch.arange(rows, dtype=torch.int32)
-    return SinusoidalPositions(config, config.width).embed(zeros, positions, TorchOps())
+    return SinusoidalPositions(SinusoidalConfig(), config.width).embed(zeros, positions, TorchOps())
 
 
 def are_sines(config: ModelConfig, stored: Tensor, dtype: str) -> bool:
@@ -34,8 +35,8 @@ def are_sines(config: ModelConfig, stored: Tensor, dtype: str) -> bool:
 def with_tables(config: ModelConfig, rows: int) -> ModelConfig:
     """The model with learned tables of so many positions in both stacks."""
     assert config.encoder is not None
-    encoder = dataclasses.replace(config.encoder, position="learned", max_positions=rows)
-    return dataclasses.replace(config, position="learned", max_positions=rows, encoder=encoder)
+    table = LearnedConfig(rows)
+    return dataclasses.replace(config, positions=table, encoder=dataclasses.replace(config.encoder, positions=table))
 
 
 def absent_tables(config: ModelConfig, stored: Mapping[str, object]) -> dict[str, Tensor]:

@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.options import option
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import choice, need, number
 from t2r_runtime.errors import UserError

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.options import option
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.validation import amount, choice, size
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import HeadsConfig, RotaryConfig, check_rotated
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, Guard, MixerConfig, require_none_merged
 from t2r_export.config.options import option
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.positions.base import check_rotated
+from t2r_export.config.scalings import LinearScaling
 from t2r_export.config.validation import amount, choice, flag, need, number, size
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person
@@ -188,10 +190,10 @@ class LinearConfig(MixerConfig):
         if self.positions != "after" or heads.rotary is None:
             return None
         # scalings for long contexts are for angles that the model was trained with; these it learns anew
-        rotary = RotaryConfig(heads.rotary.theta)
-        if self.frequency_scale != 1.0:
-            rotary = dataclasses.replace(rotary, scaling="linear", factor=1.0 / self.frequency_scale)
-        return rotary, self.feature_size if self.rotary_size is None else self.rotary_size
+        scaling = None if self.frequency_scale == 1.0 else LinearScaling(1.0 / self.frequency_scale)
+        return RotaryConfig(
+            heads.rotary.theta, scaling
+        ), self.feature_size if self.rotary_size is None else self.rotary_size
 
     def _check_feature_size(self, d: int) -> None:
         possible, which = FEATURE_SIZES[self.feature_map]

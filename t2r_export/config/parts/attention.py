@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import HeadsConfig, RotaryConfig
+from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers import INSIDES, MixerConfig
 from t2r_export.config.parts.base import PartConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.validation import choice, flag, need, size
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "relu2", "mish", "gelu_10")
@@ -59,7 +60,7 @@ class InsideConfig(HeadsConfig, PartConfig):
         if self.rotary is None:
             return []
         of_features = self.inside.feature_rotation(self)
-        return [(self.rotary, self.rotary_size), *([] if of_features is None else [of_features])]
+        return [(self.rotary, self.rotary.rotated(self.head_size)), *([] if of_features is None else [of_features])]
 
     def summary(self) -> str:
         return self.inside.summary()
@@ -97,8 +98,8 @@ class CrossConfig(InsideConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         need(
-            self.rotary is None and not self.qk_norm,
-            "attention to a source without rotary positions and qk_norm",
+            self.positions is None and not self.qk_norm,
+            "attention to a source without positions and qk_norm",
             "such",
             "leave them out",
         )
@@ -130,8 +131,8 @@ class MergedConfig(InsideConfig):
         size("hidden", self.hidden, least=0)
         choice("activation", self.activation, ACTIVATIONS)
         self.inside.check_merged()
-        rotated = self.rotary is not None or self.qk_norm
-        need(not rotated, "merged layers without rotary positions and qk_norm", "such", "choose other cross layers")
+        plain = self.positions is None and not self.qk_norm
+        need(plain, "merged layers without positions and qk_norm", "such", "choose other cross layers")
         if self.hidden:
             self._check_hidden()
 

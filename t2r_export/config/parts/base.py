@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.norm import NormConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.config.validation import flag, number
 

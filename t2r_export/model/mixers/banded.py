@@ -15,7 +15,7 @@ import numpy as np
 
 from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.ops import MASKED, Ops, State, T
-from t2r_export.model.positions import apply_rope
+from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 

@@ -36,7 +36,7 @@ from t2r_export.model.mixers.feature_maps import FeatureMaps
 from t2r_export.model.mixers.gates import Gates
 from t2r_export.model.mixers.linear import attend
 from t2r_export.model.ops import Ops, State, T
-from t2r_export.model.positions import Rotation, apply_rope
+from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 

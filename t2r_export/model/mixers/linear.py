@@ -33,7 +33,7 @@ from t2r_export.model.mixers.gates import Control, Gates, OutputGate
 from t2r_export.model.mixers.memory import Memory, attend_memory
 from t2r_export.model.mixers.source import read_sums
 from t2r_export.model.ops import Ops, State, T
-from t2r_export.model.positions import Rotation, apply_rope
+from t2r_export.model.positions.turns import Rotation, apply_rope
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_runtime.contract.signature import BATCH, StateSpec

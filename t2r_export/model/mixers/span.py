@@ -26,7 +26,7 @@ from t2r_export.config.mixers import SpanConfig
 from t2r_export.model.mixers.banded import Band, append, attend, empty_slot_mask
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.ops import MASKED, State, T
-from t2r_export.model.positions import apply_rope
+from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 

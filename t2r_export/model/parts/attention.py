@@ -20,7 +20,7 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packi
 from t2r_export.model.mixers.linear import HeadNorm
 from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
-from t2r_export.model.positions import apply_rope
+from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
 

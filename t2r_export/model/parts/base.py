@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.parts import PARTS, PartConfig
+from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.tagged import resolve
 from t2r_export.model.mixers.base import Stateful
 from t2r_export.model.ops import State, T

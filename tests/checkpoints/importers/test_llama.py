@@ -12,8 +12,9 @@ import torch
 import folders
 from checkpoints.importers.peers import TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.attention import RotaryConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.scalings import Llama3Scaling
 from t2r_runtime.errors import UserError
 
 LLAMA3 = {
@@ -146,8 +147,8 @@ def test_a_theta_at_top_level_is_enough(tmp_path: Path) -> None:
 def test_llama3_falls_back_to_the_trained_length(tmp_path: Path) -> None:
     rope = {key: value for key, value in LLAMA3.items() if not key.startswith("original")}
     rotary = rotary_of(checkpoint.load(folders.write_llama(tmp_path, rope_scaling=rope)).config)
-    assert rotary is not None
-    assert rotary.original_max_positions == 40
+    assert rotary is not None and isinstance(rotary.scaling, Llama3Scaling)
+    assert rotary.scaling.original_max_positions == 40
 
 
 def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.rotary import PARTIAL, ROTARY, rotary
-from t2r_export.config.attention import RotaryConfig
-from t2r_export.model.positions import rotary_frequencies
+from t2r_export.config.positions import RotaryConfig
+from t2r_export.model.positions.rotary import rotary_frequencies
 from t2r_runtime.errors import UserError
 
 HEAD = 12

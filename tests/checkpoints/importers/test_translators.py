@@ -17,6 +17,7 @@ from checkpoints.importers.peers import BART, TOLERANCE, logit_error
 from runtime.transformers_twin import until_the_end
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.positions import LearnedConfig, SinusoidalConfig
 from t2r_export.export import export
 from t2r_runtime import Beam, Translator
 from t2r_runtime.errors import UserError
@@ -99,7 +100,7 @@ def test_stored_positions_that_are_no_sines_are_read(family: str, sides: tuple[s
         table += torch.randn(table.shape, generator=torch.Generator().manual_seed(len(side) + 3))
         folders.change_tensors(tmp_path, **{f"model__{side}__embed_positions__weight": table.clone()})
     found = checkpoint.load(tmp_path)
-    assert found.config.position == "learned" and found.config.max_positions == SIZES["max_position_embeddings"]
+    assert found.config.positions == LearnedConfig(SIZES["max_position_embeddings"])
     assert logit_error(found.model, theirs, 19) < TOLERANCE
     short = table[:-1].clone()
     folders.change_tensors(tmp_path, **{f"model__{sides[0]}__embed_positions__weight": short})
@@ -113,7 +114,7 @@ def test_stored_sines_in_half_precision_are_sines(dtype: torch.dtype, tmp_path: 
     theirs.save_pretrained(tmp_path)
     table: Tensor = theirs.model.encoder.embed_positions.weight.to(dtype)
     folders.change_tensors(tmp_path, model__encoder__embed_positions__weight=table.clone())
-    assert checkpoint.load(tmp_path).config.position == "sinusoidal"
+    assert checkpoint.load(tmp_path).config.positions == SinusoidalConfig()
 
 
 def test_an_embedding_scale_of_null_is_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from t2r_export.config.parts import InsideConfig, PartConfig
 from t2r_export.config.uniform import UniformConfig
 from t2r_export.model.mixers.base import Heads
 from t2r_export.model.ops import State
-from t2r_export.model.positions import Rope
+from t2r_export.model.positions.rotary import Rotary
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -31,7 +31,7 @@ class Alone:
     def __init__(self, model: UniformConfig, layer: Any) -> None:
         self.model, self.layer = model, layer
         self.config = layer.config.inside if isinstance(layer.config, InsideConfig) else layer.config
-        self.ropes = [Rope(rotary, size) for rotary, size in layer.site.rotations]
+        self.ropes = [Rotary(rotary, size) for rotary, size in layer.site.rotations]
 
     def __getattr__(self, name: str) -> Any:
         if hasattr(self.layer, name) or not hasattr(self.layer, "inner"):

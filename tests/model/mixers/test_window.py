@@ -19,7 +19,7 @@ from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.convert import convert
 from t2r_export.model.mixers.window import WindowMixer
-from t2r_export.model.positions import rotary_frequencies
+from t2r_export.model.positions.rotary import rotary_frequencies
 from t2r_runtime.errors import UserError
 
 MODELS = {"learned": GPT2, "rotary": LLAMA, "one_each": LLAMA.with_attention(kv_heads=H)}

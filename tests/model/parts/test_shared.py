@@ -25,7 +25,7 @@ from t2r_export.model.ops import State
 from t2r_export.model.parts.attention import Attention
 from t2r_export.model.parts.base import Part, Site
 from t2r_export.model.parts.cross import Cross
-from t2r_export.model.positions import Rope
+from t2r_export.model.positions.rotary import Rotary
 from t2r_export.model.step import Step
 from t2r_export.model.torch_ops import TorchOps
 from t2r_export.model.transformer import Transformer
@@ -57,7 +57,7 @@ def pair(base: UniformConfig) -> tuple[Part, Part, Step[Tensor]]:
     below, above = (drawn(block.parts[0]) for block in Transformer(config.build()).blocks)
     assert isinstance(above, Attention) and not hasattr(above, "q")
     rotary = base.attention.rotary if base.attention is not None else None
-    ropes = [] if rotary is None else [Rope(rotary, V)]
+    ropes = [] if rotary is None else [Rotary(rotary, V)]
     return below, above, Step(TorchOps(T, random(1, seed=0)), torch.full((B,), PAST, dtype=torch.int32), ropes)
 
 

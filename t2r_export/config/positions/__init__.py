@@ -1,0 +1,23 @@
+"""Where a sense of order comes from: one config per kind of position, in one table.
+
+Imports without torch. A new kind is a config here, a class in t2r_export.model.positions, and a line in `POSITIONS`.
+"""
+
+from __future__ import annotations
+
+from t2r_export.config.positions.base import PositionConfig
+from t2r_export.config.positions.embedded import LearnedConfig, SinusoidalConfig
+from t2r_export.config.positions.rotary import RotaryConfig
+from t2r_export.config.tagged import Entry
+
+MODEL = "t2r_export.model.positions"
+POSITIONS: dict[str, Entry[PositionConfig]] = {
+    entry.config.kind: entry
+    for entry in (
+        Entry(LearnedConfig, f"{MODEL}.embedded:LearnedPositions"),
+        Entry(SinusoidalConfig, f"{MODEL}.embedded:SinusoidalPositions"),
+        Entry(RotaryConfig, f"{MODEL}.rotary:Rotary"),
+    )
+}
+
+__all__ = ["POSITIONS", "LearnedConfig", "PositionConfig", "RotaryConfig", "SinusoidalConfig"]

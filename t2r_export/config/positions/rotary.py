@@ -1,0 +1,39 @@
+"""Rotary positions. Imports without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from t2r_export.config.positions.base import PositionConfig, check_rotated
+from t2r_export.config.scalings import ScalingConfig
+from t2r_export.config.validation import need, number
+
+
+@dataclass(frozen=True)
+class RotaryConfig(PositionConfig):
+    """Rotary positions (Su et al. 2021): pair i of what rotates of a head, d' numbers, by position · theta^(-2i/d')."""
+
+    kind: ClassVar[str] = "rotary"
+    rotates: ClassVar[bool] = True
+
+    theta: float = 10000.0
+    scaling: ScalingConfig | None = None  # of these frequencies, for texts longer than those of training
+    size: int | None = None  # d', the first numbers of a head that rotate; None: all of them
+
+    def __post_init__(self) -> None:
+        number("rotary theta", self.theta)
+        known = self.scaling is None or isinstance(self.scaling, ScalingConfig)
+        need(known, "a rotary scaling of a kind, or none", repr(self.scaling), "correct the rotary scaling")
+        if self.size is not None:
+            check_rotated("rotary size", self.size, self.kind)
+
+    def rotated(self, head_size: int) -> int:
+        """d', of a head of this size."""
+        return head_size if self.size is None else self.size
+
+    def check(self, width: int) -> None:
+        check_rotated("head_size" if self.size is None else "rotary size", self.rotated(width), self.kind)
+        need(self.rotated(width) <= width, f"a rotary size of at most {width}", self.size, "correct it")
+        if self.scaling is not None:
+            self.scaling.check(self.rotated(width))

@@ -1,0 +1,17 @@
+"""How rotary frequencies are scaled for long texts: one config per kind, in one table.
+
+Imports without torch. A new kind is a file here with its options and its formula, and a line in `SCALINGS`.
+"""
+
+from __future__ import annotations
+
+from t2r_export.config.scalings.base import ScalingConfig, plain
+from t2r_export.config.scalings.linear import LinearScaling
+from t2r_export.config.scalings.llama3 import Llama3Scaling
+from t2r_export.config.tagged import Entry
+
+SCALINGS: dict[str, Entry[ScalingConfig]] = {
+    config.kind: Entry(config, None) for config in (LinearScaling, Llama3Scaling)
+}
+
+__all__ = ["SCALINGS", "LinearScaling", "Llama3Scaling", "ScalingConfig", "plain"]
