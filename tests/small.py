@@ -38,7 +38,7 @@ from t2r_export.config.parts import (
     ShortConvConfig,
 )
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.scalings import Llama3Scaling
+from t2r_export.config.scalings import Llama3Scaling, YarnScaling
 from t2r_export.config.uniform import Dense, MergeConfig, NoFeedForward, UniformConfig, UniformEncoder
 from t2r_export.export import ExportReport, export
 from t2r_export.model.ops import State
@@ -97,6 +97,8 @@ LLAMA = dataclasses.replace(
     tied_head=False,
     ffn_bias=False,
 )
+ALIBI = dataclasses.replace(GPT2, position="alibi", max_positions=None, layers=(SOFTMAX,))
+YARN = LLAMA.with_attention(positions=RotaryConfig(500.0, YarnScaling(4.0, 12, beta_fast=2.0, beta_slow=0.2), size=2))
 # OpenVINO 1.24.1 kills the process for a root mean square norm narrower than 16, which is one vector of AVX-512
 WIDE = GPT2.with_attention(head_size=16)
 # a plain recurrent language model: nothing but its layers between the embedding and the head
@@ -139,6 +141,7 @@ CONFIGS = {
         LLAMA, linear(6, positions="after", conv=4, output_gate=True, update_rule="gated", gate="data")
     ),
     "window": with_layers(GPT2, WINDOW, WINDOW),
+    "alibi": with_layers(ALIBI, SOFTMAX, WINDOW, HYBRID),
     "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
     "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),
@@ -176,7 +179,19 @@ FORMS = {
     "head_norms": with_layers(WIDE, linear(normalizer="group_norm"), linear(normalizer="rms_norm")),
     "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
     "llama3_scaling": LLAMA.with_attention(positions=RotaryConfig(5e5, Llama3Scaling(8.0, original_max_positions=32))),
+    "yarn": with_layers(YARN, SOFTMAX, WINDOW, HYBRID, HybridConfig(3, 6, positions="after", sinks=2), LINEAR),
+    "yarn_span": with_layers(YARN, SpanConfig(9, ramp=3), linear(6, positions="after")),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
+    "alibi_kinds": with_layers(
+        ALIBI.with_attention(softcap=3.0),
+        SpanConfig(9, ramp=3),
+        SoftmaxConfig(memory=3),
+        SOFTMAX,
+        SHARED,
+        WindowConfig(3, 2, memory=4),
+        HybridConfig(3, K, update_rule="gated", gate="data", sinks=1, merge="token"),
+        DROPPED,
+    ),
     "product_keys": with_layers(GPT2, LINEAR, LINEAR, feed_forwards=(Dense(), MEMORY)),
 }
 MODELS = CONFIGS | FORMS

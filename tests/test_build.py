@@ -13,10 +13,13 @@ import small
 from cli_models import letter_tokenizer
 from t2r_export.build import build
 from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
 from t2r_export.config.mixers import LinearConfig
 from t2r_export.data.pairs import read_pairs
+from t2r_export.export import export
 from t2r_export.model.initialize import initialize
 from t2r_export.quality.translations import translate_by_graph
+from t2r_export.verify import verify
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import locked
 
@@ -112,6 +115,25 @@ def test_a_recipe_makes_its_students_once(place: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in work.glob("*.pt")}
     assert build(place / "recipe.toml", work, place) == students
     assert {path: path.stat().st_mtime_ns for path in work.glob("*.pt")} == before
+
+
+def test_a_recipe_trains_a_model_with_alibi(place: Path) -> None:
+    changes = {
+        'position = "sinusoidal"': 'position = "alibi"',
+        'feature_size = 5, guard = { kind = "add", eps = 1e-3 }': 'kind = "hybrid", window = 5, feature_size = 4',
+        'feature_size = 7, layers = "0"': 'feature_size = 7, positions = "drop", layers = "0"',
+    }
+    recipe = RECIPE
+    for old, new in changes.items():
+        assert old in recipe
+        recipe = recipe.replace(old, new)
+    (place / "recipe.toml").write_text(recipe)
+    built = [checkpoint.load(student.path) for student in build(place / "recipe.toml", place / "work", place)]
+    assert [made.config.positions_summary for made in built] == ["alibi", "alibi"]
+    kinds = [[mixer.kind for mixer in small.mixers(made.config)] for made in built]
+    assert kinds == [["hybrid", "hybrid"], ["linear", "softmax"]]
+    export(built[0], place / "g.onnx", ExportConfig(prefill=True))
+    assert verify(built[0], place / "g.onnx", steps=60).passed  # far past the 16 tokens of its training
 
 
 CHANGES = {  # of the recipe: what to replace by what, what is refused, and what the message says of it

@@ -90,7 +90,7 @@ def command(
 
     loaded = checkpoint.load(source)
     config, chosen = student_mixer(kind, given, loaded.config)
-    if "positions" in given and not loaded.config.rotates:
+    if "positions" in given and not any(heads.positions for heads in loaded.config.heads):
         raise UserError(
             "positions only for a rotary model",
             f"{given['positions']!r} for {loaded.config.positions_summary} positions",

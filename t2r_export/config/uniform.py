@@ -242,10 +242,13 @@ class UniformConfig:
         heads: Any = self.attentions[number] if self.attentions else self.attention
         expected = f"an attention config for layer {number}, a {inside.kind} layer"
         need(heads is not None, expected, "none", "add attention to the config")
-        values = {one.name: getattr(heads, one.name) for one in fields(HeadsConfig)}
-        values |= {"positions": heads.positions or self._positions(embeds=False), "norm_eps": self.norm_eps, **changes}
-        part: PartConfig = kind(inside=inside, **values, **self._sublayer())
+        part: PartConfig = kind(inside=inside, **{**self._heads(heads), **changes}, **self._sublayer())
         return part
+
+    def _heads(self, heads: HeadsConfig) -> dict[str, Any]:
+        """Fields of attention, with what all attention of the model has."""
+        values = {one.name: getattr(heads, one.name) for one in fields(HeadsConfig)}
+        return values | {"positions": heads.positions or self._positions(embeds=False), "norm_eps": self.norm_eps}
 
     def _merged(self, mixer: Any, merge: MergeConfig, after: Any, number: int) -> PartConfig:
         own = self._own(mixer, number)
@@ -269,14 +272,12 @@ class UniformConfig:
     def _encoder(self) -> EncoderConfig | None:
         if self.encoder is None:
             return None
-        heads = {one.name: getattr(self.encoder.attention, one.name) for one in fields(HeadsConfig)}
+        heads = self._heads(self.encoder.attention)
         after = self._feed_forward(Dense(), self.encoder.ffn_size)
         size("ffn_size", self.encoder.ffn_size)
         assert after is not None
         layers = tuple(
-            self._parts(
-                EncoderAttentionConfig(inside=inside, **{**heads, "norm_eps": self.norm_eps}, **self._sublayer()), after
-            )
+            self._parts(EncoderAttentionConfig(inside=inside, **heads, **self._sublayer()), after)
             for inside in self.encoder.layers
         )
         return EncoderConfig(

@@ -213,11 +213,10 @@ def quotient(whole: Dim, part: Dim) -> Dim:
 
 def resolved(shape: Sequence[Dim], asked: Sequence[int]) -> Shape:
     """The result of `Ops.reshape`: 0 keeps the axis at that index, -1 is inferred."""
-    kept: list[Dim] = [shape[i] if size == 0 else size for i, size in enumerate(asked)]
-    if -1 in kept:
-        kept[kept.index(-1)] = quotient(product(shape), product([d for d in kept if d != -1]))
-    assert product(kept) == product(shape), (shape, asked)
-    return tuple(kept)
+    rest = product([d for i, d in enumerate(shape) if i >= len(asked) or asked[i] != 0])  # a sum that stays is in none
+    inferred = quotient(rest, product([size for size in asked if size > 0])) if -1 in asked else 1
+    assert product([inferred, *(size for size in asked if size > 0)]) == rest, (shape, asked)
+    return tuple(shape[i] if size == 0 else inferred if size == -1 else size for i, size in enumerate(asked))
 
 
 def reshape_sizes(stored: Shape, shape: Shape) -> list[int]:

@@ -95,6 +95,11 @@ class Ops(Primitives[T]):
         another, and else 0. It sees itself and those before it."""
 
     @abstractmethod
+    def causal_distance(self, keys: T, new: T) -> T:
+        """For keys (B, G, P + T, d), of which new (B, G, T, ·) are the last T: float32 (T, P + T), how many tokens each
+        stands behind each new one; negative for those that come after it."""
+
+    @abstractmethod
     def padding_mask(self, x: T, lengths: T) -> T:
         """For x (B, G, M, d), of each row the first `lengths` (B,) tokens: float32 (B, 1, 1, M), 1 behind them and else
         0."""

@@ -94,7 +94,8 @@ class Step(Generic[T]):
             position = ops.sub(self.position, behind)
             position = ops.sub(position, ops.minimum(position, 0))  # before the first token nothing stands
             cos, sin = self.ropes[rope].rotate(ops.sub(position, ops.remainder(position, wrap)), ops)
-            return Rotation(cos, ops.mul(sin, -1.0))
+            back = 1.0 / self.ropes[rope].magnitude  # the keys have been multiplied by it
+            return Rotation(cos if back == 1.0 else ops.mul(cos, back), ops.mul(sin, -back))
 
         found: Rotation[T] = self.shared(("to place", rope, behind), compute)
         return found

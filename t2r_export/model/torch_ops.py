@@ -221,6 +221,10 @@ class TorchOps(Ops[Tensor]):
     def causal_mask(self, past: Tensor, new: Tensor) -> Tensor:
         return (~_seen(new.shape[2], past.shape[2] + new.shape[2], new.device)).float()
 
+    def causal_distance(self, keys: Tensor, new: Tensor) -> Tensor:
+        places = torch.arange(keys.shape[2], device=keys.device)
+        return (places[-new.shape[2] :, None] - places).to(self.wide)
+
     def padding_mask(self, x: Tensor, lengths: Tensor) -> Tensor:
         places = torch.arange(x.shape[2], device=x.device)
         return (places >= lengths[:, None])[:, None, None].float()

@@ -134,7 +134,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
         {"activation": "tanh"},
         "activation to be one of relu, gelu, gelu_tanh, silu, quick_gelu, relu2, mish, gelu_10; received 'tanh'",
     ),
-    ({"position": "t5"}, "position to be one of learned, sinusoidal, rotary, none; received 't5'"),
+    ({"position": "t5"}, "position to be one of learned, sinusoidal, rotary, alibi, none; received 't5'"),
     ({"norm_eps": 0.0}, "norm_eps to be a finite positive number; received 0.0; correct norm_eps"),
     ({"norm_eps": math.nan}, "norm_eps to be a finite positive number; received nan"),
     ({"norm_eps": 10**400}, "norm_eps to be a finite positive number; received 1000"),

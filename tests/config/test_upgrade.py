@@ -17,7 +17,7 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_runtime.errors import UserError
 
-NEWER: set[str] = set()  # models that version 2 could not have
+NEWER = {"alibi", "alibi_kinds", "yarn", "yarn_span"}  # models that version 2 could not have
 OLD = Path(__file__).parents[2] / "models"  # files of version 1
 
 
@@ -28,7 +28,7 @@ def of_version_2(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     old = {key: of_version_2(value) for key, value in data.items() if key != "positions" or isinstance(value, str)}
-    if "head_size" in data:
+    if "kv_heads" in data:
         old["rotary"] = data["positions"] and {**ROTARY, **data["positions"], **scaled(data["positions"]["scaling"])}
         if old["rotary"]:
             del old["rotary"]["kind"]
@@ -51,7 +51,7 @@ def test_a_config_of_an_older_version_is_todays(name: str, version: int) -> None
     uniform = small.MODELS[name]
     today = json.loads(json.dumps(to_plain(uniform if version == 1 else uniform.build())))
     old = of_version_2(today)
-    assert ("rotary" in json.dumps(old)) == ("head_size" in json.dumps(old))
+    assert ("rotary" in json.dumps(old)) == ("kv_heads" in json.dumps(old))
     assert ModelConfig.from_dict(upgrade(old, version)[0]) == uniform.build()
 
 

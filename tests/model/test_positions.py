@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import small
-from small import CONFIGS, LLAMA, POSITIONS, WIDTH, V, model
+from small import CONFIGS, LLAMA, POSITIONS, SOFTMAX, WIDTH, V, model
+from t2r_export.config.mixers import WindowConfig
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.scalings import LinearScaling, Llama3Scaling
 from t2r_export.model.positions.base import Positions, build_positions
@@ -146,6 +147,54 @@ def test_llama3_scaling_keeps_fast_ones_and_slows_slow_ones() -> None:
     between = (turns > 1) & (turns < 4)
     assert between.any()
     assert ((scaled < plain) & (scaled > plain / 8))[between].all()
+
+
+@pytest.mark.parametrize("name", ["rotary_keep", "yarn"])
+def test_a_window_of_all_tokens_is_softmax(name: str) -> None:
+    """In a step, whose query does not rotate, as in a sequence: YaRN makes scores larger in both."""
+    base = small.MODELS[name]
+    full, window = (small.model(small.with_layers(base, one)).double() for one in (SOFTMAX, WindowConfig(99, 0)))
+    ids = small.ids(length=9)
+    expected = full(ids)
+    torch.testing.assert_close(window(ids), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(small.by_steps(window, ids, window.init_state(2))[0], expected, rtol=0, atol=1e-6)
+
+
+def test_yarn_multiplies_cosines_and_sines_at_every_position() -> None:
+    made = model("yarn").ropes[0]
+    assert isinstance(made, Rotary)
+    place = np.array([[0, 1, 15, 16, 255, 4097, 100_000, 2**31 - 1]])
+    angles = place[..., None] * made.frequencies.double().numpy()
+    found = made.rotate(torch.from_numpy(place).int(), TORCH)
+    assert made.magnitude == pytest.approx(0.1 * math.log(4) + 1)
+    for value, function in zip(found, (np.cos, np.sin), strict=True):
+        np.testing.assert_allclose(value[:, 0].numpy(), made.magnitude * function(angles), rtol=0, atol=5e-7)
+    for value, function in zip(made.rotate_known(-3, 5, TORCH, "rope"), (np.cos, np.sin), strict=True):
+        angles = np.arange(-3, 5)[:, None] * made.frequencies.double().numpy()
+        np.testing.assert_allclose(value.numpy(), made.magnitude * function(angles), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("wrap", [None, 9])
+@pytest.mark.parametrize("name", ["yarn", "yarn_span"])
+@torch.no_grad()
+def test_steps_are_the_sequence(name: str, wrap: int | None) -> None:
+    made = model(name).double()
+    if wrap is not None:
+        made.end_positions(f"wrap:{wrap}")
+    ids, states = small.ids(length=23), small.states(made)
+    logits, after = made.prefill(ids, states)
+    stepped, after_steps = small.by_steps(made, ids, states)
+    torch.testing.assert_close(stepped, logits, rtol=0, atol=1e-6)
+    small.assert_states(after_steps, after, 1e-6)
+
+
+@torch.no_grad()
+def test_keys_that_leave_a_window_keep_their_size_where_positions_wrap() -> None:
+    """Before the end of N wrapping changes nothing, whatever YaRN multiplies by."""
+    made, ids = model(small.with_layers(small.YARN, small.HYBRID)).double(), small.ids(length=23)
+    expected = made(ids)
+    made.end_positions("wrap:1000")
+    torch.testing.assert_close(made(ids), expected, rtol=0, atol=1e-6)
 
 
 def test_tables_are_no_weights() -> None:

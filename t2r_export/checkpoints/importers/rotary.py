@@ -5,22 +5,18 @@ transformers 5 keeps all in `rope_parameters`; before, there were `rope_theta` a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.scalings import SCALINGS
+from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig, YarnScaling
+from t2r_export.config.scalings.yarn import larger
 
-# a rope type and the keys that it reads, besides the theta that all have
-ROPE_TYPES = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-}
-SHARE = "partial_rotary_factor"
+SHARE, LENGTH = "partial_rotary_factor", "original_max_position_embeddings"
 ROTARY: dict[str, Any] = {
     "max_position_embeddings": 2048,
-    "original_max_position_embeddings": None,
+    LENGTH: None,
     "rope_parameters": None,
     "rope_scaling": None,
     "rope_theta": 10000.0,
@@ -39,23 +35,48 @@ def rotary(fields: Fields, head_size: int, partial: float | None = None) -> Rota
     if new and old and new != old:
         raise fields.wrong("rope_scaling", "absent beside rope_parameters", old)
     fields.get("rope_theta")  # known, also where the one among them goes before it
-    trained, preferred = fields.get("max_position_embeddings"), fields.get("original_max_position_embeddings")
+    trained, preferred = fields.get("max_position_embeddings"), fields.get(LENGTH)
     rope = Fields(new or old, f"the rotary parameters of {fields.where}")
-    kind = rope.choice("rope_type", {name: name for name in ROPE_TYPES}, rope.get("type", "default"))
+    kind = rope.choice("rope_type", {name: name for name in TYPES}, rope.get("type", "default"))
     theta = fields.number("rope_theta") if rope.get("rope_theta") is None else rope.number("rope_theta")
-    values: dict[str, Any] = {key: rope.number(key) for key in ROPE_TYPES[kind]}
-    rope.get("original_max_position_embeddings")  # of no meaning to the other types
-    if kind == "llama3":
-        # as transformers has it: a length beside the rotary parameters goes before the one among them
-        where = fields if preferred is not None else rope
-        values["original_max_positions"] = where.size("original_max_position_embeddings", trained)
-    size = _size(fields, rope, head_size, partial)
+    # as transformers has it: a length beside the rotary parameters goes before the one among them
+    rope.get(LENGTH)  # of no meaning to some types
+    scaling = TYPES[kind](rope, lambda: (fields if preferred is not None else rope).size(LENGTH, trained), trained)
+    size, known = _size(fields, rope, head_size, partial), rope.read - {"rope_type", "type", LENGTH, SHARE}
     unread = [key for key in rope.unread() if rope.data[key] is not None]
     if unread:
-        known = sorted(("rope_theta", *ROPE_TYPES[kind]))
-        raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(known)}", ", ".join(unread))
-    scaling = None if kind == "default" else SCALINGS[kind].config(**values)
+        raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(sorted(known))}", ", ".join(unread))
     return RotaryConfig(theta=theta, scaling=scaling, size=size)
+
+
+def _yarn(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
+    original = length()
+    stretched = rope.get("factor") is None and isinstance(trained, int)
+    factor = trained / original if stretched else rope.number("factor")
+    scales = [rope.get(name) and rope.number(name) for name in ("mscale", "mscale_all_dim")]
+    attention = larger(factor, scales[0]) / larger(factor, scales[1]) if all(scales) else None
+    return YarnScaling(
+        factor,
+        original,
+        attention if rope.get("attention_factor") is None else rope.number("attention_factor"),
+        rope.number("beta_fast") if rope.get("beta_fast") else YarnScaling.beta_fast,
+        rope.number("beta_slow") if rope.get("beta_slow") else YarnScaling.beta_slow,
+        True if "truncate" not in rope.data else rope.flag("truncate", null=False),
+    )
+
+
+def _llama3(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
+    values: dict[str, Any] = {name: rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")}
+    return Llama3Scaling(**values, original_max_positions=length())
+
+
+# a rope type, and what makes its scaling of the rotary parameters, the length before it was stretched, and that after
+TYPES: dict[str, Callable[[Fields, Callable[[], int], Any], ScalingConfig | None]] = {
+    "default": lambda rope, length, trained: None,
+    "linear": lambda rope, length, trained: LinearScaling(rope.number("factor")),
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
 
 
 def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None) -> int | None:

@@ -49,6 +49,11 @@ class MixerConfig(Kind):
         return False
 
     @property
+    def takes_bias(self) -> bool:
+        """Whether positions may be a bias of its scores: a softmax has such scores."""
+        return True
+
+    @property
     def packed(self) -> bool:
         """Whether one projection gives what q, k and v are made of, with the mixer's own maps inside."""
         return False

@@ -48,7 +48,7 @@ class LinearConfig(MixerConfig):
     shared_features: bool = option("Share one feature map between q and k of a head, as the authors' code does.", False)
     positions: str = option(
         "Rotary models: keep the rotation before the feature map, rotate the features after it, or drop it; after and "
-        "drop can be folded.",
+        "drop can be folded. Models with ALiBi: drop it.",
         "keep",
         POSITIONS,
         usual="after",
@@ -134,6 +134,10 @@ class LinearConfig(MixerConfig):
             self.update_rule,
             "leave memory out",
         )
+
+    @property
+    def takes_bias(self) -> bool:
+        return self.positions == "drop"
 
     @property
     def packed(self) -> bool:

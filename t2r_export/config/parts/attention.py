@@ -30,7 +30,14 @@ class InsideConfig(HeadsConfig, PartConfig):
         choice(f"the kind of mixer inside {self.kind}", self.inside.kind, possible)
         if self.form != "causal":
             self.inside.check_at_once(self.kind)
+        if self.positions is not None and self.positions.biases:
+            self._check_bias(self.positions.kind)
         self.inside.check(self)
+
+    def _check_bias(self, kind: str) -> None:
+        need(self.form == "causal", f"{kind} positions in attention to the tokens before", self.kind, "choose others")
+        expected = f"softmax, window, span or hybrid layers with {kind} positions, or linear ones that drop them"
+        need(self.inside.takes_bias, expected, f"a {self.inside.kind} layer", "choose another mixer, or positions=drop")
 
     @property
     def label(self) -> str:

@@ -5,6 +5,7 @@ Imports without torch. A new kind is a config here, a class in t2r_export.model.
 
 from __future__ import annotations
 
+from t2r_export.config.positions.alibi import AlibiConfig
 from t2r_export.config.positions.base import PositionConfig
 from t2r_export.config.positions.embedded import LearnedConfig, SinusoidalConfig
 from t2r_export.config.positions.rotary import RotaryConfig
@@ -17,7 +18,8 @@ POSITIONS: dict[str, Entry[PositionConfig]] = {
         Entry(LearnedConfig, f"{MODEL}.embedded:LearnedPositions"),
         Entry(SinusoidalConfig, f"{MODEL}.embedded:SinusoidalPositions"),
         Entry(RotaryConfig, f"{MODEL}.rotary:Rotary"),
+        Entry(AlibiConfig, f"{MODEL}.alibi:Alibi"),
     )
 }
 
-__all__ = ["POSITIONS", "LearnedConfig", "PositionConfig", "RotaryConfig", "SinusoidalConfig"]
+__all__ = ["POSITIONS", "AlibiConfig", "LearnedConfig", "PositionConfig", "RotaryConfig", "SinusoidalConfig"]

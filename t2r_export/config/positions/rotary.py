@@ -36,4 +36,4 @@ class RotaryConfig(PositionConfig):
         check_rotated("head_size" if self.size is None else "rotary size", self.rotated(width), self.kind)
         need(self.rotated(width) <= width, f"a rotary size of at most {width}", self.size, "correct it")
         if self.scaling is not None:
-            self.scaling.check(self.rotated(width))
+            self.scaling.check(self.theta, self.rotated(width))

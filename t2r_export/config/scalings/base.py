@@ -19,12 +19,12 @@ class ScalingConfig(Kind):
     TABLE: ClassVar[str] = "t2r_export.config.scalings:SCALINGS"
 
     @property
-    def attention_factor(self) -> float:
+    def magnitude(self) -> float:
         """What cosines and sines are multiplied by."""
         return 1.0
 
-    def check(self, size: int) -> None:
-        """Refuse with a UserError a number of dimensions that cannot be scaled so."""
+    def check(self, theta: float, size: int) -> None:
+        """Refuse with a UserError frequencies that cannot be scaled so."""
 
     def frequencies(self, theta: float, pairs: Any, size: int) -> Any:
         """The frequency of each pair, float32 (size/2); `pairs` are 0, 2, …, size - 2."""

@@ -7,7 +7,7 @@ memory and time are linear in the length of the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from t2r_export.model.mixers.base import Heads, HeadSizes
 from t2r_export.model.ops import MASKED, Ops, State, T
+from t2r_export.model.positions.base import Positions
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
@@ -29,6 +30,14 @@ def append(buffer: T, new: T, ops: Ops[T]) -> tuple[T, T]:
         return buffer, new
     evicted, rest = ops.split(buffer, [1, length - 1], axis=2)
     return evicted, ops.concat([rest, new], axis=2)
+
+
+def rotated_buffer(q: T, keys: T, rope: int, step: Step[T]) -> tuple[T, T]:
+    """q (B, H, 1, d) and the keys of a buffer (B, G, W, d), oldest first, rotated by their places behind q at 0."""
+    keys = apply_rope(keys, step.rotation_between(rope, 1 - keys.shape[2], 1), step.ops)
+    if step.ropes[rope].magnitude != 1.0:  # else a rotation by nothing
+        q = apply_rope(q, step.rotation_between(rope, 0, 1), step.ops)
+    return q, keys
 
 
 def empty_slot_mask(valid_from: T | float, seen: T | float, ops: Ops[T]) -> T:
@@ -147,7 +156,8 @@ class SlidingWindow:
     The state is a buffer of the last W keys and values, and the s sinks beside it. Where `rope` is given, keys are kept
     as they are and rotated by their place in the buffer: no angle grows without end. The query's place is then the
     last, min(t, W + s - 1): tokens in the window are at their true distance from it, and a sink at its true distance or
-    at W + s - 1 less its own number, whichever is smaller (StreamingLLM, Xiao et al. 2023, arXiv 2309.17453).
+    at W + s - 1 less its own number, whichever is smaller (StreamingLLM, Xiao et al. 2023, arXiv 2309.17453). A bias of
+    scores sees the same distances.
     """
 
     sizes: HeadSizes
@@ -222,15 +232,41 @@ class SlidingWindow:
             if self.rope is not None:
                 rows, keys = band.rotated(rows, keys, self.rope, self.per_group, step)
         else:
-            rows, keys, values = ops.group_queries(q, G), after["k"], after["v"]
+            keys, values, here = after["k"], after["v"], q
             if self.rope is not None:
-                keys = apply_rope(keys, step.rotation_between(self.rope, 1 - self.window, 1), ops)
-        scores, parts = ops.matmul(rows, transposed(keys, ops)), [values]
+                here, keys = rotated_buffer(q, keys, self.rope, step)
+            rows = ops.group_queries(here, G)
+        scores, parts = self._biased(ops.matmul(rows, transposed(keys, ops)), self._near_bias, step), [values]
         if self.sinks:
             seen = after if ops.keeps_all else self._sinks_after(heads, state, step, of_states=False)
-            scores = ops.concat([self._sink_scores(q, seen["sink_k"], step), scores])
+            of_sinks = self._biased(self._sink_scores(q, seen["sink_k"], step), self._sink_bias, step)
+            scores = ops.concat([of_sinks, scores])
             parts.insert(0, ops.unsqueeze(seen["sink_v"], 2) if ops.many else seen["sink_v"])
-        return [ops.add(ops.soft_cap(scores, self.sizes.softcap), self._bias(step))], parts
+        return [ops.add(scores, self._bias(step))], parts
+
+    def _biased(self, scores: T, bias: Callable[[Positions, Step[T]], T], step: Step[T]) -> T:
+        """Scores with their cap and with what positions add to them."""
+        scores, positions = step.ops.soft_cap(scores, self.sizes.softcap), self.sizes.bias
+        if positions is None:
+            return scores
+        key = bias.__name__, self.window, self.sinks, positions.key, self.sizes.kv_heads
+        found: T = step.shared(key, lambda: bias(positions, step))
+        return step.ops.add(scores, found)
+
+    def _near_bias(self, positions: Positions, step: Step[T]) -> T:
+        """What positions add to scores of the window, (G, R, W) or (G, 1, R·C, L)."""
+        W, G, band = self.window, self.sizes.kv_heads, Band(self.window)
+        distance = band.distance() if step.ops.many else np.arange(W - 1, -1, -1)[None]
+        known = positions.known_bias(distance).reshape(G, -1, distance.shape[1])
+        known = known[:, None] if step.ops.many else known
+        return step.ops.constant(known, "float32", f"{positions.name}_of_{G}x{'x'.join(map(str, distance.shape))}")
+
+    def _sink_bias(self, positions: Positions, step: Step[T]) -> T:
+        """What positions add to scores of the sinks, (B, G, R, s) or (B, G, N, R·C, s)."""
+        ops = step.ops
+        place = ops.minimum(step.numbers, float(self.last))
+        distance = ops.sub(place, ops.squeeze(self._slot_numbers(ops), 1))  # (B, 1, T, s)
+        return self.rows(positions.score_bias(distance, ops), step)
 
     def _sink_scores(self, q: T, sinks: T, step: Step[T]) -> T:
         ops, G = step.ops, self.sizes.kv_heads

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.tagged import Kind
 from t2r_export.model.ops import State, T
+from t2r_export.model.positions.base import Positions
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
 
@@ -66,6 +67,7 @@ class HeadSizes:
     softcap: float | None = None  # of softmax scores
     feature_rope: int | None = None  # the number of the rotation of φ(q) and φ(k), where features rotate
     lends: bool = False  # whether the layer above takes this one's attention weights
+    bias: Positions | None = None  # positions that are a bias of softmax scores
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ class SoftmaxMixer(AttentionMixer):
         elif "source_k" in state:  # of a merged layer
             source = (heads.q, state["source_k"], state["source_v"], source_bias(state["source_k"], step))
             o = self._beside(heads, state["k"], k, v, source, step)
-        elif self.sizes.lends:
+        elif self.sizes.lends or self.sizes.bias is not None:
             q = ops.group_queries(ops.mul(heads.q, self.sizes.scale), self.sizes.kv_heads)
-            o, _, weights = attend(q, k, v, ops, self._bias(heads, state["k"], step), self.sizes.softcap)
+            o, _, weights = attend(q, k, v, ops, self._bias(heads, state["k"], k, step), self.sizes.softcap)
             step.lend(PREFIX_WEIGHTS, weights)
             o = ops.ungroup_queries(o, self.sizes.heads)
         else:
@@ -56,20 +56,30 @@ class SoftmaxMixer(AttentionMixer):
         ops, sizes = step.ops, self.sizes
         # scaling q, not the scores: d numbers per head instead of P + T
         q, theirs = (ops.group_queries(ops.mul(x, sizes.scale), sizes.kv_heads) for x in (heads.q, other[0]))
-        tokens = attend(q, k, v, ops, self._bias(heads, past, step), sizes.softcap)
+        tokens = attend(q, k, v, ops, self._bias(heads, past, k, step), sizes.softcap)
         others = attend(theirs, other[1], other[2], ops, other[3], sizes.softcap)
         return ops.ungroup_queries(merge_softmax(tokens, others, ops), sizes.heads)
 
-    def _bias(self, heads: Heads[T], past: T, step: Step[T]) -> T | None:
-        """What scores of several tokens are changed by, (R·T, P + T): the same for all layers."""
+    def _bias(self, heads: Heads[T], past: T, k: T, step: Step[T]) -> T | None:
+        """What scores are changed by, (R·T, P + T) or (G, R·T, P + T): the same for all layers."""
         ops, per_group = step.ops, self.sizes.heads // self.sizes.kv_heads
 
         def mask() -> T:
             hidden = ops.mul(ops.causal_mask(past, heads.k), MASKED)
             return ops.concat([hidden] * per_group, axis=0)
 
-        bias: T | None = step.shared(("causal mask", per_group), mask) if ops.many else None
-        return bias
+        hidden: T | None = step.shared(("causal mask", per_group), mask) if ops.many else None
+        positions, G = self.sizes.bias, self.sizes.kv_heads
+        if positions is None:
+            return hidden
+
+        def bias() -> T:
+            of_heads = positions.score_bias(ops.causal_distance(k, heads.k), ops)  # (H, T, P + T)
+            grouped = ops.reshape(of_heads, (G, -1, 0))
+            return grouped if hidden is None else ops.add(grouped, hidden)
+
+        found: T = step.shared(("score bias", positions.key, G), bias)
+        return found
 
     def state_spec(self) -> list[StateSpec]:
         shape = (BATCH, self.sizes.kv_heads, GROWING, self.sizes.size)

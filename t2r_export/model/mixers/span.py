@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2r_export.config.mixers import SpanConfig
-from t2r_export.model.mixers.banded import Band, append, attend, empty_slot_mask
+from t2r_export.model.mixers.banded import Band, append, attend, empty_slot_mask, rotated_buffer
 from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes
 from t2r_export.model.ops import MASKED, State, T
-from t2r_export.model.positions.turns import apply_rope
+from t2r_export.model.positions.base import Positions
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import BATCH, StateSpec
 
@@ -73,13 +73,17 @@ class SpanMixer(AttentionMixer):
         return self.config.span_loss * self.span.clamp(0, 1).mean()
 
     def log_mask(self) -> Tensor:
-        """log m (H, span) at each distance, `MASKED` where m is 0."""
+        """log m (H, span) at each distance, `MASKED` where m is 0, with what positions add to scores there."""
         if not self.config.folded:
             m = self.mask()
-            return torch.where(m > 0, m.clamp(min=torch.finfo(m.dtype).tiny).log(), MASKED)
+            log_m = torch.where(m > 0, m.clamp(min=torch.finfo(m.dtype).tiny).log(), MASKED)
+            return log_m if self.sizes.bias is None else log_m + self._known_bias(self.sizes.bias).to(log_m)
         missing = [self.config.span - length for length in self.config.spans]
         rows = [F.pad(self.get_buffer(f"log_mask_{g}"), (n, 0), value=MASKED) for g, n in enumerate(missing)]
         return torch.cat(rows).flip(-1)
+
+    def _known_bias(self, positions: Positions) -> Tensor:
+        return torch.from_numpy(positions.known_bias(np.arange(self.config.span)[None])).squeeze(1)
 
     @property
     def groups(self) -> list[Group]:
@@ -116,7 +120,7 @@ class SpanMixer(AttentionMixer):
         keys, v_after = (append(buffer, x, ops)[1] for buffer, x in zip(past, new, strict=True))
         k_after = keys
         if self.sizes.rope is not None:
-            keys = apply_rope(keys, step.rotation_between(self.sizes.rope, 1 - n, 1), ops)
+            q, keys = rotated_buffer(q, keys, self.sizes.rope, step)
         ages = ops.constant(np.arange(n - 1.0, -1.0, -1.0), "float32", f"ages_{n}")
         missing = ops.mul(empty_slot_mask(ages, step.numbers, ops), MASKED)  # (B, 1, 1, n)
         bias = ops.reshape(self._log_mask(group, step), (group.heads, -1, n))

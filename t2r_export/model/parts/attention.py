@@ -20,6 +20,7 @@ from t2r_export.model.mixers.base import AttentionMixer, Heads, HeadSizes, Packi
 from t2r_export.model.mixers.linear import HeadNorm
 from t2r_export.model.ops import State, T
 from t2r_export.model.parts.base import Part, Site
+from t2r_export.model.positions.base import build_positions
 from t2r_export.model.positions.turns import apply_rope
 from t2r_export.model.step import Step
 from t2r_runtime.contract.signature import StateSpec
@@ -146,7 +147,9 @@ def head_sizes(site: Site, config: HeadsConfig, rope: int | None = None, feature
     """What a mixer is told of its heads."""
     scale = config.head_size**-0.5 if config.scale is None else config.scale
     shape = (site.width, config.heads, config.kv_heads, config.head_size)
-    return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends)
+    biased = config.positions is not None and config.positions.biases
+    bias = build_positions(config.positions, config.heads) if biased else None
+    return HeadSizes(*shape, config.norm_eps, rope, scale, config.softcap, feature_rope, site.lends, bias)
 
 
 def _bias(projection: nn.Linear) -> Tensor:

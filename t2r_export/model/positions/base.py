@@ -13,7 +13,7 @@ from t2r_export.model.ops import Ops, T
 from t2r_export.model.positions.turns import Rotation
 from t2r_runtime.contract.signature import wrap_length
 
-Known = np.ndarray[Any, np.dtype[np.float64]]
+Known = np.ndarray[Any, Any]
 
 
 class Positions(nn.Module):
@@ -24,11 +24,13 @@ class Positions(nn.Module):
         size: of the rows that are embedded, the numbers that rotate, or the heads whose scores have a bias.
     """
 
+    magnitude = 1.0  # of the cosines and sines of a rotation
     past_end = "refuse"  # clamp: every position past a table's end is its last one; wrap:N: all are modulo N
 
     def __init__(self, config: PositionConfig | None, size: int) -> None:
         super().__init__()
         self.key = config, size  # of what layers with equal positions share
+        self.name = f"positions_{size}"  # of constants
 
     @property
     def wrap(self) -> int | None:

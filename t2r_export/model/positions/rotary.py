@@ -21,8 +21,8 @@ class Rotary(Positions):
     def __init__(self, config: RotaryConfig, size: int) -> None:
         super().__init__(config, size)
         self.frequencies = rotary_frequencies(config, size)
-        self.factor = 1.0 if config.scaling is None else config.scaling.attention_factor
-        self.register_buffer("table", rotation_table(self.frequencies, self.factor), persistent=False)
+        self.magnitude = 1.0 if config.scaling is None else config.scaling.magnitude
+        self.register_buffer("table", rotation_table(self.frequencies, self.magnitude), persistent=False)
         self._known: dict[tuple[int, int], Tensor] = {}
 
     def rotate(self, position: T, ops: Ops[T]) -> Rotation[T]:
@@ -33,7 +33,7 @@ class Rotary(Positions):
     def rotate_known(self, start: int, stop: int, ops: Ops[T], name: str) -> Rotation[T]:
         if (start, stop) not in self._known:
             angles = torch.arange(start, stop, dtype=torch.float64, device="cpu")[:, None] * self.frequencies.double()
-            self._known[start, stop] = torch.cat([angles.cos(), angles.sin()], dim=1) * self.factor
+            self._known[start, stop] = torch.cat([angles.cos(), angles.sin()], dim=1) * self.magnitude
         table = ops.constant(self._known[start, stop].numpy(), "float32", f"{name}_{start}_{stop}")
         return Rotation(*ops.split(table, [len(self.frequencies)] * 2))
 

@@ -25,6 +25,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 24,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 300.0,
+    "factor": 5.0,
+    "beta_fast": 4.0,
+    "beta_slow": 0.5,
+    "original_max_position_embeddings": 10,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0}
 
 
@@ -62,6 +70,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "another theta and epsilon": {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}, "rms_norm_eps": 0.1},
     "linear rope": {"rope_parameters": LINEAR},
     "llama3 rope": {"rope_parameters": LLAMA3, "head_dim": 16},
+    "yarn rope": {"rope_parameters": YARN, "head_dim": 16},
     "gelu": {"hidden_act": "gelu"},
 }
 
@@ -126,7 +135,7 @@ def test_shards_that_transformers_wrote_are_one_model(tmp_path: Path) -> None:
     assert logit_error(checkpoint.load(tmp_path).model, theirs, LENGTH) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["llama3 rope", "linear rope"])
+@pytest.mark.parametrize("name", ["llama3 rope", "linear rope", "yarn rope"])
 def test_rotary_parameters_are_read_where_older_versions_kept_them(name: str, tmp_path: Path) -> None:
     theirs = reference(**CONFIGS[name])
     theirs.save_pretrained(tmp_path)
@@ -165,8 +174,8 @@ def test_frequencies_that_old_versions_stored_are_passed_over(tmp_path: Path) ->
 
 
 def test_an_unknown_rope_type_lists_the_known_ones(tmp_path: Path) -> None:
-    folder = folders.write_llama(tmp_path, rope_scaling={"rope_type": "yarn", "factor": 2.0})
-    message = 'rope_type in the rotary parameters of config.json to be one of default, linear, llama3; received "yarn"'
+    folder = folders.write_llama(tmp_path, rope_scaling={"rope_type": "longrope", "factor": 2.0})
+    message = 'rope_type in the rotary parameters of config.json to be one of default, linear, .*; received "longrope"'
     with pytest.raises(UserError, match=message):
         checkpoint.load(folder)
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.rotary import PARTIAL, ROTARY, rotary
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.model.positions.rotary import rotary_frequencies
+from t2r_export.model.positions.base import build_positions
+from t2r_export.model.positions.rotary import Rotary, rotary_frequencies
 from t2r_runtime.errors import UserError
 
 HEAD = 12
@@ -47,6 +49,52 @@ def test_frequencies_of_a_part_are_those_of_transformers() -> None:
     ours = read({"rope_parameters": theirs.rope_parameters}, partial=0.25)
     assert ours.size == 6
     assert torch.equal(rotary_frequencies(ours, 6), GPTNeoXRotaryEmbedding(theirs).inv_freq)
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 3.0, "original_max_position_embeddings": 20}
+TYPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 5e3,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 24,
+    },
+    "yarn": YARN,
+    "yarn, not truncated": {**YARN, "truncate": False},
+    "yarn, other turns": {**YARN, "beta_fast": 9.0, "beta_slow": 2.0},
+    "yarn, null turns": {**YARN, "beta_fast": None, "beta_slow": None},
+    "yarn, a factor of its own": {**YARN, "attention_factor": 0.7},
+    "yarn, mscale": {**YARN, "mscale": 0.707, "mscale_all_dim": 1.3},
+    "yarn, mscale alone": {**YARN, "mscale": 0.707},
+    "yarn, no factor": {**YARN, "factor": None},
+    "yarn, of the trained length": {name: value for name, value in YARN.items() if not name.startswith("original")},
+    "yarn, a long text": {**YARN, "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768},
+}
+
+
+def of_transformers(rope: dict[str, Any], head: int) -> tuple[Tensor, float]:
+    """Frequencies, and the factor of cosines and sines."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    sizes = {"hidden_size": 2 * head, "num_attention_heads": 2, "head_dim": head, "max_position_embeddings": 50}
+    config = LlamaConfig(**sizes, rope_parameters=dict(rope))
+    found: tuple[Tensor, float] = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+    return found
+
+
+@pytest.mark.parametrize("head", [HEAD, 2, 128])
+@pytest.mark.parametrize("name", TYPES)
+def test_scaled_frequencies_are_those_of_transformers(name: str, head: int) -> None:
+    config = {"rope_parameters": TYPES[name], "max_position_embeddings": 50}
+    ours = build_positions(rotary(Fields(config, "config.json", keys(read=ROTARY)), head), head)
+    assert isinstance(ours, Rotary)
+    frequencies, factor = of_transformers(TYPES[name], head)
+    torch.testing.assert_close(ours.frequencies, frequencies, rtol=2e-7 if "yarn" in name else 1e-6, atol=0)
+    assert ours.magnitude == pytest.approx(factor, rel=1e-12)
 
 
 @pytest.mark.parametrize("share", [0, 1.5, 0.01, True, "half"])
