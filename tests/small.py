@@ -38,7 +38,7 @@ from t2r_export.config.parts import (
     ShortConvConfig,
 )
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.scalings import Llama3Scaling, YarnScaling
+from t2r_export.config.scalings import Llama3Scaling, NtkScaling, YarnScaling
 from t2r_export.config.uniform import Dense, MergeConfig, NoFeedForward, UniformConfig, UniformEncoder
 from t2r_export.export import ExportReport, export
 from t2r_export.model.ops import State
@@ -180,6 +180,7 @@ FORMS = {
     "delta_wide": with_layers(WIDE, *(dataclasses.replace(layer, feature_size=16) for layer in DELTA)),
     "llama3_scaling": LLAMA.with_attention(positions=RotaryConfig(5e5, Llama3Scaling(8.0, original_max_positions=32))),
     "yarn": with_layers(YARN, SOFTMAX, WINDOW, HYBRID, HybridConfig(3, 6, positions="after", sinks=2), LINEAR),
+    "ntk": with_layers(LLAMA.with_attention(positions=RotaryConfig(500.0, NtkScaling(4.0))), SOFTMAX, LINEAR, WINDOW),
     "yarn_span": with_layers(YARN, SpanConfig(9, ramp=3), linear(6, positions="after")),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
     "alibi_kinds": with_layers(

@@ -175,7 +175,7 @@ def test_yarn_multiplies_cosines_and_sines_at_every_position() -> None:
 
 
 @pytest.mark.parametrize("wrap", [None, 9])
-@pytest.mark.parametrize("name", ["yarn", "yarn_span"])
+@pytest.mark.parametrize("name", ["yarn", "yarn_span", "ntk"])
 @torch.no_grad()
 def test_steps_are_the_sequence(name: str, wrap: int | None) -> None:
     made = model(name).double()

@@ -12,6 +12,7 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.scalings import LinearScaling, Llama3Scaling, ScalingConfig, YarnScaling
 from t2r_export.config.scalings.yarn import larger
+from t2r_runtime.errors import UserError
 
 SHARE, LENGTH = "partial_rotary_factor", "original_max_position_embeddings"
 ROTARY: dict[str, Any] = {
@@ -65,6 +66,16 @@ def _yarn(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfi
     )
 
 
+def _dynamic(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
+    """Beyond its trained length transformers computes another theta for every length of the text, and keeps keys in its
+    cache that were rotated by the thetas before: a prompt is then not its tokens one after the other."""
+    raise UserError(
+        f"a rope_type in {rope.where} whose frequencies do not depend on the length of the text",
+        "dynamic, whose theta grows with the text beyond max_position_embeddings",
+        "make it default, which is the same up to that length",
+    )
+
+
 def _llama3(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingConfig:
     values: dict[str, Any] = {name: rope.number(name) for name in ("factor", "low_freq_factor", "high_freq_factor")}
     return Llama3Scaling(**values, original_max_positions=length())
@@ -73,6 +84,7 @@ def _llama3(rope: Fields, length: Callable[[], int], trained: Any) -> ScalingCon
 # a rope type, and what makes its scaling of the rotary parameters, the length before it was stretched, and that after
 TYPES: dict[str, Callable[[Fields, Callable[[], int], Any], ScalingConfig | None]] = {
     "default": lambda rope, length, trained: None,
+    "dynamic": _dynamic,
     "linear": lambda rope, length, trained: LinearScaling(rope.number("factor")),
     "llama3": _llama3,
     "yarn": _yarn,

@@ -12,6 +12,7 @@ from t2r_export.checkpoints.importers.base import Fields
 from t2r_export.checkpoints.importers.keys import keys
 from t2r_export.checkpoints.importers.rotary import PARTIAL, ROTARY, rotary
 from t2r_export.config.positions import RotaryConfig
+from t2r_export.config.scalings import NtkScaling
 from t2r_export.model.positions.base import build_positions
 from t2r_export.model.positions.rotary import Rotary, rotary_frequencies
 from t2r_runtime.errors import UserError
@@ -95,6 +96,21 @@ def test_scaled_frequencies_are_those_of_transformers(name: str, head: int) -> N
     frequencies, factor = of_transformers(TYPES[name], head)
     torch.testing.assert_close(ours.frequencies, frequencies, rtol=2e-7 if "yarn" in name else 1e-6, atol=0)
     assert ours.magnitude == pytest.approx(factor, rel=1e-12)
+
+
+def test_a_fixed_stretch_of_theta_is_hunyuans() -> None:
+    from transformers import HunYuanDenseV1Config
+    from transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense import HunYuanDenseV1RotaryEmbedding
+
+    rope = {"rope_type": "dynamic", "rope_theta": 700.0, "alpha": 50.0, "factor": 1.0}
+    theirs = HunYuanDenseV1Config(head_dim=HEAD, rope_parameters=rope)
+    ours = rotary_frequencies(RotaryConfig(700.0, NtkScaling(50.0)), HEAD)
+    assert torch.equal(ours, HunYuanDenseV1RotaryEmbedding(theirs).inv_freq)
+
+
+def test_a_theta_that_depends_on_the_length_of_the_text_is_refused_with_the_reason() -> None:
+    with pytest.raises(UserError, match="whose frequencies do not depend on the length .* make it default, which is"):
+        read({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}})
 
 
 @pytest.mark.parametrize("share", [0, 1.5, 0.01, True, "half"])
