@@ -52,6 +52,11 @@ REFUSED = {  # of tests' table of small models, and what the message names
     "average": "layer 0, average, with sum",
     "mamba2": "layer 0, mamba2, with S, conv",
     "shared_weights": "layer 1, shared, with v",
+    "alibi": "layer 1, window, with k, v",
+    "alibi_kinds": "layer 0, span, with",
+    "yarn": "layer 1, window, with k, v",
+    "yarn_span": "layer 0, span, with",
+    "ntk": "layer 2, window, with k, v",
 } | dict.fromkeys((name for name in MODELS if name.startswith("translator_")), "a translator")
 
 

@@ -108,7 +108,7 @@ def attention(model: Transformer, layer: int, x: Tensor) -> Tensor:
 def rotated(a: HeadsConfig, x: Tensor) -> Tensor:
     """x (T, heads, d): pair i of the first numbers as a complex number, turned by position · theta^(-2i/size)."""
     assert a.rotary is not None
-    size = a.rotary_size
+    size = a.rotary.rotated(a.head_size)
     angle = torch.arange(len(x)).double()[:, None] * a.rotary.theta ** (-torch.arange(0, size, 2) / size)
     pairs = torch.complex(x[..., : size // 2], x[..., size // 2 : size]) * torch.polar(
         torch.ones_like(angle), angle
