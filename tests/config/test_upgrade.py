@@ -17,17 +17,17 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.upgrade import VERSION, upgrade
 from t2r_runtime.errors import UserError
 
-NEWER = {"alibi", "alibi_kinds", "yarn", "yarn_span", "ntk"}  # models that version 2 could not have
+NEWER = {"alibi", "alibi_kinds", "yarn", "yarn_span", "ntk"}  # models that version 3 could not have
 OLD = Path(__file__).parents[2] / "models"  # files of version 1
 
 
-def of_version_2(data: Any) -> Any:
-    """Plain data of today with the positions of attention, and of a whole model, as version 2 had them."""
+def of_version_3(data: Any) -> Any:
+    """Plain data of today with the positions of attention, and of a whole model, as version 3 had them."""
     if isinstance(data, list):
-        return [of_version_2(one) for one in data]
+        return [of_version_3(one) for one in data]
     if not isinstance(data, dict):
         return data
-    old = {key: of_version_2(value) for key, value in data.items() if key != "positions" or isinstance(value, str)}
+    old = {key: of_version_3(value) for key, value in data.items() if key != "positions" or isinstance(value, str)}
     if "kv_heads" in data:
         old["rotary"] = data["positions"] and {**ROTARY, **data["positions"], **scaled(data["positions"]["scaling"])}
         if old["rotary"]:
@@ -45,12 +45,12 @@ def scaled(scaling: dict[str, Any] | None) -> dict[str, Any]:
     return {**scaling, "scaling": scaling["kind"]} if scaling else {"scaling": "none"}
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("name", sorted(small.MODELS.keys() - NEWER))
 def test_a_config_of_an_older_version_is_todays(name: str, version: int) -> None:
     uniform = small.MODELS[name]
     today = json.loads(json.dumps(to_plain(uniform if version == 1 else uniform.build())))
-    old = of_version_2(today)
+    old = of_version_3(today)
     assert ("rotary" in json.dumps(old)) == ("kv_heads" in json.dumps(old))
     assert ModelConfig.from_dict(upgrade(old, version)[0]) == uniform.build()
 
