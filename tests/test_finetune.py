@@ -20,18 +20,16 @@ import small
 import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
-from t2r_export.config.mixers import HybridConfig, LinearConfig, WindowConfig
+from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.convert import convert, provenance
-from t2r_export.data.batch import Batch
 from t2r_export.data.corpus import Windows
 from t2r_export.errors import CheckFailed
 from t2r_export.finetune import finetune
 from t2r_export.training import trainer as training
 from t2r_export.training.inputs import original
-from t2r_export.training.stages import Distill, Stage
+from t2r_export.training.stages import Distill
 from t2r_export.training.state import TrainingState, load_state, save_state
-from t2r_export.training.window_dropout import hybrids
 from t2r_runtime.errors import UserError
 
 PLAN = parse_plan("transfer,distill,task", "7,6,5", "0.03,0.01,0.003")
@@ -206,39 +204,6 @@ def test_the_output_tells_its_history_and_depends_on_nothing_else(config: Finetu
     assert finetune(dataclasses.replace(again, seed=1, force=True)).after.nats != report.after.nats
 
 
-def test_windows_are_dropped_in_training_alone(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a run that is stopped and goes on, too."""
-    texts.write_student(config.model, mixer=HybridConfig(3, small.K))
-    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "2,8", "0.01,0.01"), window_dropout=0.9)
-    plain = dataclasses.replace(config, output=tmp_path / "plain.pt", window_dropout=0.0)
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    shares: list[float] = []
-    forward_of = Stage.__call__
-
-    def forward(self: Stage, *batch: Any) -> torch.Tensor:
-        left_out = [mixer.left_out for mixer in hybrids(self.student)]
-        if torch.is_grad_enabled():
-            shares.append(float(torch.cat(left_out).mean()))
-        else:
-            assert left_out == [None] * 3
-        loss: torch.Tensor = forward_of(self, *batch)
-        return loss
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Stage, "__call__", forward)
-        finetune(whole)
-    assert len(shares) == 10
-    assert shares[2] > shares[8] and shares[1] == shares[9] == 0
-    assert checkpoint.load(whole.output).provenance["finetune"][0]["window_dropout"] == 0.9
-    finetune(plain)
-    assert changed(plain.output, whole.output)
-    stop_at(monkeypatch, config, 8)
-    finetune(dataclasses.replace(config, resume=True))
-    assert config.output.read_bytes() == whole.output.read_bytes()
-
-
 def test_a_hybrid_and_an_explicit_teacher(config: FinetuneConfig, tmp_path: Path) -> None:
     student, teacher = texts.write_student(tmp_path / "hybrid.pt", "0,2"), texts.write_teacher(tmp_path / "teacher.pt")
     implicit = dataclasses.replace(config, model=student)
@@ -384,35 +349,6 @@ def test_interrupted_saves_its_state_and_says_how_to_go_on(
     assert "stopped after step 2 of distill; continue with --resume" in capsys.readouterr().err
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
-    finetune(dataclasses.replace(config, resume=True))
-    assert config.output.read_bytes() == whole.output.read_bytes()
-
-
-def test_states_are_carried_in_the_last_part_of_distill(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From step 4 of 8 on, in a run that is stopped there too."""
-    config = dataclasses.replace(config, plan=parse_plan("transfer,distill", "2,8", "0.01,0.01"), carried_states=0.5)
-    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
-    sizes: list[tuple[str, int, int]] = []
-    validated: list[int] = []
-    forward_of = Stage.__call__
-
-    def forward(self: Stage, batch: Batch) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            sizes.append((type(self).__name__, batch.ids.shape[1], batch.before))
-        else:
-            validated.append(batch.ids.shape[1])
-        loss: torch.Tensor = forward_of(self, batch)
-        return loss
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Stage, "__call__", forward)
-        finetune(whole)
-    assert sizes == [("Transfer", 16, 0)] * 2 + [("Distill", 16, 0)] * 4 + [("Distill", 32, 16)] * 4
-    assert set(validated) == {32}  # or what is learned there would not count
-    assert checkpoint.load(whole.output).provenance["finetune"][0]["carried_states"] == 0.5
-    stop_at(monkeypatch, config, 8)
     finetune(dataclasses.replace(config, resume=True))
     assert config.output.read_bytes() == whole.output.read_bytes()
 

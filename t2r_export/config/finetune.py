@@ -63,7 +63,6 @@ class StageKind:
     needs_teacher: bool = True
     takes_lora: bool = False  # trains all weights, or adapters where the student has them
     drops: bool = False  # may drop numbers on the way
-    carries: bool = False  # may begin windows with the state that text before them left
 
 
 # All stages by name. The figures were found on stories260K, whose width is 64; a feature map's inputs are a head's, so
@@ -71,7 +70,7 @@ class StageKind:
 STAGES = {
     "transfer": StageKind("t2r_export.training.layerwise:Transfer", 300, 1e-2, scaled=False),
     "align": StageKind("t2r_export.training.layerwise:Align", 300, 1e-2),
-    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, drops=True, carries=True),
+    "distill": StageKind("t2r_export.training.stages:Distill", 3000, 4e-3, takes_lora=True, drops=True),
     "round": StageKind("t2r_export.training.stages:Round", 500, 1e-3),
     "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True, drops=True),
 }
@@ -215,23 +214,8 @@ class FinetuneConfig:
         "Start windows at one of so many positions, drawn at random; 0: at 0.",
         None,
         usual=f"{START_POSITIONS} for gated layers behind a rotation, else 0",
-        within="starts.positions",
         result="always",
         bounds=(0, MAX_START),
-    )
-    carried_states: float = option(
-        "Share of the distill stage, its end, whose windows begin with the state of the text before them.",
-        0.0,
-        within="starts.carried_states",
-        result="always",
-        bounds=(0, 1),
-    )
-    window_dropout: float = option(
-        "Initial probability of masking a hybrid layer's window per row; decays linearly to 0 in each stage.",
-        0.0,
-        within="starts.window_dropout",
-        result="always",
-        bounds=(0, 1),
     )
     lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
     lora_rank: int = option("Rank of the adapters.", 8, within="lora.rank", result="lora", bounds=(1, MAX_STEPS))
@@ -378,15 +362,6 @@ class FinetuneConfig:
         """Tokens of a validation at most: all validations together read no more than is trained on."""
         count = sum(-(-plan.steps // self.validate_every) + 1 for plan in self.plan if plan.steps)
         return max(LEAST_EVAL_TOKENS, self.trained_tokens // count)
-
-    @property
-    def reach(self) -> int:
-        """The largest number of tokens that a window has, with what is read before it."""
-        return 2 * self.window if self.carried_states else self.window
-
-    def carries(self, plan: StagePlan, step: int) -> bool:
-        """Whether the windows of this step of a stage begin with the state of text before them."""
-        return STAGES[plan.stage].carries and step >= plan.steps - round(plan.steps * self.carried_states)
 
     def recipe(self) -> dict[str, Any]:
         """The options that determine the result, as plain data: for the provenance and the identity of a run."""

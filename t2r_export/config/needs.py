@@ -54,7 +54,6 @@ FINETUNE = {  # of FinetuneConfig
     **_each("lora_rank lora_alpha", _other("lora")),
     **_each("batch separator", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
-    "carried_states": Need(f"{_TEXT.what}, and the stage distill", lambda o: _TEXT.met(o) and _stage("distill").met(o)),
     **_each("valid test", _other("pairs")),
     "pair_tokens": _PAIRS,
     "valid_share": Need("no --valid", lambda o: o["valid"] is None),

@@ -23,7 +23,6 @@ class Batch:
     ids: Tensor  # (B, T) int64, read
     targets: Tensor  # (B, T) int64, the token behind each of them
     start: Tensor | None = None  # (B,) int32, the student's position at their beginning; None: 0
-    before: int = 0  # tokens of each that are only read
     source: Tensor | None = None  # (B, M) int64, padded
     source_lengths: Tensor | None = None  # (B,) int64
     places: Tensor | None = None  # (N,) int64 in rows (B·T), of what is predicted; None: everything
@@ -34,15 +33,11 @@ class Batch:
     @property
     def count(self) -> int:
         """Tokens that are predicted."""
-        if self.places is not None:
-            return len(self.places)
-        return len(self) * (self.ids.shape[1] - self.before)
+        return self.ids.numel() if self.places is None else len(self.places)
 
     def predicted(self, rows: Tensor) -> Tensor:
         """Of rows (B·T, …), one a token, those whose next token is predicted: (count, …)."""
-        if self.places is not None:
-            return rows.index_select(0, self.places)
-        return rows.view(len(self), -1, *rows.shape[1:])[:, self.before :].flatten(0, 1) if self.before else rows
+        return rows if self.places is None else rows.index_select(0, self.places)
 
     @property
     def sequences(self) -> Tensor:
@@ -82,12 +77,8 @@ class Batches(Protocol):
 
     test: list[Batch]  # what reports are measured on
 
-    def __call__(self, step: int, carried: bool = False) -> Batch:
-        """The global batch of a step, counted from 0, on the CPU.
-
-        Args:
-            carried: its windows begin with as many tokens again that are only read.
-        """
+    def __call__(self, step: int) -> Batch:
+        """The global batch of a step, counted from 0, on the CPU."""
         ...
 
     def validation(self, processes: int) -> list[Batch]:
@@ -102,9 +93,9 @@ def initial_states(model: Transformer, batch: Batch) -> State[Tensor]:
     return model.start(batch.source, batch.source_lengths)
 
 
-def window_batch(windows: Tensor, start: Tensor | None = None, before: int = 0) -> Batch:
+def window_batch(windows: Tensor, start: Tensor | None = None) -> Batch:
     """A batch of windows (B, T+1) int64."""
-    return Batch(windows[:, :-1], windows[:, 1:], start, before)
+    return Batch(windows[:, :-1], windows[:, 1:], start)
 
 
 def window_batches(windows: Tensor, size: int = 16) -> list[Batch]:

@@ -69,7 +69,7 @@ class TokenPairs:
         columns = torch.arange(rows.shape[1] - 1)
         predicted = (columns >= self.starts - 1) & (columns < lengths[:, None] - 1)
         places = predicted.flatten().nonzero().squeeze(1)
-        return Batch(rows[:, :-1], rows[:, 1:], None, 0, source, source_lengths, places)
+        return Batch(rows[:, :-1], rows[:, 1:], None, source, source_lengths, places)
 
     def batches(self, most: int, tokens: int = 0) -> list[Batch]:
         """Pairs by length, in batches of at most `most` tokens with their padding: as many, evenly spread, as predict
@@ -188,7 +188,7 @@ class PairBatches:
         """Batches of an epoch."""
         return self._order.count
 
-    def __call__(self, step: int, carried: bool = False) -> Batch:
+    def __call__(self, step: int) -> Batch:
         return self._train.batch(self._order(step))
 
     def validation(self, processes: int) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""What the windows of a batch start with: position 0 or one drawn at random, nothing read or the state of a text.
+"""What the windows of a batch start with: position 0 or one drawn at random.
 
 Softmax attention with rotary positions depends on distances alone: R_t q · R_s k is a function of t - s. A feature map
 behind the rotation is not linear, so φ(R_t q) · φ(R_s k) is a function of t and of s, and a student that was trained on
@@ -38,23 +38,10 @@ def usual_starts(student: Transformer) -> int:
     return START_POSITIONS if fine and kept and all("gated" in layer.update_rule for layer in kept) else 0
 
 
-def check_starts(config: FinetuneConfig, student: Transformer, row: int | None = None) -> None:
-    """Raise UserError where the student cannot be trained as `config`, which is for this model, has windows start.
-
-    `row`: tokens of each row, where the corpus is rows.
-    """
-    if config.carried_states:
-        _check_carried(student, row)
+def check_starts(config: FinetuneConfig, student: Transformer) -> None:
+    """Raise UserError where the student cannot be trained as `config`, which is for this model, has windows start."""
     if config.start_positions:
         _check_positions(config, config.start_positions, student)
-
-
-def _check_carried(student: Transformer, row: int | None) -> None:
-    instead = "leave carried states out"
-    if row is not None:
-        raise UserError("a stream of text, for carried states", f"rows of {row} tokens to predict", instead)
-    if any(layer.redraw for layer, _ in _linear(student.config)):
-        raise UserError("features that stay, for carried states", "random directions drawn in every step", instead)
 
 
 def _check_positions(config: FinetuneConfig, count: int, student: Transformer) -> None:
@@ -64,8 +51,8 @@ def _check_positions(config: FinetuneConfig, count: int, student: Transformer) -
         raise _wrong("0 start positions", received)
     if not student.counts:
         raise _wrong("0 start positions for a student that counts none", f"{count}")
-    if model.max_positions is not None and count + config.reach - 1 > model.max_positions:
-        most = model.max_positions - config.reach + 1
+    if model.max_positions is not None and count + config.window - 1 > model.max_positions:
+        most = model.max_positions - config.window + 1
         raise _wrong(f"start positions of at most {most}, so that windows end within the learned table", f"{count}")
     if model.positions is not None and config.hidden and any(plan.stage == "distill" for plan in config.plan):
         raise UserError(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
 
-STREAM = 3  # of random numbers; start positions and left out windows have others
+STREAM = 3  # of random numbers; start positions have another
 
 
 @contextmanager

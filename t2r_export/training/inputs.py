@@ -23,7 +23,6 @@ from t2r_export.data.pair_batches import PairBatches, PairCorpus, Tokenizers, re
 from t2r_export.data.starts import check_starts, usual_starts
 from t2r_export.data.windows import WindowBatches
 from t2r_export.model.transformer import Transformer
-from t2r_export.training.window_dropout import check_window_dropout
 from t2r_runtime.errors import UserError
 
 
@@ -58,9 +57,8 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
     else:
         corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.shares, config.separator)
         config, notes = _suited(config, loaded, teacher, corpus)
-        _check_windows(config, loaded, corpus)
+        _check_windows(config, loaded)
         batches = WindowBatches(corpus, config)
-    check_window_dropout(config.window_dropout, loaded.model)
     identity = {**config.recipe(), "data": corpus.sha256, "model": loaded.sha256, "teacher": teacher_sha256}
     return Inputs(teacher, batches, config, identity, notes)
 
@@ -75,12 +73,11 @@ def _check_kind(config: FinetuneConfig, model: ModelConfig, processes: int) -> N
         raise UserError("one process that trains on pairs", f"{processes}", "use one device")
 
 
-def _check_windows(config: FinetuneConfig, loaded: Checkpoint, corpus: Corpus) -> None:
+def _check_windows(config: FinetuneConfig, loaded: Checkpoint) -> None:
     limit = loaded.config.max_positions
-    if limit is not None and config.reach > limit:
-        received = f"{config.window}" + (", twice that with carried states" if config.carried_states else "")
-        raise UserError(f"a length of at most {limit}, the model's last position", received, "shorten it")
-    check_starts(config, loaded.model, corpus.row)
+    if limit is not None and config.window > limit:
+        raise UserError(f"a length of at most {limit}, the model's last position", f"{config.window}", "shorten it")
+    check_starts(config, loaded.model)
 
 
 def _suited(

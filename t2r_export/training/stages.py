@@ -104,10 +104,7 @@ class Stage(nn.Module):
         return states if batch.start is None else {**states, POSITION: batch.start}
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss of a batch, a float32 scalar: a mean over the tokens that are predicted.
-
-        Some of a batch's tokens are only read (`Batch.before`) where the stage's kind `carries`.
-        """
+        """The loss of a batch, a float32 scalar: a mean over the tokens that are predicted."""
         raise NotImplementedError
 
 
@@ -141,7 +138,7 @@ class Distill(Stage):
             traces = self.teacher.traces(batch.ids, initial_states(self.teacher, batch))
             theirs = [batch.predicted(block.output) for block in traces]
             target = divergence_target(self.teacher.logits_of(theirs[-1]), self.loss_weights.kl_top)
-        ours = self._outputs(batch)
+        ours = [batch.predicted(block.output) for block in self.student.traces(batch.ids, self.states(batch))]
         logits = self.student.logits_of(ours[-1])
         loss = divergence(logits, target)
         if self.loss_weights.hidden:
@@ -150,15 +147,6 @@ class Distill(Stage):
         if self.loss_weights.cross_entropy:
             loss = loss + self.loss_weights.cross_entropy * next_token_loss(logits, batch.labels)
         return loss + self.penalty()
-
-    def _outputs(self, batch: Batch) -> list[Tensor]:
-        """What each block of the student gives for the tokens whose next is predicted, rows (N, D)."""
-        states, before = self.states(batch), batch.before
-        if not before:
-            return [batch.predicted(block.output) for block in self.student.traces(batch.ids, states)]
-        with torch.no_grad():
-            _, states = self.student.run(batch.ids[:, :before], states, self.student.ops(before))
-        return [block.output for block in self.student.traces(batch.ids[:, before:], states)]
 
 
 class Round(Distill):

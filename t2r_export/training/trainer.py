@@ -36,7 +36,6 @@ from t2r_export.training.log import TrainingLog
 from t2r_export.training.optimizers import make_optimizer, restore
 from t2r_export.training.stages import LossWeights, Stage
 from t2r_export.training.state import TrainingState, damaged, save_state
-from t2r_export.training.window_dropout import windows_left_out
 from t2r_runtime.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -114,8 +113,8 @@ class Trainer:
         tokens = 0  # that they predicted
         for step in range(self.state.step, plan.steps):
             rate = learning_rate(step, plan.steps, plan.peak, self.config.warmup)
-            batch = self._batch(plan, step)
-            with self._left_out(plan, step, batch), self._dropped(plan, step):
+            batch = self._batch(step)
+            with self._dropped(plan, step):
                 pending.append(self._step(module, optimizer, guard, parameters, batch, rate))
             tokens += batch.count * self.accelerator.num_processes
             done, stopping = step + 1, interrupt.asked
@@ -141,15 +140,9 @@ class Trainer:
             self.log.message(line)
         lora.merge(self.student)
 
-    def _batch(self, plan: StagePlan, step: int) -> Batch:
+    def _batch(self, step: int) -> Batch:
         """This process's rows of the global batch of a stage's step, on its device."""
-        batch = self.batches(step + self._before(), self.config.carries(plan, step))
-        return batch.rows(self._mine).to(self.device)
-
-    def _left_out(self, plan: StagePlan, step: int, batch: Batch) -> AbstractContextManager[None]:
-        """Inside, some of this process's rows do without windows."""
-        rows, before = len(batch) * self.accelerator.num_processes, self._before()
-        return windows_left_out(self.student, self.config, plan, step, before, rows, self._mine)
+        return self.batches(step + self._before()).rows(self._mine).to(self.device)
 
     def _dropped(self, plan: StagePlan, step: int) -> AbstractContextManager[None]:
         """Inside, the student drops numbers, in a stage that trains all of it."""
@@ -192,8 +185,8 @@ class Trainer:
             first = int((~finite).nonzero()[0])
             loss, norm = values[first].tolist()
             step = done - len(pending) + first
-            batch, bf16 = self._batch(plan, step), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
-            with bf16, self._left_out(plan, step, batch), self._dropped(plan, step):
+            batch, bf16 = self._batch(step), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+            with bf16, self._dropped(plan, step):
                 where = first_not_finite(stage, batch)
             raise CheckFailed(
                 f"the loss is {loss:g} and its gradient {norm:g} at step {step + 1} of {plan.stage}, "

@@ -60,7 +60,7 @@ def test_help_inside_an_option(group: str, capsys: Output) -> None:
 
 
 def test_fields_within_an_option_are_those_of_the_config() -> None:
-    given = {"loss": {"hidden": 3}, "lora": None, "optimizer": ("muon", {"clip": 2.0}), "starts": {"positions": 4}}
+    given = {"loss": {"hidden": 3}, "lora": None, "optimizer": ("muon", {"clip": 2.0}), "start_positions": 4}
     said = flat(FinetuneConfig, {**given, "seed": 7})
     assert said == {"hidden": 3, "optimizer": "muon", "clip": 2.0, "start_positions": 4, "seed": 7}
 

@@ -76,12 +76,6 @@ def test_messages_about_plans(arguments: tuple[str, ...], message: str) -> None:
         ({"warmup": 1.5}, "warmup to be a number from 0 to 1; received 1.5"),
         ({"hidden": 10**400}, "hidden to be a number from 0; received 1000"),
         ({"hidden": -1}, "hidden to be a number from 0; received -1"),
-        ({"carried_states": 1.1}, "carried_states to be a number from 0 to 1; received 1.1"),
-        ({"window_dropout": -0.1}, "window_dropout to be a number from 0 to 1; received -0.1"),
-        (
-            {"carried_states": 0.5, "plan": parse_plan("task")},
-            "the stage distill beside --starts carried_states; received none",
-        ),
         ({"weight_decay": -0.1}, "weight_decay to be a number from 0; received -0.1"),
         ({"precision": "fp8"}, "precision to be one of auto, float32, bf16; received 'fp8'"),
         ({"device": "tpu"}, "device to be one of auto, cpu, cuda; received 'tpu'"),

@@ -264,10 +264,10 @@ def test_a_run_on_pairs_goes_on_to_the_same_bits(
     finetune(whole)
     batch_of = PairBatches.__call__
 
-    def batch(self: PairBatches, step: int, carried: bool = False) -> Batch:
+    def batch(self: PairBatches, step: int) -> Batch:
         if step == 7:
             os.kill(os.getpid(), signal.SIGINT)
-        return batch_of(self, step, carried)
+        return batch_of(self, step)
 
     with monkeypatch.context() as patch:
         patch.setattr(PairBatches, "__call__", batch)

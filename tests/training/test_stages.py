@@ -253,38 +253,6 @@ def test_spans_shorten_because_the_loss_holds_them() -> None:
     assert losses[0] - losses[1] == pytest.approx(plain, rel=1e-4)
 
 
-def test_what_is_only_read_is_not_learned_from() -> None:
-    """The loss of a window's second half, as if all of it had been read at once, and no gradient for the first half."""
-    teacher = small.model(dataclasses.replace(texts.TEACHER, tied_head=False))
-    student = convert(teacher, LinearConfig(small.K), "0,2")  # softmax between: its cache is carried too
-    rows = windows()
-    rows[:, 4:] = rows[:, 4:].clamp(max=8)
-    rows[:, :4] = 9  # a token that only the first half has
-    stage = Distill(student, teacher, LossWeights(hidden=2.0, cross_entropy=0.5))
-    stage.measure(read(rows))
-    start = torch.tensor([0, 3, 900][: small.B], dtype=torch.int32)
-    found = stage(read(rows, start, 4))
-    found.backward()
-    embedding = student.embedding.weight.grad
-    assert embedding is not None
-    assert bool(embedding[9].eq(0).all()) and bool(embedding[:9].any())
-    with torch.no_grad():
-        ours = student.traces(rows[:, :-1], stage.states(read(rows, start)))
-        theirs = teacher.traces(rows[:, :-1])
-        logits, target = (
-            model.logits_of(traces[-1].output).view(small.B, small.T, -1)[:, 4:].flatten(0, 1)
-            for model, traces in ((student, ours), (teacher, theirs))
-        )
-        expected = float(
-            F.kl_div(logits.log_softmax(-1), target.log_softmax(-1), log_target=True, reduction="batchmean")
-        )
-        expected += 0.5 * float(F.cross_entropy(logits, rows[:, 5:].flatten()))
-        for layer, (o, t) in enumerate(zip(ours, theirs, strict=True)):
-            error = (o.output - t.output).view(small.B, small.T, -1)[:, 4:].square().mean()
-            expected += 2.0 * float(error / stage.variance[layer]) / 3
-    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
-
-
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), vocabulary=st.integers(2, 40), scale=st.sampled_from([0.1, 3.0, 30.0]))
 def test_the_divergence_of_all_tokens_one_by_one_is_kl(seed: int, vocabulary: int, scale: float) -> None:

@@ -106,24 +106,6 @@ def test_who_cannot_have_them(name: str, changes: dict[str, Any], message: str) 
         check_starts(dataclasses.replace(config, start_positions=8, hidden=0.0), small.model(name))
 
 
-def test_who_cannot_carry_states() -> None:
-    path = Path("x.pt")
-    config = FinetuneConfig(
-        model=path, output=path, data=(), plan=parse_plan("distill"), length=16, start_positions=0, carried_states=0.5
-    )
-    student = small.model("rotary_keep")
-    check_starts(config, student)
-    with pytest.raises(UserError, match="a stream of text, for carried states; received rows of 16 tokens"):
-        check_starts(config, student, 16)
-    redrawn = small.with_layers(small.LLAMA, small.linear(6, "rfa", redraw=True))
-    with pytest.raises(UserError, match="features that stay, for carried states; received random directions"):
-        check_starts(config, small.model(redrawn))
-    far = dataclasses.replace(config, start_positions=9, hidden=0.0)
-    check_starts(far, small.model("learned"))
-    with pytest.raises(UserError, match="start positions of at most 9"):
-        check_starts(dataclasses.replace(far, start_positions=10), small.model("learned"))
-
-
 @pytest.mark.parametrize("layer", [LinearConfig(small.K), LinearConfig(small.K, update_rule="gated", gate="data")])
 def test_training_from_anywhere_is_what_helps_there(layer: MixerConfig) -> None:
     """A student that learned to copy its teacher at far positions copies it better there than one that learned at 0."""

@@ -24,8 +24,6 @@ to be kept in the buffer for W steps; the present one's needs no state, and tell
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -48,7 +46,6 @@ class HybridMixer(AttentionMixer):
 
     needs_position = True
     config: HybridConfig
-    left_out: Any = None  # in a step of training (B, 1, 1, 1), 1 for rows that do without the window
 
     def __init__(self, sizes: HeadSizes, config: HybridConfig) -> None:
         super().__init__(sizes, config)
@@ -74,9 +71,6 @@ class HybridMixer(AttentionMixer):
         y, weights = weighted(*self.near.scores(heads, state, after, step), ops)
         near, largest = (self.near.outputs(part, step) for part in (y, ops.reduce_max(weights)))
         o = self._merged(near, largest, far, far_weight, self._merge(heads.x, ops), gone, ops)
-        if self.left_out is not None:
-            alone = ops.sub(self._divided(far, far_weight, ops), o)
-            o = ops.add(o, ops.mul(alone, ops.mul(gone, self.left_out)))
         return o, {**after, "S": S, "z": z}
 
     def _arguments(self, heads: Heads[T], k: T, step: Step[T]) -> tuple[T, T]:

@@ -104,21 +104,6 @@ def test_sequence_and_step_are_the_definition(model: str, merge: str, kind: str,
 
 @torch.no_grad()
 @merges
-@models
-def test_a_row_without_its_window_has_what_is_far(model: str, merge: str) -> None:
-    """Where nothing is far yet it keeps its window."""
-    made, x = mixer(model, merge, 4, kind="sinks"), text(12)
-    assert len(x) == 2
-    made.inner.left_out = torch.tensor([1.0, 0.0], dtype=torch.float64).view(2, 1, 1, 1)
-    tolerance = 1e-5 if model == "after" else 1e-10
-    y, whole, far = made(x, empty(made))[0], by_definition(made, x), by_definition(made, x, alone=True)
-    torch.testing.assert_close(y, torch.stack([far[0], whole[1]]), rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(y[0, :6], whole[0, :6], rtol=tolerance, atol=tolerance)
-    assert (y[0, 6:] - whole[0, 6:]).abs().max() > 1e-3
-
-
-@torch.no_grad()
-@merges
 @kinds
 @pytest.mark.parametrize("wrap", [1, 3, 8])
 def test_positions_wrap_for_features_alone(wrap: int, merge: str, kind: str) -> None:
