@@ -22,6 +22,13 @@ PATH = re.compile(
 )
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(?:#[^)]*)?\)")
 FILE = re.compile(r"[\w/]+\.(?:py|md|toml|h|hpp|cpp|js)")
+TEST = re.compile(r"(?<![\w/:])test(?:_[a-z0-9]+){3,}(?!\.py|\w|/)")  # a function, without its file
+TESTS = {
+    name
+    for folder in ("tests", "runtimes")
+    for file in (ROOT / folder).rglob("test_*.py")
+    for name in (file.stem, *re.findall(r"def (test_\w+)\(", file.read_text(encoding="utf-8")))
+}
 ROOTS = (ROOT, ROOT / "t2r_export", ROOT / "runtimes" / "python")  # that a path may begin at
 
 
@@ -35,6 +42,7 @@ def missing(text: str, page: Path) -> Iterator[str]:
             found = [match for root in ROOTS for match in root.glob(file)]
             if not found or (test and f"def {test}(" not in found[0].read_text(encoding="utf-8")):
                 yield path
+        yield from (name for name in TEST.findall(code) if name not in TESTS)
     for shown, target in LINK.findall(text):
         if "://" not in target and not (page.parent / target).exists():
             yield target
@@ -57,6 +65,7 @@ def test_a_table_has_the_command_that_makes_it() -> None:
     [
         ("`tests/mixers/test_feature_maps.py`", ["tests/mixers/test_feature_maps.py"]),
         ("`tests/model/test_ops.py::test_nothing`", ["tests/model/test_ops.py::test_nothing"]),
+        ("`test_nothing_at_all` and `test_a_table_has_the_command_that_makes_it`", ["test_nothing_at_all"]),
         ("    python benchmarks/nothing.py --steps 3", ["benchmarks/nothing.py"]),
         ("[graph.py](t2r_export/graph/recorder.py)", ["graph.py"]),
         ("[the page](docs/nothing.md#part)", ["docs/nothing.md"]),
