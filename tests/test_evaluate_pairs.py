@@ -98,7 +98,7 @@ def test_a_checkpoint_is_measured(model: Path, capsys: pytest.CaptureFixture[str
     found = evaluate_pairs(model, read_pairs(pairs), bleu=True)
     assert found.text is not None and found.bleu is not None
     assert (found.text.tokens, found.bleu.sentences) == (sum(len(target) + 1 for _, target in PAIRS), 4)
-    assert main(["evaluate", str(model), str(pairs), "--bleu", "--json"]) == 0
+    assert main(["evaluate", str(model), str(pairs), "--bleu", "1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["text"]["nats"] == pytest.approx(found.text.nats)
     assert shown["bleu"] == dataclasses.asdict(found.bleu)
@@ -161,5 +161,5 @@ def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.Cap
     ):
         assert main([*arguments]) == 2
         assert do in capsys.readouterr().err
-    assert main(["evaluate", str(model), str(text), "--bleu"]) == 2
+    assert main(["evaluate", str(model), str(text), "--bleu", "1"]) == 2
     assert "expected a .tsv of sources and translations beside --bleu" in capsys.readouterr().err

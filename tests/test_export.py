@@ -216,7 +216,7 @@ def test_external_data(tmp_path: Path) -> None:
         ),
         (
             {"state_layout": "flat"},
-            "expected state_layout to be one of layers, packed; received 'flat'; choose one of those",
+            "expected state_layout to be one of layers, packed; received 'flat'; choose one of those for state_layout",
         ),
     ],
 )
@@ -233,7 +233,7 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
         small.graph(tmp_path / "g.onnx", dataclasses.replace(GPT2, layers=layers), state_layout="packed")
     assert str(caught.value) == (
         "expected states of one shape to pack into S; received S.0 ['B', 3, 5, 4] and S.1 ['B', 3, 6, 4]; "
-        "export with --state-layout layers"
+        "export with state_layout=layers"
     )
 
 

@@ -399,15 +399,15 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
         ),
         (
             {"scheme": "w4", "block_size": 33},
-            "expected block_size to be one of 16, 32, 64, 128, 256; received 33; choose one of those",
+            "expected block_size to be one of 16, 32, 64, 128, 256; received 33; choose one of those for block_size",
         ),
         (
             {"scheme": "w4", "accuracy_level": 5},
-            "expected accuracy_level to be one of 0, 1, 2, 3, 4; received 5; choose one of those",
+            "expected accuracy_level to be one of 0, 1, 2, 3, 4; received 5; choose one of those for accuracy_level",
         ),
         (
             {"scheme": "int8-static", "activation_bits": 4},
-            "expected activation_bits to be one of 8, 16; received 4; choose one of those",
+            "expected activation_bits to be one of 8, 16; received 4; choose one of those for activation_bits",
         ),
         (
             {"scheme": "int8", "block_size": 32, "accuracy_level": 4, "calibrate": Path("x"), "activation_bits": 16},
@@ -424,14 +424,17 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
             "expected options that w4 takes (block_size, asymmetric, accuracy_level, head_bits, embedding_bits, "
             "budget); received calibrate_steps; leave them out",
         ),
-        ({"scheme": "w4", "head_bits": 2}, "expected head_bits to be one of 4, 8; received 2; choose one of those"),
+        (
+            {"scheme": "w4", "head_bits": 2},
+            "expected head_bits to be one of 4, 8; received 2; choose one of those for head_bits",
+        ),
         (
             {"scheme": "w4", "embedding_bits": 0},
-            "expected embedding_bits to be one of 4, 8; received 0; choose one of those",
+            "expected embedding_bits to be one of 4, 8; received 0; choose one of those for embedding_bits",
         ),
         (
             {"scheme": "int8-static", "calibrate_steps": 0},
-            "expected at least 1 step to calibrate on; received 0; correct calibrate_steps",
+            "expected calibrate_steps to be an integer from 1 to 1048576; received 0; correct calibrate_steps",
         ),
         (
             {"scheme": "w4", "budget": "9x"},

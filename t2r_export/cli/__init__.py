@@ -24,7 +24,6 @@ VERBS = {  # verb: (module, help in one line)
     "sample": ("t2r_export.cli.sample", "Sample text from a teacher to train its students on."),
     "save": ("t2r_export.cli.save", "Write a model or a graph in another form."),
     "evaluate": ("t2r_export.cli.evaluate", "Measure how well a model or a graph predicts a text."),
-    "plot": ("t2r_export.cli.plot", "Draw the curves of training runs, or write them as CSV."),
     "export": ("t2r_export.cli.export", "Write a model as a recurrent ONNX graph (t2r-export is the same)."),
     "quantize": ("t2r_export.cli.quantize", "Quantize the weights of an exported graph."),
     "verify": ("t2r_export.cli.verify", "Prove that a graph, or every graph of a model, is still the model."),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from t2r_export.providers.bench_translators import TranslatorFigures
     from t2r_export.providers.tune import Tried
 
-OF_DECODERS, OF_TRANSLATORS = ("steps", "warmup", "prompt", "tune"), ("beam", "batch_size")  # options
+OF_DECODERS, OF_TRANSLATORS = ("steps", "prompt", "tune"), ("beam", "batch_size")  # options
 TRANSLATORS_HEAD = ["graph", "sentences/s", "ratio", "tokens/s", "memory", "start, s"]
 TUNED_HEAD = ["setting", "ms per step", "ratio", "prompt tokens/s", "memory"]
 HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory", "start, s", "limit, ms", "distance"]
@@ -28,9 +28,6 @@ HEAD = ["graph", "ms per step", "ratio", "prompt tokens/s", "by steps", "memory"
 @click.command("bench")
 @click.argument("graphs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="GRAPH…")
 @click.option("--steps", type=click.IntRange(min=1), default=50, show_default=True, help="Timed steps per round.")
-@click.option(
-    "--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Untimed steps before them, per round."
-)
 @click.option(
     "--prompt",
     type=click.IntRange(min=1),
@@ -80,7 +77,6 @@ def command(
     context: click.Context,
     graphs: tuple[Path, ...],
     steps: int,
-    warmup: int,
     prompt: int,
     sentences: Path | None,
     beam: int,
@@ -112,7 +108,7 @@ def command(
 
     from t2r_export.providers.bench import BenchConfig, bench
 
-    config = BenchConfig(steps=steps, warmup=warmup, prompt=prompt, **shared)
+    config = BenchConfig(steps=steps, prompt=prompt, **shared)
     if tune:
         return _tune(graphs, config, as_json)
     found = bench(graphs, config, note)

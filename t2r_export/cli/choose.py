@@ -53,7 +53,6 @@ TRIED = [("linear", {"feature_size": count}) for count in (8, 16, 32, 64)]
     show_default=True,
     help="Training steps of the transfer stage per mixer tried.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of new parameters and of the text's order.")
 @force_option
 @json_option
 def command(
@@ -64,7 +63,6 @@ def command(
     mixers: tuple[tuple[str, Mapping[str, Any]], ...],
     state_length: int,
     trial_steps: int,
-    seed: int,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -85,8 +83,8 @@ def command(
     made = [student_mixer(kind, values, loaded.config) for kind, values in asked]
     note_each([*loaded.notes, *dict.fromkeys(reason(chosen) for _, chosen in made if chosen)])
     corpus = read_corpus([data], loaded.tokenizer, loaded.config)
-    candidates = (convert(loaded.model, mixer, seed=seed) for mixer, _ in made)
-    found = choose(loaded.model, candidates, corpus, room, state_length, Trial(trial_steps, seed=seed), note)
+    candidates = (convert(loaded.model, mixer) for mixer, _ in made)
+    found = choose(loaded.model, candidates, corpus, room, state_length, Trial(trial_steps), note)
     report = {
         "budget": room,
         "length": state_length,
@@ -100,7 +98,7 @@ def command(
         "chosen": [found.options.index(option) for option in found.chosen],
     }
     auto = {**report, "trial_steps": trial_steps}
-    done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, seed=seed, auto=auto)
+    done = provenance(loaded, source=source.name, text_sha256=corpus.sha256, seed=0, auto=auto)
     checkpoint.save(out, found.model, loaded.tokenizer, done, loaded.source_tokenizer)
     names = [found.options[0].mixer.kind, *(f"{kind}:{written(values)}" if values else kind for kind, values in asked)]
     of_layers = [[option for option in found.options if option.layer == layer] for layer in range(len(found.chosen))]

@@ -12,7 +12,7 @@ from t2r_export.cli.given import check_given
 from t2r_export.cli.output import eval_tokens_option, note_each, shorter, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, FinetuneConfig, Shares, usual_length
+from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, SEPARATOR, FinetuneConfig, Shares, usual_length
 from t2r_export.paths import existing_model
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
@@ -52,16 +52,14 @@ FILE = click.Path(path_type=Path)
 @eval_tokens_option(
     EVAL_TOKENS, "Largest number of tokens to predict per length, in windows or pairs evenly spread; 0 is all."
 )
-@click.option("--bleu", is_flag=True, help="Translate the sources of TEXT, and compare with its translations.")
 @click.option(
-    "--beam",
+    "--bleu",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Width of the beam for --bleu, of an exported graph; 1 is greedy.",
+    metavar="BEAM",
+    help="Translate the sources of TEXT with a beam of this width, 1 is greedy, and compare with its translations.",
 )
 @fields(ExportConfig, "past_end")
-@fields(FinetuneConfig, "split", "separator", "device")
+@fields(FinetuneConfig, "split")
 @providers.options
 @json_option
 def command(
@@ -69,14 +67,11 @@ def command(
     text: Path,
     lengths: str | None,
     part: str,
-    split: dict[str, float] | None,
-    separator: str,
+    split: dict[str, Any] | None,
     windows: int,
     eval_tokens: int,
-    bleu: bool,
-    beam: int,
+    bleu: int | None,
     past_end: str,
-    device: str,
     provider: str,
     provider_options: tuple[str, ...],
     allow_fallback: bool,
@@ -95,7 +90,7 @@ def command(
     """
     check_given()
     if text.suffix == ".tsv":
-        return show_pairs(model, text, as_json, bleu=bleu, beam=beam, device=device, eval_tokens=eval_tokens)
+        return show_pairs(model, text, as_json, bleu=bleu is not None, beam=bleu or 1, eval_tokens=eval_tokens)
     if model.suffix in GRAPHS:
         opened = {"provider": provider, "provider_options": provider_options, "allow_fallback": allow_fallback}
         click.get_current_context().invoke(score, graph=model, text=text, as_json=as_json, **opened)
@@ -106,7 +101,9 @@ def command(
             raise ValueError
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
-    shares = Shares(**(split or {}))
+    split = split or {}
+    separator = split.pop("separator", SEPARATOR)
+    shares = Shares(**split)
     existing_model(model)
     existing_file(text, "a text or a .npy to measure on")
 
@@ -120,7 +117,7 @@ def command(
     loaded.model.end_positions(past_end)
     corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
-    found = evaluate_lengths(loaded.model.to(choose_device(device)), corpus.part(part), sizes, windows, eval_tokens)
+    found = evaluate_lengths(loaded.model.to(choose_device("auto")), corpus.part(part), sizes, windows, eval_tokens)
     rows = [
         [
             e.length,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from t2r_export.cli import quantize as quantizing
-from t2r_export.cli.fields import fields
+from t2r_export.cli.fields import fields, flat
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each
 from t2r_export.cli.renamed import Verb
@@ -57,7 +57,7 @@ def command(
     **options: Any,
 ) -> None:
     """Write MODEL (a model.pt or a Hugging Face folder) as the recurrent ONNX graph OUT, or a folder of one."""
-    config = ExportConfig(**options)
+    config = ExportConfig(**flat(ExportConfig, options))
     check_given()
     quantize = None if how is None else QuantizeConfig(scheme=how[0], calibrate=calibrate, **how[1])
     if form == "genai":

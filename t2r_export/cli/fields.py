@@ -92,7 +92,7 @@ def _inside(name: str, inner: Fields, found: Fields) -> Any:
 
 
 TITLES = {
-    "split": "Shares of the text, or of groups of pairs, to validate on and to test on",
+    "split": "How a text is cut: into documents, and into parts to validate on and to test on; pairs by groups",
     "loss": "Weights and forms of the losses",
     "lora": "Train low-rank adapters of q, k, v and o instead of all weights in distill and task",
     "every": "Steps between two saved states, and between two validations",

@@ -28,7 +28,6 @@ def show_matrix(
     calibrate: Path | None,
     pythons: Sequence[str],
     merged: Sequence[Path],
-    markdown: bool,
     as_json: bool,
 ) -> None:
     """What `t2r verify` does without a graph."""
@@ -62,7 +61,7 @@ def show_matrix(
         allow_fallback=any(fallback for *_, fallback in read),
         on_progress=lambda cell: note(f"{cell.provider}, {cell.precision}: {cell.reason or numbers(cell)}"),
     )
-    show(as_json, matrix, text(matrix, markdown))
+    show(as_json, matrix, text(matrix))
     if matrix.failed:
         cells = ", ".join(f"{cell.provider} with {cell.precision}" for cell in matrix.failed)
         raise CheckFailed(f"{cells}: not {model} within the tolerances")
@@ -84,7 +83,7 @@ def numbers(cell: Cell) -> str:
     return shown if cell.passed else f"{shown} FAILED"
 
 
-def text(matrix: Matrix, markdown: bool) -> str:
+def text(matrix: Matrix) -> str:
     """The table, the reasons in it by number, and what each provider was measured with."""
     columns = list(dict.fromkeys(cell.precision for cell in matrix.cells))
     reasons = list(dict.fromkeys(cell.reason for cell in matrix.cells if cell.reason is not None))
@@ -97,10 +96,9 @@ def text(matrix: Matrix, markdown: bool) -> str:
         for provider in dict.fromkeys(cell.provider for cell in matrix.cells)
     ]
     head = ["provider", *columns]
-    lines = [table(rows, head, markdown), ""]
-    mark = "- " if markdown else ""
-    lines += [f"{mark}({number}) {reason}" for number, reason in enumerate(reasons, 1)]
-    lines += [f"{mark}{provider}: {_with(matrix, provider)}" for provider in matrix.versions]
+    lines = [table(rows, head, markdown=True), ""]
+    lines += [f"- ({number}) {reason}" for number, reason in enumerate(reasons, 1)]
+    lines += [f"- {provider}: {_with(matrix, provider)}" for provider in matrix.versions]
     return "\n".join(lines)
 
 

@@ -47,8 +47,7 @@ def shorter(length: int) -> int:
 def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), markdown: bool = False) -> str:
     """Aligned columns, numbers to the right and text to the left; or a table of Markdown."""
     if markdown:
-        cells = [head, ["---"] * len(head), *rows]
-        return "\n".join(f"| {' | '.join(map(str, line))} |" for line in cells)
+        return "\n".join(f"| {' | '.join(map(str, line))} |" for line in [head, ["---"] * len(head), *rows])
     lines = [list(head)] if head else []
     lines += [[str(cell) for cell in row] for row in rows]
     columns = list(zip(*lines, strict=True))

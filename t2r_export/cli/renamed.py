@@ -20,6 +20,7 @@ VERBS = {
     "compile": "t2r save GRAPH OUT --as compiled",
     "pack": "t2r save GRAPH FOLDER --as web",
     "parity-matrix": "t2r verify MODEL",
+    "plot": "t2r_export.training.curves, in Python",
 }
 _SCHEME = ("block-size", "asymmetric", "accuracy-level", "head-bits", "embedding-bits")
 _OTHERS = ("calibrate-steps", "activation-bits", "budget")
@@ -41,9 +42,16 @@ OPTIONS: dict[str, dict[str, str]] = {  # by verb
         **dict.fromkeys(["--auto", "--budget", "--data", "--state-length", "--trial-steps"], "the verb t2r choose"),
         **{"--try": "t2r choose --mixer", "--text": "t2r choose --data", "--length": "t2r choose --state-length"},
     },
-    "export": _inside("--quantize", "SCHEME", _SCHEME + _OTHERS),
+    "export": {
+        **_inside("--quantize", "SCHEME", _SCHEME + _OTHERS),
+        **_inside("--target", "TARGET", ("state-layout", "float16-safe")),
+    },
     "quantize": _inside("--scheme", "SCHEME", _SCHEME + _OTHERS),
-    "evaluate": {f"--{part}-share": f"--split {part}=VALUE" for part in ("valid", "test")},
+    "evaluate": {
+        **{f"--{part}-share": f"--split {part}=VALUE" for part in ("valid", "test")},
+        "--separator": "--split separator=VALUE",
+        "--beam": "--bleu BEAM",
+    },
     "finetune": {
         **_inside("--for", "SCHEME", _SCHEME),
         **{

@@ -10,7 +10,7 @@ from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
 from t2r_export.cli.output import note_each, shorter, size
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import LENGTH, FinetuneConfig, usual_length
+from t2r_export.config.finetune import LENGTH, usual_length
 from t2r_export.paths import check_outputs, existing_model
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
@@ -49,7 +49,6 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the sampling.")
 @fields(ExportConfig, "past_end")
-@fields(FinetuneConfig, "device")
 @json_option
 def command(
     model: Path,
@@ -61,7 +60,6 @@ def command(
     temperature: float,
     seed: int,
     past_end: str,
-    device: str,
     as_json: bool,
 ) -> None:
     """Write text sampled from MODEL, the teacher, as token ids: t2r finetune … --data OUT.npy.
@@ -73,7 +71,7 @@ def command(
         raise click.UsageError("Give one of '--tokens' and '--sources'.")
     check_given()
     if sources is not None:
-        return write_pairs(model, out, sources, beam, device, as_json)
+        return write_pairs(model, out, sources, beam, as_json)
     assert tokens is not None
     check_outputs([("file of token ids", out)], [existing_model(model)])
 
@@ -89,14 +87,14 @@ def command(
     loaded.model.end_positions(past_end)
     length = length or shorter(usual_length(loaded.config.max_positions))
     with progress("tokens written", tokens) as on_progress:
-        ids = sample(loaded.model.to(choose_device(device)), tokens, length, temperature, seed, on_progress)
+        ids = sample(loaded.model.to(choose_device("auto")), tokens, length, temperature, seed, on_progress)
     with replacing(out) as part, part.open("wb") as file:
         np.save(file, ids)
     written = out.stat().st_size
     show(as_json, {"out": out, "tokens": len(ids), "bytes": written}, f"{out}: {len(ids):,} tokens, {size(written)}")
 
 
-def write_pairs(model: Path, out: Path, sources: Path, beam: int, device: str, as_json: bool) -> None:
+def write_pairs(model: Path, out: Path, sources: Path, beam: int, as_json: bool) -> None:
     """What `command` does with a translator."""
     existing_file(sources, "a text of sources")
     check_outputs([("file of pairs", out)], [existing_model(model), sources])
@@ -105,7 +103,7 @@ def write_pairs(model: Path, out: Path, sources: Path, beam: int, device: str, a
 
     lines = read_sources(sources)
     with progress("sentences translated", len(lines)) as on_progress:
-        count = write_translations(model, out, lines, beam, device, on_progress)
+        count = write_translations(model, out, lines, beam, "auto", on_progress)
     left_out = len(lines) - count
     data = {"out": out, "pairs": count, "left_out": left_out}
     show(as_json, data, f"{out}: {count:,} pairs" + (f", {left_out:,} without a translation" if left_out else ""))

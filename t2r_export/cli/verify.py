@@ -74,7 +74,6 @@ FILE = click.Path(path_type=Path)
     metavar="FILE",
     help="Without GRAPH: keep the cells of this earlier --json output, and add to them; repeat for more.",
 )
-@click.option("--markdown", is_flag=True, help="Without GRAPH: print the table as Markdown.")
 @json_option
 def command(
     model: Path,

@@ -37,6 +37,7 @@ class ExportConfig:
         "layers: state tensors per layer; packed: the same states of all layers in one tensor.",
         "layers",
         ("layers", "packed"),
+        within="target.state_layout",
     )
     past_end: str = option(
         "What a step past the end of a learned position table does: refuse, or clamp to the last position. With wrap:N "
@@ -47,7 +48,7 @@ class ExportConfig:
     )
     target: str = option(
         "Operators to use. portable: ordinary ones; fused: ONNX Runtime's LinearAttention; standard: the "
-        "LinearAttention of ONNX opset 27; npu: ordinary ones with static shapes.",
+        "LinearAttention of ONNX opset 27; npu: ordinary ones with static shapes; NAME:help lists more.",
         "portable",
         tuple(TARGETS),
     )
@@ -64,7 +65,9 @@ class ExportConfig:
         "Also write a draft-check graph beside OUT, with which several guessed tokens are read in one run.", False
     )
     float16_safe: bool = option(
-        "Keep S and z exact where an accelerator computes in float16, by a second, low part of each state.", False
+        "Keep S and z exact where an accelerator computes in float16, by a second, low part of each state.",
+        False,
+        within="target.float16_safe",
     )
     generate: bool = option("Also write a generation graph beside OUT, which generates a whole text in one run.", False)
     source_length: int | None = option(
@@ -82,7 +85,7 @@ class ExportConfig:
             raise UserError(
                 f"the state layout layers with target {self.target}: accelerators take tensors of up to 4 axes",
                 repr(self.state_layout),
-                "leave out --state-layout, or choose another --target",
+                "leave out state_layout, or choose another target",
             )
         for role in (PREFILL, DRAFT_CHECK):
             option = "--" + role.replace("_", "-")
@@ -93,7 +96,7 @@ class ExportConfig:
                     f"leave out {option}, or choose another --target",
                 )
             if getattr(self, role) and self.float16_safe:
-                raise UserError(f"one of {option} and --float16-safe", "both", "leave out one of them")
+                raise UserError(f"one of {option} and float16_safe", "both", "leave out one of them")
         if self.generate and target.static:
             raise UserError(
                 f"one step at a time with target {self.target}: accelerators take no loops",
@@ -104,7 +107,7 @@ class ExportConfig:
             raise UserError(
                 "the state layout layers and a target of ordinary operators for a graph that is safe in float16",
                 f"the layout {self.state_layout} and the target {self.target}",
-                "leave out --float16-safe, or choose others",
+                "leave out float16_safe, or choose others",
             )
         if target.static and self.batch is None:
             object.__setattr__(self, "batch", 1)

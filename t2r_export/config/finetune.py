@@ -148,12 +148,13 @@ class FinetuneConfig:
     teacher: Path | None = option(
         "Model to learn from.", None, usual="what MODEL was converted from, rebuilt from its weights"
     )
-    separator: str = option("Line that ends a document in a text.", SEPARATOR, shared=True)
+    separator: str = option("Line that ends a document in a text.", SEPARATOR, within="split.separator", shared=True)
     valid_share: float = option(
         "Share of the text, before its test part, or of groups of pairs, that validations choose by.",
         Shares.valid,
         within="split.valid",
         result="always",
+        between=(0, 1),
         shared=True,
     )
     test_share: float = option(
@@ -162,6 +163,7 @@ class FinetuneConfig:
         Shares.test,
         within="split.test",
         result="always",
+        between=(0, 1),
         shared=True,
     )
     length: int | None = option(
@@ -269,7 +271,7 @@ class FinetuneConfig:
         bounds=(1, MAX_STEPS),
     )
     resume: bool = option("Resume an interrupted run; the result is the same.", False, shared=True)
-    log: Path | None = option("File to log to, as JSON lines.", None, usual="OUT.jsonl")
+    log: Path | None = None  # default: beside the output
     force: bool = False  # replace a trained model at `output`
 
     def __post_init__(self) -> None:

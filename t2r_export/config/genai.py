@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from t2r_export.config.export import ExportConfig
+from t2r_export.config.options import within
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_runtime.errors import UserError
 
@@ -28,6 +29,6 @@ def check_genai(config: ExportConfig, how: QuantizeConfig | None) -> None:
     if given:
         raise UserError(
             "of export's options --past-end, --target portable or fused, --quantize fp16, w8 or w4 with --format genai",
-            f"--{given[-1].replace('_', '-')}",
+            within(ExportConfig).get(given[-1], f"--{given[-1].replace('_', '-')}"),
             "leave it out",
         )

@@ -66,20 +66,18 @@ NEEDS: dict[str, dict[str, Need]] = {
     "finetune": FINETUNE,
     "export": _each("check calibrate", _SCHEME),
     "evaluate": {
-        **_each("lengths part separator windows past_end", _A_TEXT),
+        **_each("lengths part windows past_end", _A_TEXT),
         "split": _A_PART,
         "bleu": Need("a .tsv of sources and translations", lambda o: o["text"].suffix == ".tsv"),
-        "beam": _other("bleu"),
-        **_each(
-            "eval_tokens device",
-            Need("a checkpoint, or pairs", lambda o: o["text"].suffix == ".tsv" or o["model"].suffix not in _GRAPH),
+        "eval_tokens": Need(
+            "a checkpoint, or pairs", lambda o: o["text"].suffix == ".tsv" or o["model"].suffix not in _GRAPH
         ),
         "provider": Need(
             "an exported graph and a text", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix in _GRAPH
         ),
     },
     "verify": {
-        **_each("precisions calibrate pythons merged markdown", _NO_GRAPH),
+        **_each("precisions calibrate pythons merged", _NO_GRAPH),
         **_each("rounding reference", Need("a GRAPH", lambda o: o["graph"] is not None)),
     },
     "sample": {

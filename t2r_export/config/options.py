@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from t2r_export.config.typed import with_paths
-from t2r_export.config.validation import LARGEST, size
+from t2r_export.config.validation import LARGEST, MAX_SIZE, flag, need, number, size
 from t2r_runtime.errors import UserError, did_you_mean, shown
 
 C = TypeVar("C")
@@ -70,29 +70,37 @@ def check_values(config: Any) -> None:
     """Refuse values that an option cannot have. A default is never refused.
 
     Of an option's metadata: `choices`; `bounds`, the least and largest value of an integer or a number; `between`, two
-    numbers that a number must be between; `check`, a function that raises.
+    numbers that a number must be between; `check`, a function that raises. Without these, an integer is a size, of 0
+    too where that is its default, and a number is positive.
 
     Raises:
         UserError: with the first of them.
     """
-    for name, field in options(type(config)).items():
-        value, meta = getattr(config, name), field.metadata
-        if value == field.default:
-            continue
-        if meta["choices"] and value not in meta["choices"]:
-            known = ", ".join(map(str, meta["choices"]))
-            do = did_you_mean(value, meta["choices"], "choose one of those")
-            raise UserError(f"{name} to be one of {known}", shown(value), do)
-        if "bounds" in meta and "float" in str(field.type):
-            low, high = meta["bounds"]
-            between(name, value, low, high, closed=True)
-        elif "bounds" in meta:
-            low, high = meta["bounds"]
-            size(name, value, high, least=low)
-        elif "between" in meta:
-            between(name, value, *meta["between"])
-        if "check" in meta:
-            meta["check"](value)
+    for field in dataclasses.fields(config):
+        value, meta = getattr(config, field.name), field.metadata
+        same = value == field.default and isinstance(value, bool) == isinstance(field.default, bool)
+        if "help" in meta and not same:
+            _check(field.name, value, str(field.type).partition(" ")[0], meta, field.default)
+
+
+def _check(name: str, value: Any, form: str, meta: Mapping[str, Any], default: Any) -> None:
+    low, high = meta.get("bounds", (int(default != 0), MAX_SIZE))
+    if meta["choices"]:
+        known = ", ".join(map(str, meta["choices"]))
+        do = did_you_mean(value, meta["choices"], f"choose one of those for {name}")
+        need(value in meta["choices"], f"{name} to be one of {known}", shown(value), do)
+    elif form == "bool":
+        flag(name, value)
+    elif form == "int":
+        size(name, value, high, least=low)
+    elif "between" in meta:
+        between(name, value, *meta["between"])
+    elif form == "float" and "bounds" in meta:
+        between(name, value, low, high, closed=True)
+    elif form == "float":
+        number(name, value)
+    elif "check" in meta:
+        meta["check"](value)
 
 
 def between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:

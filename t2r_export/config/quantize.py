@@ -87,6 +87,7 @@ class QuantizeConfig:
         "text of --calibrate.",
         None,
         of="budgeted",
+        bounds=(1, 1 << 53),
     )
     choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # what it chose, by the weight's name
 
@@ -97,8 +98,6 @@ class QuantizeConfig:
             object.__setattr__(self, "budget", read_bytes(budget))
         check_fields(self)
         check_values(self)
-        if self.calibrate_steps is not None and self.calibrate_steps < 1:
-            raise UserError("at least 1 step to calibrate on", str(self.calibrate_steps), "correct calibrate_steps")
         reads = chosen.calibrated or self.budget is not None
         taken = [*takes(self.scheme), *(["calibrate"] if reads else []), "choices"]
         if unfit := [name for name in list(self.described())[1:] if name not in taken]:

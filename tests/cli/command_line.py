@@ -2,12 +2,14 @@
 
     python tests/cli/command_line.py > tests/cli/command_line.txt
 
-writes it again; the difference to the last commit is what changed for users.
+writes it again; the difference to the last commit is what changed for users. With the word `verbs` behind it, it prints
+the table of docs/commands.md.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 
 import click
 
@@ -73,5 +75,19 @@ def _type(option: click.Option) -> str:
     return kind.name
 
 
+def options(command: click.Command) -> list[click.Option]:
+    """A command's options, without --help."""
+    return [option for option in command.params if isinstance(option, click.Option)]
+
+
+def verbs() -> str:
+    """The table of verbs of docs/commands.md."""
+    rows = ["| verb | | options |", "|---|---|---|"]
+    for verb, command in commands().items():
+        names = " ".join(sorted(f"`{option.opts[0]}`" for option in options(command)))
+        rows.append(f"| `{verb}` | {command.short_help} | {names} |")
+    return "\n".join(rows)
+
+
 if __name__ == "__main__":
-    print(described(), end="")
+    print(verbs() if "verbs" in sys.argv[1:] else described(), end="")

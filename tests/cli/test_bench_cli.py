@@ -14,7 +14,7 @@ from t2r_export.providers import bench as module
 from t2r_export.providers.bandwidth import Bandwidth
 from t2r_export.providers.bench import BenchConfig
 
-SHORT = ["--steps", 3, "--warmup", 1, "--prompt", 5, "--rounds", 1, "--threads", 1]
+SHORT = ["--steps", 3, "--prompt", 5, "--rounds", 1, "--threads", 1]
 
 
 @pytest.fixture
@@ -74,7 +74,6 @@ def test_the_options_are_the_config(graph: Path, capsys: Output, monkeypatch: py
     assert configs == [
         BenchConfig(
             steps=3,
-            warmup=1,
             prompt=5,
             rounds=1,
             starts=7,
@@ -111,7 +110,7 @@ def test_translators_on_sentences(translator: Path, tmp_path: Path, capsys: Outp
     [
         ([], "expected sentences, for a translator; received none; name a file with --sentences"),
         (["--beam", 2], "expected --sentences beside --beam; received none"),
-        (["--sentences", "lines.txt", "--warmup", 2], "expected one of --sentences and --warmup; received both"),
+        (["--sentences", "lines.txt", "--prompt", 2], "expected one of --sentences and --prompt; received both"),
         (["--sentences", "lines.txt", "--tune"], "expected one of --sentences and --tune; received both"),
         (["--sentences", "none.txt"], "none.txt"),
     ],

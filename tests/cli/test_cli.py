@@ -245,7 +245,7 @@ def test_convert_to_a_feature_map(
         ("window:sinks=2", "t2r: expected window for the mixer window; received none; name window"),
         (
             "lstm:window=2,guard.kind=add",
-            "t2r: expected options of the mixer lstm (none); received window, guard; leave it out",
+            "t2r: expected options of lstm (none); received window, guard.kind; leave it out",
         ),
         (
             "linear:feature_map=elu,feature_size=3",

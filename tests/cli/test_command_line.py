@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cli.command_line import commands, described
+from cli.command_line import commands, described, options, verbs
 from t2r_export.cli import VERBS
 
 FROZEN = Path(__file__).with_name("command_line.txt")
@@ -20,6 +20,18 @@ def test_what_users_type_changes_on_purpose() -> None:
     before, now = FROZEN.read_text(encoding="utf-8"), described()
     difference = difflib.unified_diff(before.splitlines(), now.splitlines(), "frozen", "now", lineterm="", n=1)
     assert before == now, "\n".join(["see the docstring of this test", *difference])
+
+
+def test_verbs_and_options_stay_few() -> None:
+    """`t2r-export` is the verb export; `--version` is an option of the program."""
+    assert len(VERBS) <= 17
+    assert sum(len(options(command)) for command in commands().values()) + 1 <= 150
+
+
+def test_the_page_lists_every_verb_and_option() -> None:
+    """If it does not: python tests/cli/command_line.py verbs"""
+    page = FROZEN.parents[2] / "docs" / "commands.md"
+    assert verbs() in page.read_text(encoding="utf-8")
 
 
 def test_every_verb_is_frozen() -> None:

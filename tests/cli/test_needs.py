@@ -16,12 +16,12 @@ from t2r_runtime.errors import UserError
 
 FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known
     "finetune": """data pairs teacher stages steps learning_rates length eval_tokens scheme optimizer split loss
-        every seed device precision resume log force as_json""",
-    "export": """batch state_layout past_end target float16_safe top_k prefill draft_check generate source_length
+        every seed device precision resume force as_json""",
+    "export": """batch past_end target top_k prefill draft_check generate source_length
         how form as_json""",
     "evaluate": "as_json",
     "verify": "chosen steps as_json",
-    "sample": "tokens sources device as_json",
+    "sample": "tokens sources as_json",
     "save": "form force as_json",
     "build": "work data anew as_json",
 }
@@ -34,11 +34,9 @@ LINES = {  # with which an option of the table has not what it needs
     "save": ["m.pt", "o", "--as", "marian"],
 }
 OTHERS = {  # another line, for these options
-    **dict.fromkeys(
-        ["finetune batch", "finetune separator", "finetune start_positions"], ["m.pt", "o.pt", "--pairs", "t.tsv"]
-    ),
+    **dict.fromkeys(["finetune batch", "finetune start_positions"], ["m.pt", "o.pt", "--pairs", "t.tsv"]),
     "evaluate bleu": ["m.pt", "t.txt"],
-    **dict.fromkeys(["evaluate eval_tokens", "evaluate device"], ["g.onnx", "t.txt"]),
+    "evaluate eval_tokens": ["g.onnx", "t.txt"],
     **dict.fromkeys(["verify rounding", "verify reference"], ["m.pt"]),
     "sample beam": ["m.pt", "o.npy", "--tokens", "3"],
 }

@@ -16,7 +16,7 @@ from t2r_export.cli import renamed
 def test_an_older_verb_names_the_new_one(verb: str, capsys: Output) -> None:
     new = renamed.VERBS[verb]
     assert run(capsys, verb, "a", "b", code=2)[1] == f"t2r: {verb} is `{new}` now; see `t2r --help`\n"
-    assert new.split()[1] in commands()
+    assert not new.startswith("t2r ") or new.split()[1] in commands()
 
 
 @pytest.mark.parametrize("verb", renamed.OPTIONS)

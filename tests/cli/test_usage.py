@@ -50,10 +50,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt o.pt --data t.txt --teacher none.pt", "a checkpoint at none.pt"),
         ("m.pt t.txt --data t.txt", "a name for a checkpoint"),
         ("m.pt t --data t", "an output that is not an input"),
-        ("m.pt o.pt --data t.txt --log m.pt", "a name for a log"),
-        ("m.pt o.pt --data t.txt --log t.txt", "an output that is not an input"),
-        ("m.pt o.pt --data t.txt --log o.pt.training", "another file for every output"),
-        ("m.pt o.pt --data t.txt --log t", "a log to go on with"),
         ("m.pt t --data t.txt", "could not make again; received another file; name another file, or give --force"),
         ("m.pt o.pt --data t.txt --steps 1,2,3", "2 steps"),
         ("m.pt o.pt --data t.txt --batch 0", "batch to be an integer"),
@@ -91,12 +87,6 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt none.txt", "none.txt, which does not exist"),
         ("m.pt t.txt --lengths 8;9", "lengths as integers"),
         ("m.pt t.txt --lengths 0", "lengths as integers"),
-    ],
-    "plot": [
-        ("none.jsonl --csv o.csv", "none.jsonl, which does not exist"),
-        ("l.jsonl --csv l.jsonl", "an output that is not an input"),
-        ("l.jsonl --out o.pdf", "a name for a drawing"),
-        ("l.jsonl", "Missing option"),
     ],
     "export": [
         ("none.pt o.onnx", "a checkpoint at none.pt"),

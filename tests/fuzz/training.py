@@ -72,7 +72,7 @@ def evaluations(base: Path, here: Path, chance: random.Random) -> str:
         ("--windows", SIZES),
         ("--part", ("train", "valid", "test", "all")),
         ("--split", ("test=0.01", "test=0.99", "test=0.5", "test=nan", "test=1")),
-        ("--beam", ("1", "3", "0", "4096")),
+        ("--bleu", ("1", "3", "0", "4096")),
         ("--past-end", ("refuse", "clamp", "wrap:3", "wrap:0")),
     ):
         if not chance.randrange(12):
@@ -85,6 +85,6 @@ def evaluations(base: Path, here: Path, chance: random.Random) -> str:
             "test=0.5",
         ]
     if text.endswith(".tsv") and chance.randrange(2):
-        words.append("--bleu")
+        words += ["--bleu", "2"]
     ending = command("evaluate", model, text, *words)
     return "refused" if ending == "escaped with 130" else ending

@@ -27,7 +27,7 @@ GRAPH, PAIRS = "translator.onnx", "pairs.tsv"
 LINES = [
     ["export", "translator.pt", "x.onnx", "--generate", "--prefill", "--source-length", "9"],
     ["evaluate", "translator.pt", PAIRS],
-    ["evaluate", GRAPH, PAIRS, "--bleu", "--beam", "2"],
+    ["evaluate", GRAPH, PAIRS, "--bleu", "2"],
     ["finetune", "translator.pt", "x.pt", "--pairs", PAIRS, "--steps", "1", "--stages", "task", "--pair-tokens", "64"],
 ]
 

@@ -81,7 +81,7 @@ def test_where_it_cannot_be(options: dict[str, str]) -> None:
 
 
 def test_not_with_a_graph_for_prompts() -> None:
-    with pytest.raises(UserError, match="expected one of --prefill and --float16-safe; received both; leave out one"):
+    with pytest.raises(UserError, match="expected one of --prefill and float16_safe; received both; leave out one"):
         ExportConfig(float16_safe=True, prefill=True)
 
 

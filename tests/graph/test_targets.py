@@ -169,12 +169,11 @@ def test_standard_needs_a_switch_of_onnx_runtime(tmp_path: Path) -> None:
 
 
 def test_unknown_target() -> None:
-    for make in (find, lambda name: ExportConfig(target=name)):
+    for make, what in ((find, "a target of"), (lambda name: ExportConfig(target=name), "target to be one of")):
         with pytest.raises(UserError) as caught:
             make("gpu")
-        assert str(caught.value) == (
-            "expected a target of portable, fused, standard, npu; received 'gpu'; did you mean npu?"
-        )
+        known = "portable, fused, standard, npu"
+        assert str(caught.value) == f"expected {what} {known}; received 'gpu'; did you mean npu?"
 
 
 def test_npu_refuses_packed_states() -> None:
@@ -182,7 +181,7 @@ def test_npu_refuses_packed_states() -> None:
         ExportConfig(target="npu", state_layout="packed")
     assert str(caught.value) == (
         "expected the state layout layers with target npu: accelerators take tensors of up to 4 axes; "
-        "received 'packed'; leave out --state-layout, or choose another --target"
+        "received 'packed'; leave out state_layout, or choose another target"
     )
 
 

@@ -8,9 +8,8 @@ from typing import ClassVar
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import Guard, MixerConfig
 from t2r_export.config.mixers.linear import LinearConfig
-from t2r_export.config.options import option
+from t2r_export.config.options import check_values, option
 from t2r_export.config.positions import RotaryConfig
-from t2r_export.config.validation import amount, choice, size
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,7 @@ class HybridConfig(MixerConfig):
     frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
 
     def __post_init__(self) -> None:
-        size("window", self.window)
-        amount("sinks", self.sinks)
-        choice("merge", self.merge, self.MERGES)
-        choice("update_rule", self.update_rule, self.UPDATE_RULES)
-        choice("positions", self.positions, self.POSITIONS)
+        check_values(self)
         object.__setattr__(self, "guard", self.linear().guard)
 
     def linear(self) -> LinearConfig:

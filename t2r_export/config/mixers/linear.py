@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, Guard, MixerConfig, require_none_merged
-from t2r_export.config.options import option
+from t2r_export.config.options import check_values, option
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.positions.base import check_rotated
 from t2r_export.config.scalings import LinearScaling
-from t2r_export.config.validation import amount, choice, flag, need, number, size
+from t2r_export.config.validation import flag, need
 
 # a feature map -> whether K features are possible of a head of size d, and which are, for a person
 FEATURE_SIZES: dict[str, tuple[Callable[[int, int], bool], str]] = {
@@ -86,32 +86,17 @@ class LinearConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "guard", usual_guard(self.positions) if self.guard is None else self.guard)
-        size("feature_size", self.feature_size)
-        amount("memory", self.memory)
-        choice("feature_map", self.feature_map, self.FEATURE_MAPS)
-        choice("normalizer", self.normalizer, self.NORMALIZERS)
-        number("sigma", self.sigma)
-        flag("shared_features", self.shared_features)
-        flag("fixed_sigma", self.fixed_sigma)
-        flag("redraw", self.redraw)
+        check_values(self)
         self._check_rule()
         self._only("shared_features", self.shared_features, self.LEARNED)
         self._only("sigma", self.sigma != 1.0, ("rfa",))
         self._only("fixed_sigma", self.fixed_sigma, ("rfa",))
         self._only("redraw", self.redraw, self.RANDOM)
-        choice("positions", self.positions, self.POSITIONS)
-        number("query_scale", self.query_scale)
-        number("frequency_scale", self.frequency_scale)
         flag("folded", self.folded)
-        flag("output_gate", self.output_gate)
-        amount("conv", self.conv)
         need(self.conv != 1, "0 (none) or at least 2 taps of the convolution", self.conv, "correct conv")
         need(isinstance(self.guard, Guard), "a guard with kind and eps", self.guard, "correct the guard")
 
     def _check_rule(self) -> None:
-        choice("update_rule", self.update_rule, self.UPDATE_RULES)
-        choice("gate", self.gate, self.GATES)
-        flag("moving_average", self.moving_average)
         gates = self.GATES[1:] if "gated" in self.update_rule else self.GATES[:1]
         rest = tuple(name for name in self.NORMALIZERS if name != "z")
         rule = f"for the update rule {self.update_rule}"

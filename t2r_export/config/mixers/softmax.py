@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, MixerConfig, require_none_merged
-from t2r_export.config.options import option
-from t2r_export.config.validation import amount, flag, need, number, size
+from t2r_export.config.options import check_values, option
+from t2r_export.config.validation import MAX_SIZE, flag, need, size
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class SoftmaxConfig(MixerConfig):
     memory: int = option(MEMORY, 0, causal=True)
 
     def __post_init__(self) -> None:
-        amount("memory", self.memory)
+        check_values(self)
 
     @property
     def lends(self) -> bool:
@@ -44,13 +45,11 @@ class WindowConfig(MixerConfig):
     kind: ClassVar[str] = "window"
 
     window: int = option("Number of last tokens that a query sees, its own among them: W.")
-    sinks: int = option("Number of first tokens that every query sees beside the window.", 4)
+    sinks: int = option("Number of first tokens that every query sees beside the window.", 4, bounds=(0, MAX_SIZE))
     memory: int = option(MEMORY, 0)
 
     def __post_init__(self) -> None:
-        size("window", self.window)
-        amount("sinks", self.sinks)
-        amount("memory", self.memory)
+        check_values(self)
 
     def summary(self) -> str:
         memory = f", memory of {self.memory}" if self.memory else ""
@@ -68,15 +67,13 @@ class SpanConfig(MixerConfig):
 
     span: int = option("Largest attention span of a head, in tokens, its own among them.")
     ramp: int = option("Number of tokens over which the mask falls from 1 to 0 behind a head's span.", 32)
-    span_loss: float = option("Weight of the largest span of all heads in the loss.", 0.02)
+    span_loss: float = option("Weight of the largest span of all heads in the loss.", 0.02, bounds=(0, math.inf))
     folded: bool = False  # every kv head has a buffer of its own length, and the masks are constants
     spans: tuple[int, ...] = ()  # those lengths, where folded
 
     def __post_init__(self) -> None:
-        size("span", self.span)
-        size("ramp", self.ramp)
+        check_values(self)
         need(self.ramp <= self.span, f"a ramp of at most the span, {self.span}", self.ramp, "correct ramp")
-        number("span_loss", self.span_loss, positive=False)
         flag("folded", self.folded)
         need(isinstance(self.spans, list | tuple), "spans to be a list", type(self.spans).__name__, "correct spans")
         object.__setattr__(self, "spans", tuple(self.spans))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.options import option
+from t2r_export.config.options import check_values, option
 from t2r_export.config.parts.base import PartConfig
-from t2r_export.config.validation import amount
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class AverageConfig(PartConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        amount("ffn_size", self.ffn_size)
+        check_values(self)
 
     def summary(self) -> str:
         return f"the mean of all tokens{f', feed-forward of {self.ffn_size}' if self.ffn_size else ''}"
