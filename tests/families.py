@@ -5,7 +5,7 @@ Their decode is not the definition: it leaves out what the prompt does (the clam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,16 @@ from t2r_runtime.contract.signature import POSITION
 
 @dataclass(frozen=True)
 class Family:
-    """Args: name: what transformers' classes of it begin with. sizes: of its config, all different."""
+    """Args: name: what transformers' classes of it begin with. sizes: of its config, all different. config: what the
+    class of its config begins with, where that is more. spread: of random weights."""
 
     name: str
     sizes: dict[str, Any] = field(default_factory=dict)
+    config: str | None = None
+    spread: float = 0.3
 
     def changed(self, **changes: Any) -> Family:
-        return Family(self.name, {**self.sizes, **changes})
+        return replace(self, sizes={**self.sizes, **changes})
 
 
 def reference(family: Family) -> Any:
@@ -35,10 +38,10 @@ def reference(family: Family) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family.name}Config")(**family.sizes)
+    config = getattr(transformers, f"{family.config or family.name}Config")(**family.sizes)
     model = getattr(transformers, f"{family.name}ForCausalLM")(config).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=family.spread)
     return model
 
 

@@ -30,6 +30,7 @@ from t2r_export.config.mixers import (
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import (
     AverageConfig,
+    GatedDeltaConfig,
     GRUConfig,
     LSTMConfig,
     Mamba2Config,
@@ -73,6 +74,7 @@ DELTA = (
     linear(8, "hedgehog", update_rule="delta", normalizer="none"),
     linear(8, "hedgehog", update_rule="gated_delta", gate="data", normalizer="rms_norm"),
 )
+GATED_DELTA = GatedDeltaConfig(heads=H, key_heads=G, key_size=K, value_size=V, taps=3)
 MAMBA2 = Mamba2Config(
     heads=H, head_size=V, state_size=K, groups=G, taps=3, least_step=0.3, largest_step=0.9, bias=True, norm_groups=G
 )
@@ -154,7 +156,10 @@ CONFIGS = {
         LLAMA, MAMBA2, dataclasses.replace(MAMBA2, norm_groups=0), SOFTMAX, feed_forwards=(NO_FFN, NO_FFN, Dense())
     ),
     "average": with_layers(GPT2, AverageConfig(), AverageConfig(ffn_size=12)),
-    "short_conv": with_layers(LLAMA.with_attention(qk_norm=True), ShortConvConfig(), LINEAR, ShortConvConfig(3, True)),
+    "short_conv": with_layers(LLAMA, ShortConvConfig(), LINEAR, ShortConvConfig(3, True)),
+    "gated_delta": with_layers(
+        LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, LINEAR
+    ),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it
     "memory_softmax": with_layers(LLAMA, SoftmaxConfig(memory=3), LINEAR),
@@ -182,6 +187,9 @@ FORMS = {
     "yarn": with_layers(YARN, SOFTMAX, WINDOW, HYBRID, HybridConfig(3, 6, positions="after", sinks=2), LINEAR),
     "ntk": with_layers(LLAMA.with_attention(positions=RotaryConfig(500.0, NtkScaling(4.0))), SOFTMAX, LINEAR, WINDOW),
     "yarn_span": with_layers(YARN, SpanConfig(9, ramp=3), linear(6, positions="after")),
+    "gated_delta_wide": with_layers(
+        WIDE.with_attention(gate=True), dataclasses.replace(GATED_DELTA, key_size=16, value_size=17), WINDOW
+    ),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
     "alibi_kinds": with_layers(
         ALIBI.with_attention(softcap=3.0),

@@ -22,6 +22,7 @@ class HeadsConfig:
     output_bias: bool = True
     qk_norm: bool = False  # an RMS norm over each head of q and k, with one scale for all heads, before the rotation
     positions: PositionConfig | None = None  # by which q and k rotate, or scores have a bias
+    gate: bool = False  # o ⊙ sigmoid(W x), a number for each number of the heads' outputs
     scale: float | None = None  # of scores; None: head_size^-0.5
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     norm_eps: float = 1e-5  # of the norms of q, k and of each head's output
@@ -35,7 +36,7 @@ class HeadsConfig:
             self.kv_heads,
             "correct kv_heads",
         )
-        for name in ("qkv_bias", "output_bias", "qk_norm"):
+        for name in ("qkv_bias", "output_bias", "qk_norm", "gate"):
             flag(name, getattr(self, name))
         number("norm_eps", self.norm_eps)
         for name in ("scale", "softcap"):

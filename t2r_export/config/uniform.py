@@ -25,6 +25,7 @@ from t2r_export.config.parts import (
     CrossConfig,
     DenseConfig,
     EncoderAttentionConfig,
+    GatedDeltaConfig,
     GRUConfig,
     LSTMConfig,
     Mamba2Config,
@@ -44,7 +45,7 @@ MIXERS: dict[str, HasConfig] = {
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
 # what a layer can mix by: those, and parts that a model is trained with from the start
-TRAINED = (Mamba2Config, ShortConvConfig)
+TRAINED = (GatedDeltaConfig, Mamba2Config, ShortConvConfig)
 LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 
@@ -223,7 +224,7 @@ class UniformConfig:
         if isinstance(cross, MergeConfig):
             parts = [self._merged(mixer, cross, after, number)]
         elif cross is not None:
-            parts.append(self._attention(CrossConfig, cross, number, positions=None, qk_norm=False))
+            parts.append(self._attention(CrossConfig, cross, number, positions=None, qk_norm=False, gate=False))
         feed_forward = self._feed_forward(after, self.ffn_size)
         return self._parts(*parts, feed_forward)
 

@@ -28,6 +28,7 @@ MODELS: dict[str, ModelConfig] = {
     "mamba2": dataclasses.replace(
         CONFIG, layers=(small.MAMBA2,) * 2, attention=None, feed_forwards=(NoFeedForward(), Dense())
     ),
+    "gated_delta": dataclasses.replace(CONFIG, layers=(small.GATED_DELTA,) * 2, attention=None),
     "short_conv": dataclasses.replace(CONFIG, layers=(ShortConvConfig(), ShortConvConfig(4, True)), attention=None),
     "feed-forwards": dataclasses.replace(
         CONFIG,

@@ -22,7 +22,8 @@ def expected(name: str) -> object:
     return pytest.param(name, marks=[failing] if reason else [])
 
 
-NARROW = ("delta", "delta_rotary")  # norms of less than 16 numbers: delta_wide stands for them
+# norms of less than 16 numbers: delta_wide and gated_delta_wide stand for them
+NARROW = ("delta", "delta_rotary", "gated_delta")
 MIXERS = [name for name in small.MODELS if name not in (*NAMES, *NARROW)]
 
 

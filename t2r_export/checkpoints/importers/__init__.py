@@ -18,6 +18,7 @@ from t2r_export.checkpoints.importers.mistral import MISTRAL
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
+from t2r_export.checkpoints.importers.qwen3_5 import QWEN3_5, QWEN3_5_TEXT
 
 IMPORTERS: dict[str, Importer] = {
     "bart": BART,
@@ -32,6 +33,8 @@ IMPORTERS: dict[str, Importer] = {
     "pegasus": PEGASUS,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "qwen3_5": QWEN3_5,
+    "qwen3_5_text": QWEN3_5_TEXT,
 }
 
 

@@ -53,6 +53,8 @@ class Importer:
         factors: config.json -> by what tensors are multiplied that are stored without it: full names, with {} for the
             number of a layer, -> a number, or a column with one for each row.
         buffers: full names of tensors that are no weights (masks, frequencies) and are passed over.
+        nested: the key of the object in config.json that describes the decoder, where it is a part of a larger model.
+        wrapper: what full names begin with in a larger model, in place of `prefix`.
     """
 
     keys: Keys
@@ -64,6 +66,25 @@ class Importer:
     outside: frozenset[str] = frozenset({HEAD})
     sines: bool = False
     factors: Callable[[Fields], Mapping[str, float | Tensor]] = lambda _: {}
+    nested: str | None = None
+    wrapper: str | None = None
+
+    def fields(self, data: Mapping[str, Any], where: str) -> Fields:
+        """A config.json of the family, keys of a nested config beside those around it.
+
+        Raises:
+            UserError: as `Fields`; or a key that is read, and has another value in the nested config.
+        """
+        if self.nested is None:
+            return Fields(data, where, self.keys)
+        outer = {key: value for key, value in data.items() if key != self.nested}
+        inner = Fields(data, where).object(self.nested)
+        for key in inner.keys() & outer.keys() & self.keys.read.keys() - {"model_type"}:
+            if outer[key] is not None and not _same(outer[key], inner[key]):
+                expected = f"{spelt(inner[key])}, as in its {self.nested}, or absent"
+                raise Fields(data, where).wrong(key, expected, outer[key])
+        merged = {**outer, **inner, "model_type": data.get("model_type")}
+        return Fields(merged, where, self.keys)
 
 
 def tied_head(embedding: str) -> Callable[[ModelConfig], dict[str, str]]:

@@ -62,7 +62,7 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
         expected = f"one of {', '.join(sorted(importers))}"
         raise Fields(data, CONFIG).wrong("model_type", expected, family, "use a model of those")
     importer = importers[family]
-    fields = Fields(data, CONFIG, importer.keys)
+    fields = importer.fields(data, CONFIG)
     if fields.get("quantization_config"):
         raise UserError(f"weights in floating point in {folder}", "a quantization_config", BEFORE)
     config = importer.config(fields)
@@ -122,8 +122,9 @@ def _tensors(files: Folder, importer: Importer) -> dict[str, _Stored]:
                 DOWNLOAD,
             )
         for name, tensor in stored.items():
-            whole = name in importer.outside or name.startswith(importer.prefix)
-            full = name if whole else importer.prefix + name
+            wrapped = importer.wrapper is not None and name.startswith(importer.wrapper)
+            bare = name[len(importer.wrapper or "") :] if wrapped else name.removeprefix(importer.prefix)
+            full = name if name in importer.outside else importer.prefix + bare
             if importer.buffers.fullmatch(full):
                 continue
             if full in tensors:

@@ -21,6 +21,7 @@ from t2r_export.config.parts import PartConfig
 from t2r_export.config.uniform import UniformConfig
 
 LAYER = "model.layers.{}"
+MULTIPLE = ("mrope_section", "mrope_interleaved")  # positions of images: in a text all are the token's
 DECODER: dict[str, Any] = {
     **ROTARY,
     "vocab_size": 32000,
@@ -61,6 +62,8 @@ def decoder(
     activation: str | None = None,
     scale: float | None = None,
     rotates: bool = True,
+    gate: bool = False,
+    partial: float | None = None,
     **others: Any,
 ) -> ModelConfig:
     """What the families of this shape have in common, from their config.json.
@@ -68,6 +71,7 @@ def decoder(
     Args:
         eps: the key of the norms' eps. ffn: that of the feed-forward's size. activation: its own, where no key says it.
         scale: of scores, where it is not that of the head's size. rotates: whether positions are rotary.
+        gate: of attention (`HeadsConfig`). partial: `rotary`'s.
         others: fields of UniformConfig that the family has otherwise.
     """
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
@@ -94,8 +98,9 @@ def decoder(
             qkv_bias=qkv_bias,
             output_bias=output_bias,
             qk_norm=qk_norm,
+            gate=gate,
             scale=scale,
-            positions=rotary(fields, head_size) if rotates else None,
+            positions=rotary(fields, head_size, partial, MULTIPLE) if rotates else None,
         ),
         **{"ffn_size": fields.size(ffn), "ffn_bias": False, **others},
     ).build()

@@ -5,7 +5,7 @@ transformers 5 keeps all in `rope_parameters`; before, there were `rope_theta` a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from t2r_export.checkpoints.importers.base import Fields
@@ -25,12 +25,13 @@ ROTARY: dict[str, Any] = {
 PARTIAL = {**ROTARY, SHARE: None}  # of a family that may rotate a part of each head
 
 
-def rotary(fields: Fields, head_size: int, partial: float | None = None) -> RotaryConfig:
+def rotary(fields: Fields, head_size: int, partial: float | None = None, others: Sequence[str] = ()) -> RotaryConfig:
     """Rotary positions of heads of this size.
 
     Args:
         partial: the share of a head that rotates where the config does not say; None: transformers' class of the
             family rotates whole heads, so that the config may not say otherwise.
+        others: rotary parameters that change nothing in a text.
     """
     new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
     if new and old and new != old:
@@ -41,9 +42,10 @@ def rotary(fields: Fields, head_size: int, partial: float | None = None) -> Rota
     kind = rope.choice("rope_type", {name: name for name in TYPES}, rope.get("type", "default"))
     theta = fields.number("rope_theta") if rope.get("rope_theta") is None else rope.number("rope_theta")
     # as transformers has it: a length beside the rotary parameters goes before the one among them
-    rope.get(LENGTH)  # of no meaning to some types
+    for key in (LENGTH, *others):
+        rope.get(key)  # the first is of no meaning to some types
     scaling = TYPES[kind](rope, lambda: (fields if preferred is not None else rope).size(LENGTH, trained), trained)
-    size, known = _size(fields, rope, head_size, partial), rope.read - {"rope_type", "type", LENGTH, SHARE}
+    size, known = _size(fields, rope, head_size, partial), rope.read - {"rope_type", "type", LENGTH, SHARE, *others}
     unread = [key for key in rope.unread() if rope.data[key] is not None]
     if unread:
         raise fields.wrong("rotary parameters", f"for the type {kind} of {', '.join(sorted(known))}", ", ".join(unread))

@@ -14,6 +14,7 @@ from t2r_export.config.parts.attention import (
 )
 from t2r_export.config.parts.base import PartConfig
 from t2r_export.config.parts.feed_forward import DenseConfig, ProductKeyConfig
+from t2r_export.config.parts.gated_delta import GatedDeltaConfig
 from t2r_export.config.parts.mamba2 import Mamba2Config
 from t2r_export.config.parts.recurrent import AverageConfig, GRUConfig, LSTMConfig
 from t2r_export.config.parts.short_conv import ShortConvConfig
@@ -30,6 +31,7 @@ PARTS: dict[str, Entry[PartConfig]] = {
         Entry(LSTMConfig, f"{MODEL}.recurrent:LSTM"),
         Entry(GRUConfig, f"{MODEL}.recurrent:GRU"),
         Entry(AverageConfig, f"{MODEL}.average:Average"),
+        Entry(GatedDeltaConfig, f"{MODEL}.gated_delta:GatedDelta"),
         Entry(Mamba2Config, f"{MODEL}.mamba2:Mamba2"),
         Entry(ShortConvConfig, f"{MODEL}.short_conv:ShortConv"),
         Entry(DenseConfig, f"{MODEL}.dense:Dense"),
@@ -45,6 +47,7 @@ __all__ = [
     "DenseConfig",
     "EncoderAttentionConfig",
     "GRUConfig",
+    "GatedDeltaConfig",
     "InsideConfig",
     "LSTMConfig",
     "Mamba2Config",

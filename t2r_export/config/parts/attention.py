@@ -105,8 +105,8 @@ class CrossConfig(InsideConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         need(
-            self.positions is None and not self.qk_norm,
-            "attention to a source without positions and qk_norm",
+            self.positions is None and not self.qk_norm and not self.gate,
+            "attention to a source without positions, qk_norm and gate",
             "such",
             "leave them out",
         )
@@ -138,8 +138,8 @@ class MergedConfig(InsideConfig):
         size("hidden", self.hidden, least=0)
         choice("activation", self.activation, ACTIVATIONS)
         self.inside.check_merged()
-        plain = self.positions is None and not self.qk_norm
-        need(plain, "merged layers without positions and qk_norm", "such", "choose other cross layers")
+        plain = self.positions is None and not self.qk_norm and not self.gate
+        need(plain, "merged layers without positions, qk_norm and gate", "such", "choose other cross layers")
         if self.hidden:
             self._check_hidden()
 

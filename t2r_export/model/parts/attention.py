@@ -55,6 +55,8 @@ class Attention(Part):
         self.o = nn.Linear(H * d, site.width, bias=config.output_bias)
         if config.qk_norm and not inside.borrows:
             self.q_norm, self.k_norm = (HeadNorm(d, config.norm_eps, "rms_norm") for _ in "qk")
+        if config.gate:
+            self.gate = nn.Linear(site.width, H * d, bias=config.qkv_bias)
 
     @property
     def rotates(self) -> bool:
@@ -87,7 +89,10 @@ class Attention(Part):
 
     def forward(self, x: T, state: State[T], step: Step[T]) -> tuple[T, State[T]]:
         o, state = self.inner(self.project(x, step), state, step)  # (B, H, T, V)
-        return step.ops.linear(step.ops.merge_heads(o), self.o.weight, self.o.bias), state
+        ops, y = step.ops, step.ops.merge_heads(o)
+        if self.config.gate:
+            y = ops.mul(y, ops.sigmoid(ops.linear(x, self.gate.weight, self.gate.bias)))
+        return ops.linear(y, self.o.weight, self.o.bias), state
 
     def statistics(self, x: Tensor, state: State[Tensor], step: Step[Tensor]) -> dict[str, Tensor]:
         return self.inner.statistics(self.project(x, step), state, step)
@@ -120,7 +125,8 @@ class Attention(Part):
         inner, packing = self.inner.fold(self.o.weight), self.inner.packing()
         made = self._remade(inner.config).to(self.o.weight)
         made.inner.load_state_dict(inner.state_dict())
-        made.o.load_state_dict(self.o.state_dict())
+        for name in ("o", *(["gate"] if self.config.gate else [])):
+            made.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())
         if packing is None:
             for name in ("q", "k", "v", *(["q_norm", "k_norm"] if self.config.qk_norm else [])):
                 made.get_submodule(name).load_state_dict(self.get_submodule(name).state_dict())

@@ -77,6 +77,9 @@ def page() -> str:
         harmless(OF_NO_TEXT),
     ]
     for family, importer in IMPORTERS.items():
+        if importer.nested is not None:
+            parts += [f"## {family}\n", f"The keys of `{family}_text`, in the object `{importer.nested}`.\n"]
+            continue
         keys = importer.keys
         rows = [f"| `{key}` | {spelt(value)} |" for key, value in sorted(keys.read.items())]
         own = {key: neutral for key, neutral in keys.refused.items() if key not in REFUSED}

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from checkpoints.importers.key_tables import page
 from checkpoints.importers.peers import BART, TOLERANCE, logit_error
 from t2r_export.checkpoints import checkpoint
-from t2r_export.checkpoints.importers import IMPORTERS
+from t2r_export.checkpoints.importers import IMPORTERS as ALL
 from t2r_export.checkpoints.importers.base import ACTIVATIONS, Fields
 from t2r_export.checkpoints.importers.generation_keys import GENERATION
 from t2r_export.checkpoints.importers.keys import Keys
@@ -58,6 +58,7 @@ GRANITE = {
     "mamba_expand": 1,
     "mamba_chunk_size": 16,
 }
+IMPORTERS = {name: one for name, one in ALL.items() if one.nested is None}  # others have the keys of one of these
 TRANSLATORS = ("bart", "marian", "pegasus")
 LFM2 = {
     **{key: value for key, value in LLAMA.items() if key != "head_dim"},
@@ -77,7 +78,25 @@ FALCON = {
     "mamba_d_state": 5,
     "mamba_chunk_size": 16,
 }
-OWN = {"falcon_h1": FALCON, "gpt2": GPT2, "granitemoehybrid": GRANITE, "lfm2": LFM2, "mamba2": MAMBA2}
+QWEN3_5 = {
+    **LLAMA,
+    "num_hidden_layers": 3,
+    "head_dim": 8,
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 4,
+    "rms_norm_eps": 0.05,
+}
+OWN = {
+    "falcon_h1": FALCON,
+    "gpt2": GPT2,
+    "granitemoehybrid": GRANITE,
+    "lfm2": LFM2,
+    "mamba2": MAMBA2,
+    "qwen3_5_text": QWEN3_5,
+}
 SIZES = {**dict.fromkeys(IMPORTERS, LLAMA), **dict.fromkeys(TRANSLATORS, BART), **OWN}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 3.0}
@@ -120,6 +139,10 @@ VALUES: dict[str, list[Any]] = {
     "sliding_window": [5, 1, None],
     "layer_types": [["full_attention", "linear_attention", "mamba"], [FULL] * 3, [SLIDING] * 3, [FULL, SLIDING, FULL]],
     "max_window_layers": [0, 2],
+    "linear_num_key_heads": [2, 6, 4],
+    "linear_conv_kernel_dim": [2, 5, 1],
+    "full_attention_interval": [1, 3, 4],
+    "partial_rotary_factor": [0.5, 0.3],
     "full_attn_idxs": [[0, 2], [], None, [2.0]],
     "block_ffn_dim_multiplier": [1.3, None, 2],
     "conv_L_cache": [2, 4, 1],
@@ -219,7 +242,8 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     model = kind.from_config(config_class(family).from_dict(json.loads(json.dumps(data))))
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]  # sines are frozen
     for parameter in (*learned, *(buffer for name, buffer in model.named_buffers() if name == "final_logits_bias")):
-        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=0.3)
+        spread = 0.15 if family == "qwen3_5_text" else 0.3  # a head whose output is small is float32's to move
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=spread)
     model.tie_weights()
     ids = torch.zeros(1, LENGTH, dtype=torch.int64)
     with torch.no_grad():
@@ -303,6 +327,9 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("mamba2", {"num_heads": 12, "expand": 4, "n_groups": 4}),
     ("mamba2", {"hidden_size": 24, "expand": 1}),
     ("lfm2", {"block_ff_dim": 11, "tie_embedding": False, "layer_types": [FULL, "conv", "conv"], "conv_bias": True}),
+    ("qwen3_5_text", {"rope_parameters": {**LINEAR, "rope_theta": 50.0}, "tie_word_embeddings": True}),
+    ("qwen3_5_text", {"rope_parameters": {**LLAMA3, "partial_rotary_factor": 0.5}, "attention_bias": True}),
+    ("qwen3_5_text", {"layer_types": [FULL, "linear_attention", FULL], "linear_num_key_heads": 6, "head_dim": 12}),
     ("lfm2", {"block_ffn_dim_multiplier": 1.7, "block_multiple_of": 3, "head_dim": 6, "conv_L_cache": 5}),
     ("gpt2", {"reorder_and_upcast_attn": True, "activation_function": "gelu_python"}),
 ]

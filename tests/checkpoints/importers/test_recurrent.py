@@ -58,7 +58,6 @@ GRANITE = Family(
 ATTENTION = {"intermediate_size": 19, "num_attention_heads": 6, "num_key_value_heads": 3}
 HYBRID = {**SIZES, **ATTENTION, "hidden_size": 24, "num_hidden_layers": 4}
 LFM2 = Family("Lfm2", {**HYBRID, "block_multiple_of": 5, "full_attn_idxs": [1]})
-LONGEST = ("mamba2", "lfm2")  # read 1,000 tokens too
 FALCON = Family(
     "FalconH1",
     {
@@ -83,6 +82,23 @@ FALCON = Family(
         "mlp_multipliers": [0.6, 0.4],
     },
 )
+QWEN3_5 = Family(
+    "Qwen3_5",
+    {
+        **HYBRID,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+        "head_dim": 8,
+        "linear_num_key_heads": 3,
+        "linear_num_value_heads": 6,
+        "linear_key_head_dim": 5,
+        "linear_value_head_dim": 4,
+        "rms_norm_eps": 0.05,  # or float32 alone moves a head whose output is small
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+    },
+    config="Qwen3_5Text",
+    spread=0.15,
+)
+LONGEST = ("mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
 FAMILIES = {
     "mamba2": MAMBA2.changed(time_step_limit=(0.3, 0.9), use_bias=True),
     "lfm2": LFM2,
@@ -94,6 +110,15 @@ FAMILIES = {
         block_auto_adjust_ff_dim=False,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0},
         norm_eps=1e-3,
+    ),
+    "qwen3.5": QWEN3_5,
+    "qwen3.5 biases, tied": QWEN3_5.changed(
+        linear_conv_kernel_dim=3,
+        linear_num_key_heads=6,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        layer_types=["full_attention", "linear_attention"] * 2,
+        rms_norm_eps=0.1,
     ),
     "mamba2 tied": MAMBA2.changed(use_conv_bias=False, conv_kernel=3, n_groups=1, tie_word_embeddings=True),
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
@@ -231,6 +256,64 @@ def test_a_layer_is_no_softmax_to_convert(made: Any) -> None:
         convert(made["mamba2"][1].model, LinearConfig(5))
 
 
+IMAGES = {
+    "depth": 1,
+    "hidden_size": 8,
+    "intermediate_size": 6,
+    "num_heads": 2,
+    "out_hidden_size": 24,
+    "num_position_embeddings": 16,
+}
+SECTIONS = {"mrope_section": [1, 1, 0], "mrope_interleaved": True}
+
+
+@pytest.fixture
+def wrapped(tmp_path: Path) -> Any:
+    """A folder of the model that sees images too, with layers that draft tokens; and transformers' model of it."""
+    import transformers
+
+    rope = {**QWEN3_5.sizes["rope_parameters"], **SECTIONS}
+    config = transformers.Qwen3_5Config(
+        text_config={**QWEN3_5.sizes, "rope_parameters": rope, "eos_token_id": 7}, vision_config=IMAGES
+    )
+    torch.manual_seed(0)
+    theirs = transformers.Qwen3_5ForConditionalGeneration(config).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1 if parameter.ndim == 1 else 0.0, std=QWEN3_5.spread)
+    theirs.save_pretrained(tmp_path)
+    folders.change_tensors(tmp_path, **{"mtp.fc.weight": torch.ones(3, 4)})
+    folders.change_config(tmp_path, image_token_id=3, video_token_id=4, vision_start_token_id=5, vision_end_token_id=6)
+    return theirs
+
+
+@torch.no_grad()
+def test_the_text_model_of_one_that_sees_images_is_read(wrapped: Any, tmp_path: Path) -> None:
+    ours, ids = checkpoint.load(tmp_path), text(70, 31)
+    expected = wrapped(ids, use_cache=False).logits
+    assert expected.std() > 0.1
+    assert float((ours.model(ids) - expected).abs().max()) < TOLERANCE
+    assert ours.config.eos_tokens == (7,)
+    assert ours.notes == ()
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"tie_word_embeddings": True}, "tie_word_embeddings in config.json to be false, as in its text_config"),
+        ({"text_config": 5}, "text_config in config.json to be an object"),
+        ({"text_config": {"num_experts": 5}}, "num_experts in config.json to be absent"),
+        ({"text_config": {}}, "missing "),
+    ],
+)
+def test_a_nested_config_that_cannot_be_is_refused(
+    changes: dict[str, Any], message: str, wrapped: Any, tmp_path: Path
+) -> None:
+    folders.change_config(tmp_path, **changes)
+    with pytest.raises(UserError) as caught:
+        checkpoint.load(tmp_path)
+    assert message in str(caught.value)
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba2", {"num_heads": 5}, "num_heads in config.json to be a number of heads of 4 with 24 channels in all"),
     ("mamba2", {"head_dim": 3}, "num_heads in config.json to be a number of heads of 3 with 24 channels in all"),
@@ -262,6 +345,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"num_experts": 4}, "num_experts in config.json to be absent"),
     ("lfm2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type in the rotary parameters"),
     ("lfm2", {"conv_bias": True}, "missing model.layers.0.conv.conv.bias"),
+    ("qwen3.5", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_value"),
+    ("qwen3.5", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim in config.json to be an integer of at least 2"),
+    ("qwen3.5", {"linear_key_head_dim": 6}, "linear_attn.conv1d.weight 54×1×4 instead of 60×1×4"),
+    ("qwen3.5", {"layer_types": ["linear_attention"]}, "layer_types in config.json to be 4 names"),
+    ("qwen3.5", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
+    ("qwen3.5", {"attn_output_gate": False}, "attn_output_gate in config.json to be absent or null, true"),
+    ("qwen3.5", {"num_experts": 8}, "num_experts in config.json to be absent"),
+    ("qwen3.5", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.5}}, "partial_rotary_factor"),
 ]
 
 
@@ -286,6 +377,8 @@ def test_what_a_family_cannot_be_is_refused(
         ("lfm2", {"norm_eps": 1e-2}),
         ("falcon-h1", {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.8]}),
         ("falcon-h1", {"key_multiplier": 0.7}),
+        ("qwen3.5", {"rms_norm_eps": 0.1}),
+        ("qwen3.5", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
     ],
 )
 def test_the_comparison_sees_a_wrong_config(name: str, changes: dict[str, Any], made: Any, tmp_path: Path) -> None:

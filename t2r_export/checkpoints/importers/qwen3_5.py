@@ -1,0 +1,109 @@
+"""Qwen3.5's text model: gated delta nets, and gated attention in each fourth layer.
+
+A checkpoint of text and images wraps the same decoder: its config stands in text_config, its tensors have a longer
+prefix, and what sees images is passed over, as are the layers that draft tokens (mtp). Norms scale by 1 + w, those of
+the delta nets' outputs by w. Rows of q_proj are of each head its query, then its gate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from t2r_export.checkpoints.importers.base import Fields
+from t2r_export.checkpoints.importers.keys import keys
+from t2r_export.checkpoints.importers.llama import DECODER, LAYER, NAMES, decoder, importer
+from t2r_export.checkpoints.importers.rotary import PARTIAL
+from t2r_export.checkpoints.importers.sources import CONVOLUTION, ONE_PLUS, Transform, permuted
+from t2r_export.config.mixers import MixerConfig, SoftmaxConfig
+from t2r_export.config.model import ModelConfig
+from t2r_export.config.parts import GatedDeltaConfig, PartConfig
+
+READ: dict[str, Any] = {
+    **DECODER,
+    **PARTIAL,
+    "vocab_size": 248320,
+    "intermediate_size": 12288,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 32768,
+    "attention_bias": False,
+    "full_attention_interval": None,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+SHAPE = {"attn_output_gate": (None, True), "mlp_only_layers": (None, [])}  # which the class has, whatever they say
+HARMLESS = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings"
+OUTSIDE = "image_token_id video_token_id vision_config vision_end_token_id vision_start_token_id"  # of images
+DELTA = f"{LAYER}.linear_attn"
+NAMES_OF_QWEN = {
+    **NAMES,
+    "attention.gate": NAMES["attention.q"],
+    "gated_delta.norm": NAMES["attention.norm"],
+    **{f"gated_delta.{part}": f"{DELTA}.in_proj_{part}" for part in ("qkv", "z", "b", "a")},
+    **{f"gated_delta.{name}": f"{DELTA}.{name}" for name in ("A_log", "dt_bias")},
+    "gated_delta.conv": f"{DELTA}.conv1d",
+    "gated_delta.norm_weight": f"{DELTA}.norm.weight",
+    "gated_delta.o": f"{DELTA}.out_proj",
+}
+KINDS = ("linear_attention", "full_attention")
+
+
+def _config(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias")
+    return decoder(
+        fields,
+        _layers(fields),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        gate=True,
+        partial=0.25,
+        activation=fields.choice("hidden_act", {"silu": "silu", "swish": "silu"}),  # of the convolution, too
+    )
+
+
+def _layers(fields: Fields) -> tuple[MixerConfig | PartConfig, ...]:
+    count, interval = fields.layers("num_hidden_layers"), fields.size("full_attention_interval", 4)
+    types = fields.get("layer_types", [KINDS[(number + 1) % interval == 0] for number in range(count)])
+    if not isinstance(types, list) or len(types) != count or not all(kind in KINDS for kind in types):
+        raise fields.wrong("layer_types", f"{count} names, each one of {', '.join(KINDS)}", types)
+    heads, key_heads = fields.size("linear_num_value_heads"), fields.size("linear_num_key_heads")
+    if heads % key_heads:
+        raise fields.wrong("linear_num_key_heads", f"a divisor of linear_num_value_heads={heads}", key_heads)
+    delta = GatedDeltaConfig(
+        heads=heads,
+        key_heads=key_heads,
+        key_size=fields.size("linear_key_head_dim"),
+        value_size=fields.size("linear_value_head_dim"),
+        taps=fields.size("linear_conv_kernel_dim", least=2),
+        norm_eps=fields.number("rms_norm_eps"),
+    )
+    return tuple(delta if kind == KINDS[0] else SoftmaxConfig() for kind in types)
+
+
+def _transforms(config: ModelConfig) -> dict[str, Transform]:
+    norms = ("norm", "attention.norm", "dense.norm", "attention.q_norm", "attention.k_norm")
+    found = {f"{NAMES_OF_QWEN[name]}.weight": ONE_PLUS for name in norms}
+    found[f"{DELTA}.conv1d.weight"] = CONVOLUTION
+    for heads in config.heads:
+        of_heads = permuted((heads.heads, 2, -1), (1, 0, 2))
+        found |= {f"{NAMES['attention.q']}.{kind}": of_heads for kind in ("weight", "bias")}
+    return found
+
+
+QWEN3_5_TEXT = dataclasses.replace(
+    importer(keys(read=READ, refused=SHAPE, harmless=HARMLESS), _config, NAMES_OF_QWEN, _transforms),
+    buffers=re.compile(r"model\.(mtp|visual)\..*|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+)
+QWEN3_5 = dataclasses.replace(
+    QWEN3_5_TEXT,
+    keys=keys(read=READ, refused=SHAPE, harmless=f"{HARMLESS} {OUTSIDE}"),
+    nested="text_config",
+    wrapper="model.language_model.",
+)
