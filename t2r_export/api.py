@@ -122,7 +122,7 @@ class Model:
 
         Args:
             mixer: a kind in t2r_export.config.uniform.MIXERS, alone or with options: `linear:feature_size=32`.
-            layers: `all`, `none`, `every:N` or `0,2,5`.
+            layers: `all`, `softmax`, `none`, `every:N` or `0,2,5`.
             cross, encoder: of a translator, `linear:feature_size=32` or `softmax`; see
                 t2r_export.convert.source_mixers.
             options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; the

@@ -43,8 +43,8 @@ def convert(
         mixer: what the chosen layers become, `LinearConfig(32)` for T2R with 32 features a head. What a layer of the
             new kind shares with softmax attention (the projections of q, k, v and the output) keeps its weights; what
             it has no place for is dropped.
-        layers: `all`, `none`, `every:N` (keep every Nth layer softmax) or layer numbers, `0,2,5`. Converting twice
-            gives layers of two kinds.
+        layers: `all`, `softmax` (those that are, of a model that has others too), `none`, `every:N` (keep every Nth
+            layer softmax) or layer numbers, `0,2,5`. Converting twice gives layers of two kinds.
         seed: of the new parameters' random weights.
         cross: of a translator, what the chosen layers look at the source with; None leaves that as it is. For a
             merged one see `merge`.
@@ -56,7 +56,7 @@ def convert(
     config = model.config
     if config.encoder is None and (cross is not None or encoder is not None):
         raise UserError("a translator, whose layers look at a source", "a decoder alone", "leave the cross layers out")
-    chosen = choose_layers(layers, len(config.layers))
+    chosen = choose_layers(layers, [_is_softmax(_mixing(layer, "layers")) for layer in config.layers])
     changes: dict[str, Any] = {
         "layers": mapped(config.layers, lambda n, old: _changed(n, old, n in chosen, mixer, cross))
     }
@@ -95,12 +95,19 @@ def _changed(
 
 def _swapped(layer: LayerConfig, mixer: MixerConfig | PartConfig, group: str, what: str) -> LayerConfig:
     """A layer with another mixer in its part of that group, which must be softmax."""
-    old = next((part for part in layer.mixers if part.group == group), None)
-    inside = getattr(old, "inside", None)
-    if not isinstance(inside, SoftmaxConfig | WindowConfig):
+    old = _mixing(layer, group)
+    if not _is_softmax(old):
         received = "none" if old is None else old.label
         raise UserError(f"{what} to be softmax or a window", received, "convert the original model")
     return layer.with_mixer(mixer, group)
+
+
+def _mixing(layer: LayerConfig, group: str) -> PartConfig | None:
+    return next((part for part in layer.mixers if part.group == group), None)
+
+
+def _is_softmax(part: PartConfig | None) -> bool:
+    return isinstance(getattr(part, "inside", None), SoftmaxConfig | WindowConfig)
 
 
 def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:

@@ -158,7 +158,7 @@ CONFIGS = {
     "average": with_layers(GPT2, AverageConfig(), AverageConfig(ffn_size=12)),
     "short_conv": with_layers(LLAMA, ShortConvConfig(), LINEAR, ShortConvConfig(3, True)),
     "gated_delta": with_layers(
-        LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, LINEAR
+        LLAMA.with_attention(gate=True, qk_norm=True, positions=RotaryConfig(size=2)), GATED_DELTA, SOFTMAX, GATED_DELTA
     ),
     "shared_weights": with_layers(LLAMA, SOFTMAX, SHARED, SHARED),
     # all-attention: a memory in each layer, and nothing behind it
@@ -188,7 +188,7 @@ FORMS = {
     "ntk": with_layers(LLAMA.with_attention(positions=RotaryConfig(500.0, NtkScaling(4.0))), SOFTMAX, LINEAR, WINDOW),
     "yarn_span": with_layers(YARN, SpanConfig(9, ramp=3), linear(6, positions="after")),
     "gated_delta_wide": with_layers(
-        WIDE.with_attention(gate=True), dataclasses.replace(GATED_DELTA, key_size=16, value_size=17), WINDOW
+        WIDE.with_attention(gate=True), dataclasses.replace(GATED_DELTA, key_size=16, value_size=17), WINDOW, LINEAR
     ),
     "span": with_layers(LLAMA, SpanConfig(9, ramp=3), LINEAR),
     "alibi_kinds": with_layers(

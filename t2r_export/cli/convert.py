@@ -47,7 +47,7 @@ CROSS = Spelled(
     "--layers",
     default="all",
     show_default=True,
-    help="Layers to convert: all, none, every:N (each Nth stays softmax) or 0,2,5.",
+    help="Layers to convert: all, softmax (of a hybrid), none, every:N (each Nth stays softmax) or 0,2,5.",
 )
 @click.option(
     "--cross",

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from t2r_runtime.errors import UserError
 
 
-def choose_layers(text: str, count: int) -> set[int]:
-    """The layers to convert that `all`, `none`, `every:N` or `0,2,5` name, of `count` layers.
+def choose_layers(text: str, softmax: Sequence[bool]) -> set[int]:
+    """The layers to convert that `all`, `softmax`, `none`, `every:N` or `0,2,5` name.
 
     `every:N` converts all but each Nth: of eight layers, `every:4` keeps 3 and 7 softmax.
+
+    Args:
+        softmax: of each layer whether it is softmax, over all tokens or over a window.
     """
+    count = len(softmax)
     everything = set(range(count))
     step, chosen = read_layers(text)
+    if text == "softmax":
+        return {number for number in everything if softmax[number]}
     if chosen is None:
         return everything - (set(range(step - 1, count, step)) if step else set())
     if not chosen <= everything:
@@ -22,14 +28,14 @@ def choose_layers(text: str, count: int) -> set[int]:
 
 
 def read_layers(text: str) -> tuple[int, set[int] | None]:
-    """The N of `every:N`, 0 elsewhere; and the numbers of layers, None for `all` and `every:N`.
+    """The N of `every:N`, 0 elsewhere; and the numbers of layers, None for `all`, `softmax` and `every:N`.
 
     Raises:
         UserError: none of these forms, whatever model has the layers.
     """
     try:
-        if text in ("all", "none"):
-            return 0, None if text == "all" else set()
+        if text in ("all", "softmax", "none"):
+            return 0, set() if text == "none" else None
         if not text.startswith("every:"):
             return 0, {int(number) for number in text.split(",")}
         step = int(text.removeprefix("every:"))
@@ -37,7 +43,8 @@ def read_layers(text: str) -> tuple[int, set[int] | None]:
             raise ValueError
         return step, None
     except ValueError:
-        raise UserError("layers as all, none, every:N or 0,2,5", repr(text), "write it in one of those forms") from None
+        expected = "layers as all, softmax, none, every:N or 0,2,5"
+        raise UserError(expected, repr(text), "write it in one of those forms") from None
 
 
 def ranges(numbers: Sequence[int]) -> str:

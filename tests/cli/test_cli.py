@@ -253,7 +253,7 @@ def test_convert_to_a_feature_map(
         ),
         ("linear:feature_size=3,redraw=true", "t2r: expected redraw only with the feature map rfa or favor; received"),
         ("linear:feature_size=3 --layers 0,9", "t2r: expected layers from 0 to 1; received 0,9; "),
-        ("linear:feature_size=3 --layers some", "t2r: expected layers as all, none, every:N or 0,2,5; "),
+        ("linear:feature_size=3 --layers some", "t2r: expected layers as all, softmax, none, every:N or 0,2,5; "),
         ("linear:feature_size=3,guard.eps=nan", "t2r: expected guard eps to be a finite positive number; "),
         ("linear:feature_size=3,positions=drop", "t2r: expected positions only for a rotary model; "),
     ],

@@ -37,7 +37,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("m.pt m.pt --force", "an output that is not an input"),
         ("hf hf/model", "an output outside of what is read"),
         ("m.pt t", "could not make again; received another file; name another file, or give --force"),
-        ("m.pt o.pt --layers some", "layers as all, none, every:N or 0,2,5"),
+        ("m.pt o.pt --layers some", "layers as all, softmax, none, every:N or 0,2,5"),
         ("m.pt o.pt --mixer linear:feature_size=0", "feature_size to be an integer"),
     ],
     "choose": [

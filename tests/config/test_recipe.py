@@ -131,7 +131,7 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (SOURCE, "feature_size = 5", "feature_size = [5]", "feature_size to be an integer"),
     (SOURCE, '{ kind = "add", eps = 1e-3 }', "[1]", "guard to be a JSON object"),
     (SOURCE, 'layers = "0,2"', "layers = [0, 2]", "layers to be a text"),
-    (SOURCE, 'layers = "0,2"', 'layers = "some"', "layers as all, none, every:N or 0,2,5"),
+    (SOURCE, 'layers = "0,2"', 'layers = "some"', "layers as all, softmax, none, every:N or 0,2,5"),
     (SOURCE, "seed = 3", "seed = -3", "seed to be an integer from 0"),
     (SOURCE, "batch = 2", "bach = 2", "in finetune in .* the keys .*; received the key bach"),
     (SOURCE, "batch = 2", "batch = [2]", "batch to be a whole number"),

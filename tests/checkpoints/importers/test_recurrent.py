@@ -231,8 +231,7 @@ def test_softmax_layers_become_constant_and_train(
 ) -> None:
     """Converted, finetuned beside its teacher, exported: what is recurrent already stays a part of it."""
     model, mixer = made[name][1].model, STUDENTS[kind]
-    softmax = [n for n, one in enumerate(small.mixers(model.config)) if one.kind == "softmax"]
-    student = convert(model, mixer, ",".join(map(str, softmax)))
+    student = convert(model, mixer, "softmax")
     if kind == "window":  # of more tokens than the text has
         ids = text(4, 31)
         with torch.no_grad():

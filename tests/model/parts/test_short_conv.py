@@ -32,7 +32,9 @@ def crowded(parallel: bool) -> ModelConfig:
         AttentionConfig(heads=6, kv_heads=3, head_size=4, inside=inside, norm=RMS),
     )
     base = small.built("none")
-    return dataclasses.replace(base, layers=(LayerConfig(parts=parts, parallel=parallel), *base.layers))
+    first, *rest = parts
+    layer = LayerConfig(parts=(first, *(dataclasses.replace(part, beside=parallel) for part in rest)))
+    return dataclasses.replace(base, layers=(layer, *base.layers))
 
 
 def test_states_of_one_name_are_numbered_by_part() -> None:
