@@ -342,7 +342,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"block_ff_dim": 20}, "intermediate_size and block_ff_dim in config.json to be equal"),
     ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu in config.json to be absent or true"),
     ("lfm2", {"num_experts": 4}, "num_experts in config.json to be absent"),
-    ("lfm2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type in the rotary parameters"),
+    ("lfm2", {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "rope_type in the rotary parameters"),
     ("lfm2", {"conv_bias": True}, "missing model.layers.0.conv.conv.bias"),
     ("qwen3.5", {"linear_num_key_heads": 4}, "linear_num_key_heads in config.json to be a divisor of linear_num_value"),
     ("qwen3.5", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim in config.json to be an integer of at least 2"),
