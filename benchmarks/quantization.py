@@ -18,7 +18,7 @@ from t2r_export.checkpoints import checkpoint
 from t2r_export.config.finetune import SEPARATOR
 from t2r_export.config.options import read_kind
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig
-from t2r_export.data.corpus import read_documents
+from t2r_export.data.documents import Texts
 from t2r_export.export import export
 from t2r_export.providers.bench import BenchConfig, bench
 from t2r_export.quality.quantization import Quality, QualityCheckFailed
@@ -66,7 +66,7 @@ def row(name: str, source: Path, out: Path, config: QuantizeConfig, check: Path)
 
 def _parts(text: Path, folder: Path) -> tuple[Path, Path]:
     """Files of the first nine tenths of the documents and of the last."""
-    documents = read_documents(text)
+    documents = list(Texts((text,)))
     cut = len(documents) - max(1, len(documents) // 10)
     paths = folder / "calibrate.txt", folder / "check.txt"
     for path, part in zip(paths, (documents[:cut], documents[cut:]), strict=True):

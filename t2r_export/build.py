@@ -21,7 +21,7 @@ from t2r_export.config.plain import to_plain
 from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance
-from t2r_export.data.corpus import read_documents, split_documents
+from t2r_export.data.documents import Texts, parted
 from t2r_export.data.pairs import read_archived, read_pairs, split_groups, write_pairs
 from t2r_export.data.vocabulary import train_pair_tokenizer, train_tokenizer
 from t2r_export.export import export, read_by_beam
@@ -29,6 +29,7 @@ from t2r_export.files import sha256, write_bytes
 from t2r_export.finetune import FinetuneReport, finetune
 from t2r_export.made import RECORD, Made, Of, content
 from t2r_export.model.initialize import initialize
+from t2r_export.paths import text_files
 from t2r_export.quality.translations import write_translations
 from t2r_runtime.files import locked, unwritable
 from t2r_runtime.outputs import beside
@@ -104,7 +105,7 @@ class Build:
         """
         plan, data, work = self.plan, self.data, self.work
         if plan.pairs is None:
-            texts = {text: sha256(data / text) for text in plan.texts}
+            texts = {text: content(data / text) for text in plan.texts}
             options = {
                 "separator": plan.separator,
                 "valid_share": plan.shares.valid,
@@ -128,8 +129,8 @@ class Build:
         if plan.pairs is not None:
             pairs = [pair for path in shared["pairs"] for pair in read_pairs(path)]
             return train_pair_tokenizer(pairs, plan.vocab_size)
-        documents = [document for path in shared["data"] for document in read_documents(path, plan.separator)]
-        return train_tokenizer(split_documents(documents, plan.shares)[0], plan.vocab_size)
+        documents = parted(Texts(text_files(shared["data"]), plan.separator), plan.shares)
+        return train_tokenizer((document for part, document in documents if part == 0), plan.vocab_size)
 
     def _make_teacher(self) -> Path:
         """Train the recipe's softmax model from random weights."""

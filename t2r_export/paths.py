@@ -19,7 +19,7 @@ from pathlib import Path
 
 from t2r_runtime.contract.signature import ENCODER, ROLES
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import unwritable
+from t2r_runtime.files import existing_file, unwritable
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's plain data that are looked through
@@ -134,6 +134,32 @@ def _texts(path: Path) -> set[str]:
 
 
 # -- inputs
+
+
+TEXTS = (".txt", ".jsonl", ".parquet", ".npy")  # of a folder
+
+
+def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Files to train on: those named, and of each folder all in it, and in its folders, that end in one of `TEXTS`.
+
+    Those of a folder are in the order of their names. Names that begin with a dot are left out.
+
+    Raises:
+        UserError: none is named, one is no file and no folder, or a folder has none.
+    """
+    if not paths:
+        raise UserError("at least one file to train on", "none", "name a text file")
+    files: list[Path] = []
+    for path in paths:
+        if not os.path.isdir(path):
+            files.append(existing_file(path, "a text or a .npy to read"))
+            continue
+        found = [file for file in path.rglob("*") if file.suffix in TEXTS and file.is_file()]
+        kept = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        if not kept:
+            raise UserError(f"files that end in {', '.join(TEXTS)} in {path}", "none", "name another folder")
+        files += sorted(kept, key=lambda file: file.relative_to(path).as_posix())
+    return tuple(files)
 
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")

@@ -69,6 +69,12 @@ def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
         report.longrepr = f"T2R_STRICT=1 allows no skip here: {reason}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tokens of texts go to a folder of this run."""
+    os.environ["T2R_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of public checkpoints and texts: $T2R_DATA, or shared/data beside the repository."""

@@ -302,7 +302,7 @@ def test_a_build_that_cannot_be(place: Path) -> None:
     with pytest.raises(UserError, match="expected a recipe in "):
         build(place / "recipe.toml", place / "work", place)
     (place / "recipe.toml").write_text(RECIPE.replace("text.txt", "none.txt"))
-    with pytest.raises(UserError, match="expected the recipe's text; received .*none.txt, which does not exist"):
+    with pytest.raises(UserError, match="expected a text or a .npy to read; received .*none.txt, which does not exist"):
         build(place / "recipe.toml", place / "work", place)
     (place / "recipe.toml").write_text(RECIPE)
     with pytest.raises(UserError, match="expected to be able to write .*text.txt/work"):

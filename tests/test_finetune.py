@@ -226,6 +226,26 @@ def test_killed_and_resumed_is_never_interrupted_bit_for_bit(config: FinetuneCon
     assert config.output.read_bytes() == whole.output.read_bytes()
 
 
+def test_a_corpus_that_was_gone_or_changed_is_resumed_when_it_is_back(
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
+    finetune(whole)
+    stop_at(monkeypatch, config, 5)
+    (text,), again = config.data, dataclasses.replace(config, resume=True)
+    content = text.read_bytes()
+    text.unlink()
+    with pytest.raises(UserError, match="which does not exist"):
+        finetune(again)
+    text.write_bytes(content[:-40])
+    with pytest.raises(UserError, match="expected data .* resume with the options and files of that run"):
+        finetune(again)
+    text.write_bytes(content)
+    monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))  # what was tokenized may be gone too
+    finetune(again)
+    assert config.output.read_bytes() == whole.output.read_bytes()
+
+
 def test_where_windows_start_is_a_part_of_the_run(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,8 @@ from t2r_export.cli.output import force_option, note_each, size, table
 from t2r_export.config.options import read_bytes, written
 from t2r_export.config.plain import to_plain
 from t2r_export.config.students import reason, student_mixer
-from t2r_export.paths import check_outputs, existing_model
+from t2r_export.paths import check_outputs, existing_model, text_files
 from t2r_runtime.cli.output import json_option, note, show
-from t2r_runtime.files import existing_file
 
 FILE = click.Path(path_type=Path)
 TRIED = [("linear", {"feature_size": count}) for count in (8, 16, 32, 64)]
@@ -71,7 +70,7 @@ def command(
     room, asked = read_bytes(budget), list(mixers) or TRIED
     for kind, values in asked:
         student_mixer(kind, values)  # before the model is read
-    existing_file(data, "a text or a .npy to measure on")
+    text_files([data])
     check_outputs([("checkpoint", out)], [existing_model(source), data], force)
 
     from t2r_export.checkpoints import checkpoint

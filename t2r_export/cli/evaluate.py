@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from t2r_export.cli.fields import fields
 from t2r_export.cli.given import check_given
-from t2r_export.cli.output import eval_tokens_option, note_each, shorter, table, with_error
+from t2r_export.cli.output import eval_tokens_option, note_each, shorter, size, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import EVAL_TOKENS, LENGTH, PARTS, SEPARATOR, FinetuneConfig, Shares, usual_length
-from t2r_export.paths import existing_model
+from t2r_export.config.finetune import (
+    EVAL_TOKENS,
+    FIELD,
+    LENGTH,
+    PARTS,
+    SEPARATOR,
+    FinetuneConfig,
+    Shares,
+    usual_length,
+)
+from t2r_export.paths import existing_model, text_files
 from t2r_runtime.cli import providers
 from t2r_runtime.cli.output import json_option, show
 from t2r_runtime.cli.progress import progress
@@ -22,6 +31,9 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 from t2r_runtime.outputs import GRAPHS
 from t2r_runtime.session.refusals import existing_graph
+
+if TYPE_CHECKING:
+    from t2r_export.data.shards import Corpus
 
 FILE = click.Path(path_type=Path)
 
@@ -37,10 +49,10 @@ FILE = click.Path(path_type=Path)
 )
 @click.option(
     "--part",
-    type=click.Choice((*PARTS, "all")),
+    type=click.Choice((*PARTS, "all", "none")),
     default="test",
     show_default=True,
-    help="Part of the text to use, as t2r finetune cuts it.",
+    help="Part of the text to use, as t2r finetune cuts it; none: tokenize the text, show its parts, measure nothing.",
 )
 @click.option(
     "--windows",
@@ -77,7 +89,10 @@ def command(
     allow_fallback: bool,
     as_json: bool,
 ) -> None:
-    """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT (or token ids as .npy).
+    """Nats per token of MODEL (a model.pt, a Hugging Face folder or an exported graph) on TEXT.
+
+    For a checkpoint TEXT may be .jsonl, .parquet, a folder of them, or token ids as .npy. It is tokenized once, into
+    $T2R_CACHE.
 
     Behind ± is the standard error of the mean over windows, or pairs. The last quarter of the windows is shown beside
     the whole: a model that was trained on short windows may be lost there.
@@ -101,11 +116,11 @@ def command(
             raise ValueError
     except ValueError:
         raise UserError("lengths as integers separated by commas", repr(lengths), "correct --lengths") from None
-    split = split or {}
-    separator = split.pop("separator", SEPARATOR)
-    shares = Shares(**split)
+    how = dict(split or {})
+    separator, field = how.pop("separator", SEPARATOR), how.pop("field", FIELD)
+    shares = Shares(**how)
     existing_model(model)
-    existing_file(text, "a text or a .npy to measure on")
+    text_files([text])
 
     from t2r_export.checkpoints import checkpoint
     from t2r_export.data.corpus import read_corpus
@@ -115,7 +130,9 @@ def command(
     loaded = checkpoint.load(model)
     note_each(loaded.notes)
     loaded.model.end_positions(past_end)
-    corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator)
+    corpus = read_corpus([text], loaded.tokenizer, loaded.config, shares, separator, field)
+    if part == "none":
+        return show_corpus(corpus, as_json)
     sizes = sizes or [corpus.row or shorter(usual_length(loaded.config.max_positions))]
     found = evaluate_lengths(loaded.model.to(choose_device("auto")), corpus.part(part), sizes, windows, eval_tokens)
     rows = [
@@ -133,6 +150,17 @@ def command(
         {"model": model, "part": part, "lengths": found},
         table(rows, ["length", "nats/token", "perplexity", "its last quarter", "tokens"]),
     )
+
+
+def show_corpus(corpus: Corpus, as_json: bool) -> None:
+    """What of a text is in each part, and where its tokens are."""
+    parts = [corpus.part(name) for name in PARTS]
+    rows = list(zip(PARTS, corpus.documents, map(len, parts), strict=True))
+    heads = ["part", "documents", "tokens" if corpus.row is None else "rows"]
+    named = [dict(zip(heads, row, strict=True)) for row in rows]
+    data = {"folder": corpus.folder, "bytes": corpus.tokens.nbytes, "sha256": corpus.sha256, "parts": named}
+    shown = [[name, *(f"{count:,}" for count in counts)] for name, *counts in rows]
+    show(as_json, data, f"{table(shown, heads)}\n{corpus.folder}: {size(corpus.tokens.nbytes)}")
 
 
 def show_pairs(model: Path, pairs: Path, as_json: bool, **options: Any) -> None:

@@ -14,11 +14,13 @@ from t2r_export.config.options import between, changed, check_values, option, op
 from t2r_export.config.quantize import QuantizeConfig, scheme
 from t2r_export.config.typed import check_fields
 from t2r_export.config.validation import choice, size
-from t2r_export.paths import check_outputs, existing_model
+from t2r_export.paths import check_outputs, existing_model, text_files
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
 SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
+FIELD = "text"  # of JSON lines and Parquet
+SPLITS = ("order", "hash")  # how documents are divided in parts: t2r_export.data.documents.parted
 MAX_STEPS = 1 << 40
 MAX_START = 1 << 30  # a position is an int32
 LENGTH = 256  # tokens
@@ -41,10 +43,12 @@ class Shares:
 
     valid: float = 0.05
     test: float = 0.05
+    by: str = SPLITS[0]
 
     def __post_init__(self) -> None:
         for name in ("valid", "test"):
             between(f"{name}_share", getattr(self, name), 0, 1)
+        choice("split_by", self.by, SPLITS)
         if self.valid + self.test >= 1:
             received = f"{self.valid:g} + {self.test:g}"
             raise UserError(
@@ -138,7 +142,9 @@ class FinetuneConfig:
 
     model: Path
     output: Path
-    data: tuple[Path, ...] = option("Text, or token ids as .npy, to train a decoder on; repeat for more.", ())
+    data: tuple[Path, ...] = option(
+        "Text, .jsonl, .parquet, a folder of them, or token ids as .npy, to train a decoder on; repeat for more.", ()
+    )
     pairs: tuple[Path, ...] = option(
         "Lines with a source, a tab and its translation, to train a translator on; repeat for more.", ()
     )
@@ -166,6 +172,15 @@ class FinetuneConfig:
         between=(0, 1),
         shared=True,
     )
+    split_by: str = option(
+        "Parts by the order of documents, or by the hash of each.",
+        SPLITS[0],
+        SPLITS,
+        within="split.by",
+        result="changed",
+        shared=True,
+    )
+    text_field: str = option("Field of .jsonl and .parquet that is the text.", FIELD, within="split.field", shared=True)
     length: int | None = option(
         "Window length in tokens, or the longest side of a pair; longer pairs are left out.",
         None,
@@ -303,7 +318,7 @@ class FinetuneConfig:
 
     @property
     def shares(self) -> Shares:
-        return Shares(self.valid_share, self.test_share)
+        return Shares(self.valid_share, self.test_share, self.split_by)
 
     @property
     def state_path(self) -> Path:
@@ -324,8 +339,8 @@ class FinetuneConfig:
         for path in (self.model, self.teacher):
             if path is not None:
                 existing_model(path)
-        for path in self.data:
-            existing_file(path, "a text or a .npy to train on")
+        if self.data:
+            text_files(self.data)
         files = [path for path in (*self.pairs, self.valid, self.test) if path is not None]
         for path in files:
             existing_file(path, "a file of pairs")

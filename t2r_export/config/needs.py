@@ -52,7 +52,7 @@ _A_PART = Need("a text that is cut in parts, with --part", lambda o: _A_TEXT.met
 
 FINETUNE = {  # of FinetuneConfig
     **_each("lora_rank lora_alpha", _other("lora")),
-    **_each("batch separator", _TEXT),
+    **_each("batch separator split_by text_field", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
     **_each("valid test", _other("pairs")),
     "pair_tokens": _PAIRS,

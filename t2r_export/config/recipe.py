@@ -24,7 +24,7 @@ from t2r_export.config.plain import from_plain, of_table
 from t2r_export.config.students import student_mixer
 from t2r_export.config.uniform import CROSSES, MergeConfig, UniformConfig
 from t2r_export.config.validation import size
-from t2r_export.paths import existing_model
+from t2r_export.paths import existing_model, text_files
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
 from t2r_runtime.text.texts import read_text
@@ -133,8 +133,8 @@ class Recipe:
 
     def check_files(self, data: Path) -> None:
         """Raise UserError unless the texts and the source are in the folder `data`."""
-        for text in self.texts:
-            existing_file(data / text, "the recipe's text")
+        if self.texts:
+            text_files([data / text for text in self.texts])
         if self.pairs is not None:
             existing_file(data / self.pairs.file, "the recipe's archive of pairs")
         if self.source is not None:

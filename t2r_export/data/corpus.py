@@ -1,169 +1,160 @@
 """Training text: files become documents, documents become tokens, tokens become one packed stream cut into windows.
 
-A text file is split into documents at every line that holds only the separator. Each document is stripped of
-surrounding white space and tokenized with the checkpoint's own tokenizer. A document starts with the model's
-beginning-of-text token if it has one; otherwise it ends with the first of its end-of-text tokens if it has any. The
-documents are concatenated, and windows cross their borders: no padding, every token is trained on.
+Files are what t2r_export.data.documents reads. Each document is tokenized with the checkpoint's own tokenizer. A
+document starts with the model's beginning-of-text token if it has one; otherwise it ends with the first of its
+end-of-text tokens if it has any. The documents are concatenated, and windows cross their borders: no padding, every
+token is trained on. All of this is done once (t2r_export.data.shards).
 
 A .npy file holds token ids: (N,) is one stream, (N, length+1) one window per row. It is the format for models without a
 tokenizer, and for sequences that must not be shifted or joined.
 
 A corpus has three parts. `train` teaches, the tokenizer of a recipe too. `valid` chooses: validations during training,
 the weights that a stage keeps, the mixers of `t2r choose`. `test` is what reports are measured on, and nothing
-else reads it. The last documents are test and those before them valid, so that no part begins within a document of
-another; where documents are too few for that, the text is cut at a character.
+else reads it. See t2r_export.data.documents.parted.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
+import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from t2r_export.config.finetune import SEPARATOR, Shares
-from t2r_export.config.model import ModelConfig
-from t2r_runtime import Tokenizer
+from t2r_export.config.finetune import FIELD, SEPARATOR, Shares
+from t2r_export.data.documents import Texts, borders, parted
+from t2r_export.data.encoding import MAX_PROCESSES, Encoder, encoded
+from t2r_export.data.shards import Corpus, IntArray, Piece, cached
+from t2r_export.files import sha256
+from t2r_export.paths import text_files
 from t2r_runtime.errors import UserError, printable
 from t2r_runtime.files import existing_file
-from t2r_runtime.text.texts import read_text
+from t2r_runtime.session.tuning import usable_cores
 
-IntArray = npt.NDArray[Any]
 USUAL_SHARES = Shares()
+Rows = TypeVar("Rows", Tensor, IntArray)
+SMALL = 1 << 22  # bytes of text that one process tokenizes alone
+PIECE = 1 << 20  # tokens or rows of a .npy that are copied at once
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """The parts of a text as tokens: int32, all streams (N,) or all rows (N, length+1)."""
-
-    train: Tensor
-    valid: Tensor
-    test: Tensor
-
-    def part(self, name: str) -> Tensor:
-        """One of them by name, or `all` as one."""
-        found: Tensor = torch.cat([self.train, self.valid, self.test]) if name == "all" else getattr(self, name)
-        return found
+class Vocabulary(Protocol):
+    """What of a model's config, or of a graph's signature, decides how it reads a text."""
 
     @property
-    def row(self) -> int | None:
-        """Tokens that every window predicts, where the corpus is rows."""
-        return self.train.shape[1] - 1 if self.train.ndim == 2 else None
-
+    def vocab_size(self) -> int: ...
     @property
-    def sha256(self) -> str:
-        """The identity of the corpus: the hash of its parts."""
-        parts = (part.numpy().tobytes() for part in (self.train, self.valid, self.test))
-        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    def bos_token(self) -> int | None: ...
+    @property
+    def eos_tokens(self) -> Sequence[int]: ...
 
 
 def read_corpus(
     paths: Sequence[Path],
     tokenizer: str | None,
-    model: ModelConfig,
-    shares: Shares = USUAL_SHARES,
+    model: Vocabulary,
+    shares: Shares | None = USUAL_SHARES,
     separator: str = SEPARATOR,
+    field: str = FIELD,
+    processes: int | None = None,
 ) -> Corpus:
-    """Files, one after the other, as a corpus for `model`. `tokenizer` is the text of its tokenizer.json.
+    """Files and folders, one after the other, as a corpus for `model`.
+
+    Args:
+        tokenizer: the text of its tokenizer.json.
+        shares: of the parts, see t2r_export.data.documents.parted; of token ids in order alone. None: all is train.
+        separator, field: see t2r_export.data.documents.Texts.
+        processes: that tokenize; the result is the same. None: as many as there are processors, where it pays.
 
     Raises:
         UserError: no file, an unreadable or empty one, text for a model without a tokenizer, a token outside the
-            model's vocabulary, kinds of files mixed.
+            model's vocabulary, kinds of files mixed, a file that changes, no room in the cache.
     """
-    if not paths:
-        raise UserError("at least one file to train on", "none", "name a text file")
-    arrays = [path.suffix == ".npy" for path in paths]
-    if all(arrays):
-        corpus = _from_arrays([read_ids(path, model.vocab_size) for path in paths], shares)
-    elif any(arrays):
+    files = text_files(paths)
+    arrays = [path.suffix == ".npy" for path in files]
+    if any(arrays) and not all(arrays):
         raise UserError("text files or .npy files", "both", "tokenize the text first, or leave the .npy files out")
-    else:
-        documents = [document for path in paths for document in read_documents(path, separator)]
-        parts = (tokenize(part, tokenizer, model) for part in split_documents(documents, shares))
-        ids = [np.array([token for document in part for token in document], np.int32) for part in parts]
-        for part in ids:
-            _check_vocabulary(part, model.vocab_size)
-        corpus = Corpus(*map(torch.from_numpy, ids))
-    return corpus
+    content = _content(files)
+    made_of: dict[str, Any] = {"files": content, "shares": shares and asdict(shares)}
 
+    def unchanged(pieces: Iterator[Piece]) -> Iterator[Piece]:
+        yield from pieces
+        if _content(files) != content:
+            do = "wait until they are written, and run again"
+            raise UserError("files that stay as they are while they are read", "others", do)
 
-def split_documents(documents: Sequence[str], shares: Shares) -> list[list[str]]:
-    """The documents of the parts train, valid and test: whole ones, or where they are too few, cut at a character."""
-    first, second = borders(len(documents), shares)
-    parts = [list(documents[:first]), list(documents[first:second]), list(documents[second:])]
-    if all(parts):
-        return parts
-    first, second = borders(sum(map(len, documents)), shares)
-    rest, test = _cut(documents, second)
-    return [*_cut(rest, first), test]
-
-
-def borders(count: int, shares: Shares) -> tuple[int, int]:
-    """Where the valid part and the test part of `count` documents, tokens or rows begin."""
-    return count - round(count * (shares.valid + shares.test)), count - round(count * shares.test)
-
-
-def _cut(documents: Sequence[str], place: int) -> tuple[list[str], list[str]]:
-    """What of the documents is before a character and what behind; nothing of it is empty."""
-    before, behind = [], []
-    for document in documents:
-        before.append(document[: max(0, place)])
-        behind.append(document[max(0, place) :])
-        place -= len(document)
-    return [piece for piece in before if piece], [piece for piece in behind if piece]
-
-
-def read_documents(path: Path, separator: str = SEPARATOR) -> list[str]:
-    """The documents of a UTF-8 text file, which lines equal to `separator` divide. Empty ones are left out."""
-    text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
-    pieces = re.split(rf"^[ \t]*{re.escape(separator)}[ \t]*$", text, flags=re.MULTILINE) if separator else [text]
-    documents = [piece.strip() for piece in pieces]
-    documents = [document for document in documents if document]
-    if not documents:
-        raise UserError(f"text in {path}", "an empty file", "name a file with text in it")
-    return documents
-
-
-def tokenize(documents: Sequence[str], tokenizer: str | None, model: ModelConfig) -> list[list[int]]:
-    """Token ids of each document, after the model's beginning-of-text token or before its end-of-text token."""
+    if any(arrays):
+        if shares is not None and shares.by == "hash":
+            raise UserError("documents, to divide them by their hash", "token ids", "divide them in order")
+        return cached(made_of, model.vocab_size, lambda: unchanged(_ids(files, shares)))
     if tokenizer is None:
         raise UserError(
             "a tokenizer in the checkpoint, to read text with",
             "a checkpoint without one",
             "give token ids as a .npy file, or import the model from a folder with a tokenizer.json",
         )
-    encodings = Tokenizer(tokenizer).encode_documents(documents)
-    before = [] if model.bos_token is None else [model.bos_token]
-    after = [] if before else list(model.eos_tokens[:1])
-    return [before + ids + after for ids in encodings]
+    before = () if model.bos_token is None else (model.bos_token,)
+    encoder = Encoder(tokenizer, before, () if before else tuple(model.eos_tokens[:1]))
+    made_of |= {"separator": separator, "field": field, "before": before, "after": encoder.after}
+    made_of |= {"tokenizer": hashlib.sha256(tokenizer.encode()).hexdigest()}
+    if processes is None:
+        small = sum(path.stat().st_size for path in files) <= SMALL
+        processes = 1 if small else min(MAX_PROCESSES, usable_cores() or os.cpu_count() or 1)
+    documents = parted(Texts(files, separator, field), shares)
+    return cached(made_of, model.vocab_size, lambda: unchanged(encoded(documents, encoder, processes)))
 
 
-def _from_arrays(arrays: list[IntArray], shares: Shares) -> Corpus:
+def _content(files: Sequence[Path]) -> list[list[str]]:
+    """What the files are: how each is read, and its hash."""
+    try:
+        return [[path.suffix, sha256(path)] for path in files]
+    except OSError as error:
+        received = error.strerror or str(error)
+        raise UserError(f"to be able to read {error.filename}", received, "name an existing file") from error
+
+
+def _ids(files: Sequence[Path], shares: Shares | None) -> Iterator[Piece]:
+    """The token ids of .npy files, piece by piece with their parts."""
+    arrays = [_mapped(path) for path in files]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         raise UserError("arrays of one shape", f"rows of {sorted(shapes)}", "train on files of one kind at a time")
-    whole = np.concatenate(arrays).astype(np.int32)
-    return Corpus(*map(torch.from_numpy, np.split(whole, borders(len(whole), shares))))
+    total, at = sum(map(len, arrays)), 0
+    ends = (total, total, total) if shares is None else (*borders(total, shares), total)
+    for array in arrays:
+        start = 0
+        while start < len(array):
+            part = sum(at >= end for end in ends)
+            stop = min(len(array), start + PIECE, start + ends[part] - at)
+            yield part, _rows(array, start, stop), 0
+            at, start = at + stop - start, stop
 
 
-def read_ids(path: Path, vocab_size: int) -> IntArray:
-    """The token ids of a .npy file: integers (N,) or (N, length+1), all in the vocabulary.
+def _rows(array: np.memmap[Any, Any], start: int, stop: int) -> IntArray:
+    """Some rows, read where that can be: to look at mapped memory whose file has become shorter ends the program."""
+    if not array.flags.c_contiguous:
+        return array[start:stop]
+    shape, width = array.shape[1:], array.strides[0]
+    count, offset = (stop - start) * width // array.itemsize, array.offset + start * width
+    found: IntArray = np.fromfile(str(array.filename), array.dtype, count, offset=offset)
+    return found[: len(found) * array.itemsize // width * width // array.itemsize].reshape(-1, *shape)
+
+
+def _mapped(path: Path) -> np.memmap[Any, Any]:
+    """The array of a .npy file: integers (N,) or (N, length+1).
 
     Raises:
         UserError: an unreadable file, or one with anything else in it.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about headers of older versions
-            # mapped first: a header may claim any size, and only what is in the file can be mapped
-            ids: IntArray = np.lib.format.open_memmap(existing_file(path, "an array of token ids"), mode="r")
+            # mapped: a header may claim any size, and only what is in the file can be mapped
+            ids = np.lib.format.open_memmap(existing_file(path, "an array of token ids"), mode="r")
     except UserError:
         raise
     except Exception as error:  # a header is Python's own literals, and fails in as many ways
@@ -174,18 +165,7 @@ def read_ids(path: Path, vocab_size: int) -> IntArray:
             f"{ids.dtype} of shape {ids.shape}",
             "write token ids with numpy.save",
         )
-    ids = np.array(ids)
-    _check_vocabulary(ids, vocab_size)
     return ids
-
-
-def _check_vocabulary(ids: IntArray, size: int) -> None:
-    if ids.size and not 0 <= ids.min() <= ids.max() < size:
-        raise UserError(
-            f"tokens from 0 to {size - 1}, the model's vocabulary",
-            f"tokens from {ids.min()} to {ids.max()}",
-            "use the tokenizer that the model was trained with",
-        )
 
 
 class Windows:
@@ -195,23 +175,22 @@ class Windows:
     place of its window. Rows are taken as they are.
     """
 
-    def __init__(self, tokens: Tensor, length: int, batch: int, seed: int) -> None:
+    def __init__(self, tokens: IntArray, length: int, batch: int, seed: int) -> None:
         """tokens (N,) or (N, length+1); a batch holds `batch` windows of length+1 tokens."""
         check_length(tokens, length, "training text")
         self.tokens, self.length, self.size, self.seed = tokens, length, batch, seed
         # one window less than fits leaves room for the offset
         self.count = len(tokens) if tokens.ndim == 2 else max(1, (len(tokens) - 1) // length - 1)
-        self._epochs: dict[int, Tensor] = {}
+        self._epochs: dict[int, IntArray] = {}
 
     def __call__(self, step: int) -> Tensor:
         """The batch of a step, counted from 0: (batch, length+1) int64."""
         places = range(step * self.size, (step + 1) * self.size)
-        starts = torch.stack([self._epoch(i // self.count)[i % self.count] for i in places])
-        if self.tokens.ndim == 2:
-            return self.tokens[starts].long()
-        return self.tokens[starts[:, None] + torch.arange(self.length + 1)].long()
+        return _gather(
+            self.tokens, np.array([self._epoch(i // self.count)[i % self.count] for i in places]), self.length
+        )
 
-    def _epoch(self, epoch: int) -> Tensor:
+    def _epoch(self, epoch: int) -> IntArray:
         """Where the windows of an epoch start, in its order (count,)."""
         if epoch not in self._epochs:
             # a batch of a short text may span several epochs, a later batch never goes back
@@ -221,28 +200,36 @@ class Windows:
             if self.tokens.ndim == 1:
                 room = len(self.tokens) - 1 - self.count * self.length
                 order = order * self.length + random.integers(0, room, endpoint=True)
-            self._epochs[epoch] = torch.from_numpy(order)
+            self._epochs[epoch] = order
         return self._epochs[epoch]
 
 
-def held_out_windows(tokens: Tensor | IntArray, length: int) -> Tensor:
-    """Every window of a text to measure on in order (N, length+1), int64: each token is predicted once, a short rest
-    never. tokens (N,) or (N, length+1).
+def _gather(tokens: IntArray, starts: IntArray, length: int) -> Tensor:
+    """Windows (B, length+1) int64 that begin at `starts` of a stream, or the rows of these numbers."""
+    places = starts if tokens.ndim == 2 else starts[:, None] + np.arange(length + 1)
+    return torch.from_numpy(tokens[places].astype(np.int64))
+
+
+def held_out_windows(tokens: Tensor | IntArray, length: int, *counts: int) -> Tensor:
+    """Windows of a text to measure on in order (N, length+1), int64: each token is predicted once, a short rest never.
+
+    Args:
+        tokens: (N,) or (N, length+1).
+        counts: `spread` over all of them, one after the other; none: every window.
     """
-    tokens = torch.as_tensor(tokens)
+    tokens = np.asarray(tokens)
     check_length(tokens, length, "text to measure on")
-    if tokens.ndim == 2:
-        return tokens.long()
-    count = (len(tokens) - 1) // length
-    starts = torch.arange(count) * length
-    return tokens[starts[:, None] + torch.arange(length + 1)].long()
+    starts = np.arange(len(tokens)) if tokens.ndim == 2 else np.arange((len(tokens) - 1) // length) * length
+    for count in counts:
+        starts = spread(starts, count)
+    return _gather(tokens, starts, length)
 
 
-def spread(windows: Tensor, count: int) -> Tensor:
-    """At most `count` of the windows (N, T+1), evenly spread: the same ones every time. 0 is all."""
-    if not count or len(windows) <= count:
-        return windows
-    return windows[torch.arange(count) * (len(windows) - 1) // max(1, count - 1)]
+def spread(rows: Rows, count: int) -> Rows:
+    """At most `count` of the rows, evenly spread: the same ones every time. 0 is all."""
+    if not count or len(rows) <= count:
+        return rows
+    return rows[np.arange(count) * (len(rows) - 1) // max(1, count - 1)]
 
 
 def windows_of(tokens: int, length: int) -> int:
@@ -257,7 +244,7 @@ def parallel_sequences(tokens: IntArray, count: int, length: int) -> IntArray:
     return rows
 
 
-def check_length(tokens: Tensor, length: int, what: str) -> None:
+def check_length(tokens: Tensor | IntArray, length: int, what: str) -> None:
     """Raise UserError unless `tokens` hold at least one window, or rows of exactly its size."""
     if tokens.ndim == 2 and len(tokens) and tokens.shape[1] != length + 1:
         raise UserError(f"rows of length + 1 = {length + 1} tokens", f"{tokens.shape[1]}", "correct the length")

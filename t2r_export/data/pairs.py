@@ -77,19 +77,27 @@ def _read(file: IO[bytes], name: str, chosen: tuple[int, int], exact: bool = Fal
     return pairs
 
 
-def bounded_lines(file: IO[bytes], name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a text, and of each where it stands. Raises UserError: one that is too long, or too many."""
-    for number, line in enumerate(decode_lines(_bounded(file, name), name), 1):
+def bounded_lines(
+    file: IO[bytes], name: str, longest: int | None = None, most: float | None = None
+) -> Iterator[tuple[str, str]]:
+    """The lines of a text, and of each where it stands.
+
+    Args:
+        longest: bytes of a line. most: lines. None: as of pairs.
+
+    Raises:
+        UserError: a line that is too long, or too many.
+    """
+    for number, line in enumerate(decode_lines(_bounded(file, name, longest or MAX_LINE, most or MAX_PAIRS), name), 1):
         yield line, f"line {number} of {name}"
 
 
-def _bounded(file: IO[bytes], name: str) -> Iterator[bytes]:
-    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
-        if len(line) > MAX_LINE:
-            expected = f"at most {MAX_LINE} bytes in line {number} of {name}"
-            raise UserError(expected, "more", "give a sentence or two a line")
-        if number > MAX_PAIRS:
-            raise UserError(f"at most {MAX_PAIRS} pairs in {name}", "more", "give fewer")
+def _bounded(file: IO[bytes], name: str, longest: int, most: float) -> Iterator[bytes]:
+    for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
+        if len(line) > longest:
+            raise UserError(f"at most {longest} bytes in line {number} of {name}", "more", "write shorter lines")
+        if number > most:
+            raise UserError(f"at most {most} lines in {name}", "more", "give fewer")
         yield line
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -30,7 +30,7 @@ def byte_tokenizer(special: Sequence[str] = ()) -> str:
     return str(tokenizer.to_str())
 
 
-def train_tokenizer(documents: list[str], vocab_size: int) -> str:
+def train_tokenizer(documents: Iterable[str], vocab_size: int) -> str:
     """A byte-level BPE (Sennrich et al. 2016) with one special token, 0, that begins and ends a document.
 
     Returns:
@@ -45,10 +45,10 @@ def train_pair_tokenizer(pairs: Sequence[tuple[str, str]], vocab_size: int) -> s
     Returns:
         The text of a tokenizer.json, for sources and for targets.
     """
-    return _byte_pairs([sentence for pair in pairs for sentence in pair], vocab_size, f"$A {SEPARATOR}")
+    return _byte_pairs((sentence for pair in pairs for sentence in pair), vocab_size, f"$A {SEPARATOR}")
 
 
-def _byte_pairs(texts: list[str], vocab_size: int, form: str) -> str:
+def _byte_pairs(texts: Iterable[str], vocab_size: int, form: str) -> str:
     """A tokenizer learned from texts. `form`: where the special token goes beside a text, $A."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.data.batch import Batch, window_batch, window_batches
-from t2r_export.data.corpus import Corpus, Windows, held_out_windows, spread, windows_of
+from t2r_export.data.corpus import Windows, held_out_windows, windows_of
+from t2r_export.data.shards import Corpus
 from t2r_export.data.starts import draw_starts
 
 VALIDATION_WINDOWS = 32  # of the valid part at most, in each validation during training; fewer where they are longer
@@ -18,9 +19,9 @@ class WindowBatches:
         self.config = config
         self._windows = Windows(corpus.train, config.window, config.batch, config.seed)
         most = min(VALIDATION_WINDOWS * config.window, config.validation_tokens)
-        self._valid = spread(held_out_windows(corpus.valid, config.window), windows_of(most, config.window))
-        test = held_out_windows(corpus.test, config.window)
-        self.test = window_batches(spread(test, windows_of(config.report_tokens, config.window)))
+        self._valid = held_out_windows(corpus.valid, config.window, windows_of(most, config.window))
+        count = windows_of(config.report_tokens, config.window)
+        self.test = window_batches(held_out_windows(corpus.test, config.window, count))
 
     def __call__(self, step: int) -> Batch:
         config, starts = self.config, None

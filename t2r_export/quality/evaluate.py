@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from t2r_export.data.batch import Batch, initial_states
-from t2r_export.data.corpus import held_out_windows, spread, windows_of
+from t2r_export.data.corpus import check_length, held_out_windows, windows_of
+from t2r_export.data.shards import IntArray
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
@@ -86,7 +87,7 @@ class AtLength:
 
 
 def evaluate_lengths(
-    model: Transformer, tokens: Tensor, lengths: Sequence[int], count: int = 0, most: int = 0
+    model: Transformer, tokens: Tensor | IntArray, lengths: Sequence[int], count: int = 0, most: int = 0
 ) -> list[AtLength]:
     """`evaluate` in windows of several lengths over the same tokens: each window from the initial state.
 
@@ -105,9 +106,10 @@ def evaluate_lengths(
         if not 4 <= length <= (limit or length):
             received, end = str(length), "" if limit is None else f" to {limit}, the model's last position"
             raise UserError(f"lengths from 4{end}", received, "correct the lengths")
-    rows = [spread(held_out_windows(tokens, length), count) for length in lengths]
-    limits = [windows_of(most, length) for length in lengths]
-    return [_at_length(model, spread(part, limit)) for part, limit in zip(rows, limits, strict=True)]
+    for length in lengths:
+        check_length(tokens, length, "text to measure on")
+    windows = ((length, count, windows_of(most, length)) for length in lengths)
+    return [_at_length(model, held_out_windows(tokens, *which)) for which in windows]
 
 
 @torch.no_grad()

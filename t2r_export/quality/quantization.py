@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from t2r_export.data.corpus import held_out_windows, parallel_sequences, read_documents, read_ids, spread
+from t2r_export.data.corpus import held_out_windows, parallel_sequences, read_corpus
 from t2r_export.errors import CheckFailed
 from t2r_export.quantizers.pairs import read_token_pairs, side_by_side
 from t2r_runtime import Decoder, Tokenizer, Translator
@@ -128,14 +128,10 @@ def read_tokens(path: Path, signature: Signature) -> Tokens:
     Raises:
         UserError: an unreadable file, a graph without a tokenizer, tokens that are not in its vocabulary.
     """
-    if path.suffix == ".npy":
-        return read_ids(path, signature.vocab_size).ravel().astype(np.int64)
-    text, bos = Tokenizer.of(signature), signature.bos_token
-    start, end = ([bos], []) if bos is not None else ([], list(signature.eos_tokens[:1]))
-    tokens: list[int] = []
-    for ids in text.encode_documents(read_documents(path)):
-        tokens += [*start, *ids, *end]
-    return np.array(tokens, np.int64)
+    if path.suffix != ".npy":
+        Tokenizer.of(signature)  # one that every runtime reads
+    whole = read_corpus([path], signature.tokenizer, signature, None).tokens
+    return whole.ravel().astype(np.int64)
 
 
 def windows(tokens: Tokens, signature: Signature) -> Tokens:
@@ -145,7 +141,7 @@ def windows(tokens: Tokens, signature: Signature) -> Tokens:
         UserError: too few tokens for one row.
     """
     length = min(WINDOW, signature.max_positions or WINDOW)
-    rows: Tokens = spread(held_out_windows(tokens, length), WINDOWS).numpy()
+    rows: Tokens = held_out_windows(tokens, length, WINDOWS).numpy()
     return rows
 
 

@@ -18,8 +18,9 @@ from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.plain import to_plain
 from t2r_export.data.batch import Batches
-from t2r_export.data.corpus import Corpus, read_corpus
+from t2r_export.data.corpus import read_corpus
 from t2r_export.data.pair_batches import PairBatches, PairCorpus, Tokenizers, read_pair_corpus
+from t2r_export.data.shards import Corpus
 from t2r_export.data.starts import check_starts, usual_starts
 from t2r_export.data.windows import WindowBatches
 from t2r_export.model.transformer import Transformer
@@ -55,7 +56,8 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
         notes += corpus.notes
         batches = PairBatches(corpus, config)
     else:
-        corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, config.shares, config.separator)
+        reading = config.shares, config.separator, config.text_field
+        corpus = read_corpus(config.data, loaded.tokenizer, loaded.config, *reading)
         config, notes = _suited(config, loaded, teacher, corpus)
         _check_windows(config, loaded)
         batches = WindowBatches(corpus, config)

@@ -21,7 +21,8 @@ from t2r_export.config.layer import LayerConfig, mixer_of
 from t2r_export.config.mixers import MixerConfig
 from t2r_export.config.parts import PartConfig
 from t2r_export.data.batch import Batch, window_batch, window_batches
-from t2r_export.data.corpus import Corpus, Windows, held_out_windows, spread
+from t2r_export.data.corpus import Windows, held_out_windows
+from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed
 from t2r_export.model.block import Block
 from t2r_export.model.transformer import Transformer
@@ -99,7 +100,7 @@ def choose(
     """
     teacher.require_decoder("to choose mixers for by its text", "name the mixer for t2r convert")
     window = min(trial.window, teacher.config.max_positions or trial.window)
-    batches = window_batches(spread(held_out_windows(corpus.valid, window), trial.valid))
+    batches = window_batches(held_out_windows(corpus.valid, window, trial.valid))
     base = evaluate(teacher, batches).nats
     windows = Windows(corpus.train, window, trial.batch, trial.seed)
     kept = [Option(n, teacher.config.layers[n], 0.0, state_bytes(b, length)) for n, b in enumerate(teacher.blocks)]

@@ -88,7 +88,7 @@ def test_a_recipe_of_several_texts_cut_otherwise(tmp_path: Path) -> None:
     assert recipe.shares == Shares(test=0.2)
     for name in ("a.txt", "b"):
         (tmp_path / name).touch() if name == "a.txt" else (tmp_path / name).mkdir()
-    with pytest.raises(UserError, match="the recipe's text; received .*c.txt, which does not exist"):
+    with pytest.raises(UserError, match="a text or a .npy to read; received .*c.txt, which does not exist"):
         recipe.check_files(tmp_path)
 
 
@@ -175,7 +175,7 @@ def test_what_is_no_toml(content: bytes, tmp_path: Path) -> None:
 def test_what_is_read_has_to_be_there(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(SOURCE)
     recipe = read_recipe(tmp_path / "r.toml")
-    with pytest.raises(UserError, match="the recipe's text; received .*stories.txt, which does not exist"):
+    with pytest.raises(UserError, match="a text or a .npy to read; received .*stories.txt, which does not exist"):
         recipe.check_files(tmp_path)
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "stories.txt").touch()
@@ -189,7 +189,7 @@ def test_training_has_the_options_of_a_run() -> None:
     """But those that are no recipe's business: files, and how a run goes on."""
     others = {"model", "output", "data", "pairs", "valid", "test", "plan", "teacher", "resume", "log", "force"}
     others |= {"rounding"}  # a run of its own, on a finished student
-    others |= {"separator", "valid_share", "test_share"}  # the whole recipe's
+    others |= {"separator", "valid_share", "test_share", "split_by", "text_field"}  # the whole recipe's
     words = set(TRAINING) - {"stages", "steps", "lr"}
     assert words == set(FinetuneConfig.__dataclass_fields__) - others
 

@@ -16,9 +16,9 @@ import texts
 from t2r_export.cli import main
 from t2r_export.config.finetune import EVAL_TOKENS, LEAST_EVAL_TOKENS, FinetuneConfig, parse_plan
 from t2r_export.data.batch import Batch, window_batches
-from t2r_export.data.corpus import Corpus
 from t2r_export.data.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.data.pairs import read_pairs
+from t2r_export.data.shards import Corpus
 from t2r_export.data.windows import WindowBatches
 from t2r_export.finetune import finetune
 from t2r_export.quality.evaluate import evaluate, evaluate_lengths, mean_and_error, token_losses
@@ -46,8 +46,8 @@ def test_a_run_evaluates_no_more_than_it_trains(options: dict[str, object], repo
 
 
 def test_windows_of_a_bounded_evaluation_are_spread_over_the_part() -> None:
-    tokens = torch.arange(160_001, dtype=torch.int32)
-    corpus = Corpus(tokens, tokens, tokens)
+    tokens = np.tile(np.arange(160_001, dtype=np.uint32), 3)
+    corpus = Corpus(tokens, (160_001, 320_002))
     few = WindowBatches(corpus, config(plan=parse_plan("distill", "1"), batch=1, length=16))
     assert sum(batch.count for batch in few.test) == LEAST_EVAL_TOKENS
     assert sum(batch.count for batch in few.validation(1)) == 32 * 16

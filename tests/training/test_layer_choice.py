@@ -14,7 +14,8 @@ import texts
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig, WindowConfig
 from t2r_export.convert import convert
 from t2r_export.data.batch import window_batches
-from t2r_export.data.corpus import Corpus, Windows, held_out_windows
+from t2r_export.data.corpus import Windows, held_out_windows
+from t2r_export.data.shards import Corpus
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer
 from t2r_export.quality.evaluate import evaluate
@@ -33,7 +34,7 @@ def nats(model: Transformer, rows: torch.Tensor) -> float:
 
 def corpus() -> Corpus:
     tokens = small.ids(1, 400, vocabulary=texts.TEACHER.vocab_size)[0].int()
-    return Corpus(tokens[:300], tokens[300:], tokens[:0])
+    return Corpus(tokens.numpy(), (300, 400))
 
 
 def chosen(budget: int, *mixers: Any) -> tuple[Transformer, Choice]:

@@ -82,7 +82,7 @@ def test_a_missing_file_and_too_many_pairs_are_refused(tmp_path: Path, monkeypat
         read_pairs(tmp_path / "none.tsv")
     write_pairs(tmp_path / "pairs.tsv", LINKED)
     monkeypatch.setattr(module, "MAX_PAIRS", len(LINKED) - 1)
-    with pytest.raises(UserError, match="expected at most 7 pairs in "):
+    with pytest.raises(UserError, match="expected at most 7 lines in "):
         read_pairs(tmp_path / "pairs.tsv")
 
 

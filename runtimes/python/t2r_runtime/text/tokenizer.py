@@ -136,7 +136,7 @@ class Tokenizer:
         documents = listed(texts, "a list of texts", "tokenizer")
         for text in documents:
             _require_text(text)
-        return self._library.encode_batch(documents, special_tokens)
+        return [found.ids for found in self._library.encode_batch(documents, special_tokens)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""

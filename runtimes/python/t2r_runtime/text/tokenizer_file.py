@@ -74,12 +74,12 @@ class Library:
             found: list[int] = self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
             return found
 
-    def encode_batch(self, texts: Sequence[str], special_tokens: bool) -> list[list[int]]:
-        """Token numbers of texts. Raises UserError as `encode` does."""
+    def encode_batch(self, texts: Sequence[str], special_tokens: bool) -> list[Any]:
+        """The library's Encoding of each text, whose `ids` are its tokens. Raises UserError as `encode` does."""
         with no_panic("texts that this tokenizer takes"):
             for text in texts:
                 self._require_text(text)
-            return [found.ids for found in self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)]
+            return list(self.tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, without special ones. Raises UserError: the library does not take them, or too many."""

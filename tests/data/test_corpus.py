@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +13,19 @@ from hypothesis import strategies as st
 import texts
 from t2r_export.config.finetune import Shares
 from t2r_export.config.model import ModelConfig
-from t2r_export.data.corpus import (
-    Windows,
-    borders,
-    held_out_windows,
-    parallel_sequences,
-    read_corpus,
-    read_documents,
-    split_documents,
-    spread,
-    tokenize,
-)
+from t2r_export.data.corpus import Windows, held_out_windows, parallel_sequences, read_corpus, spread
+from t2r_export.data.documents import borders
+from t2r_runtime import Tokenizer
 from t2r_runtime.errors import UserError
 
 MODEL = texts.TEACHER
 
 
-def test_documents_end_at_lines_that_are_the_separator(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_text("a b\nc <end> d\n<end>\n\n  <end>  \n e\n<end>\n")
-    assert read_documents(path, "<end>") == ["a b\nc <end> d", "e"]
-    assert read_documents(path, "") == [path.read_text().strip()]
+def tokenized(documents: Sequence[str], tokenizer: str, model: ModelConfig) -> list[list[int]]:
+    """Token ids of each document, after the model's beginning-of-text token or before its end-of-text token."""
+    before = [] if model.bos_token is None else [model.bos_token]
+    after = [] if before else list(model.eos_tokens[:1])
+    return [before + ids + after for ids in Tokenizer(tokenizer).encode_documents(documents)]
 
 
 @pytest.mark.parametrize(
@@ -43,19 +36,23 @@ def test_documents_end_at_lines_that_are_the_separator(tmp_path: Path) -> None:
         ({"bos_token": None, "eos_tokens": ()}, [[0, 1], [2]]),
     ],
 )
-def test_documents_begin_with_bos_or_else_end_with_eos(change: dict[str, object], expected: list[list[int]]) -> None:
+def test_documents_begin_with_bos_or_else_end_with_eos(
+    change: dict[str, object], expected: list[list[int]], tmp_path: Path
+) -> None:
     model = dataclasses.replace(MODEL, **change)  # type: ignore[arg-type]
-    assert tokenize(["ab", "c"], texts.tokenizer(), model) == expected
+    (tmp_path / "text").write_text("ab\n<|endoftext|>\nc")
+    assert read_corpus([tmp_path / "text"], texts.tokenizer(), model, None).tokens.tolist() == sum(expected, [])
 
 
 def test_the_last_documents_are_test_and_those_before_them_valid(tmp_path: Path) -> None:
-    tokens = tokenize(texts.documents(30), texts.tokenizer(), MODEL)
+    tokens = tokenized(texts.documents(30), texts.tokenizer(), MODEL)
     path = texts.write_text(tmp_path / "text", 30)
     corpus = read_corpus([path], texts.tokenizer(), MODEL, Shares(valid=0.2, test=0.1))
     assert corpus.train.tolist() == sum(tokens[:21], [])
     assert corpus.valid.tolist() == sum(tokens[21:27], [])
     assert corpus.test.tolist() == sum(tokens[27:], [])
-    assert corpus.part("valid") is corpus.valid
+    assert np.array_equal(corpus.part("valid"), corpus.valid)
+    assert (corpus.documents, corpus.tokens.dtype) == ((21, 6, 3), np.uint16)
     assert corpus.part("all").tolist() == sum(tokens, [])
 
 
@@ -68,9 +65,6 @@ def test_parts_are_apart_and_all_there_is(count: int, valid: float, test: float)
 
 
 def test_few_documents_are_cut_at_a_character(tmp_path: Path) -> None:
-    assert split_documents(["a" * 20, "b" * 20], Shares(0.1, 0.2)) == [["a" * 20, "b" * 8], ["b" * 4], ["b" * 8]]
-    assert split_documents(["abcde", "f", "gh", "ij"], Shares(0.1, 0.4)) == [["abcde"], ["f"], ["gh", "ij"]]
-    assert split_documents(["a"], Shares()) == [["a"], [], []]
     path = tmp_path / "text"
     path.write_text("abcdefgh" * 5)
     corpus = read_corpus([path], texts.tokenizer(), MODEL)
@@ -99,19 +93,22 @@ def test_token_ids_are_taken_as_they_are(tmp_path: Path, shape: tuple[int, ...])
     ids = np.arange(60).reshape(shape) % MODEL.vocab_size
     np.save(tmp_path / "ids.npy", ids)
     corpus = read_corpus([tmp_path / "ids.npy"], None, MODEL, Shares(0.25, 0.5))
-    assert np.array_equal(corpus.part("all").numpy(), ids)
+    assert np.array_equal(corpus.part("all"), ids)
+    np.save(tmp_path / "other.npy", np.asfortranarray(ids))
+    both = read_corpus([tmp_path / "ids.npy", tmp_path / "other.npy"], None, MODEL, Shares(0.25, 0.5))
+    assert np.array_equal(both.tokens, np.concatenate([ids, ids]))
     assert (len(corpus.valid), len(corpus.test)) == (shape[0] // 4, shape[0] // 2)
     assert corpus.row == (None if len(shape) == 1 else 4)
 
 
 def test_windows_are_runs_of_the_stream() -> None:
-    tokens = torch.arange(1000, dtype=torch.int32)
+    tokens = np.arange(1000, dtype=np.uint16)
     for window in Windows(tokens, length=7, batch=5, seed=0)(3):
         assert window.tolist() == list(range(int(window[0]), int(window[0]) + 8))
 
 
-@pytest.mark.parametrize("tokens", [torch.arange(1000), torch.arange(1000).view(125, 8)])
-def test_an_epoch_shows_every_window_once(tokens: torch.Tensor) -> None:
+@pytest.mark.parametrize("tokens", [np.arange(1000), np.arange(1000).reshape(125, 8)])
+def test_an_epoch_shows_every_window_once(tokens: np.ndarray) -> None:
     windows = Windows(tokens, length=7, batch=1, seed=0)
     count = windows.count
     epochs = [[int(windows(step)[0, 0]) for step in range(e * count, (e + 1) * count)] for e in range(3)]
@@ -122,12 +119,12 @@ def test_an_epoch_shows_every_window_once(tokens: torch.Tensor) -> None:
 
 
 def test_a_stream_is_cut_elsewhere_in_every_epoch() -> None:
-    windows = Windows(torch.arange(1000), length=7, batch=1, seed=0)
+    windows = Windows(np.arange(1000), length=7, batch=1, seed=0)
     assert len({int(windows(e * windows.count)[0, 0]) % 7 for e in range(20)}) > 3
 
 
 def test_a_batch_is_a_function_of_seed_and_step() -> None:
-    tokens = torch.arange(100)
+    tokens = np.arange(100)
     straight = Windows(tokens, length=7, batch=5, seed=3)
     batches = [straight(step) for step in range(20)]  # several epochs
     for step in (19, 0, 11):
@@ -136,11 +133,11 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
 
 
 def test_a_batch_may_be_larger_than_the_text() -> None:
-    assert Windows(torch.arange(8), length=7, batch=3, seed=0)(0).tolist() == [list(range(8))] * 3
+    assert Windows(np.arange(8), length=7, batch=3, seed=0)(0).tolist() == [list(range(8))] * 3
 
 
 def test_held_out_windows_predict_every_token_once() -> None:
-    windows = held_out_windows(torch.arange(32), length=7)
+    windows = held_out_windows(np.arange(32), length=7)
     assert windows[:, 1:].flatten().tolist() == list(range(1, 29))
     assert torch.equal(windows[1:, 0], windows[:-1, -1])
 
@@ -149,6 +146,7 @@ def test_a_sample_is_spread_evenly() -> None:
     rows = torch.arange(10)[:, None]
     assert spread(rows, 4).flatten().tolist() == [0, 3, 6, 9]
     assert spread(rows, 10) is rows
+    assert held_out_windows(np.arange(11), 1, 4, 2)[:, 0].tolist() == [0, 9]
     assert spread(rows, 1).flatten().tolist() == [0]
     many = torch.arange(64 * 3 + 1)[:, None]
     assert spread(many, 65).flatten().tolist() == list(range(0, 193, 3))  # exact, at every count
@@ -172,7 +170,7 @@ def test_messages_about_files(tmp_path: Path) -> None:
     latin.write_bytes(b"caf\xe9")
     assert "at least one file" in corpus_error([])
     assert corpus_error([tmp_path / "absent"]).startswith(
-        f"expected a text; received {tmp_path / 'absent'}, which does not"
+        f"expected a text or a .npy to read; received {tmp_path / 'absent'}, which does not"
     )
     assert "received an empty file" in corpus_error([empty])
     assert "UTF-8" in corpus_error([latin])
@@ -246,8 +244,8 @@ def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
 
 def test_too_little_text() -> None:
     with pytest.raises(UserError, match="at least 8 tokens of training text; received 7"):
-        Windows(torch.arange(7), length=7, batch=2, seed=0)
+        Windows(np.arange(7), length=7, batch=2, seed=0)
     with pytest.raises(UserError, match="at least 8 tokens of text to measure on; received 0"):
-        held_out_windows(torch.arange(0), length=7)
+        held_out_windows(np.arange(0), length=7)
     with pytest.raises(UserError, match="rows of length \\+ 1 = 8 tokens; received 5"):
-        Windows(torch.zeros(3, 5), length=7, batch=2, seed=0)
+        Windows(np.zeros((3, 5)), length=7, batch=2, seed=0)

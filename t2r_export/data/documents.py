@@ -1,0 +1,200 @@
+"""Files as documents: text that separator lines divide, a field of JSON lines, or a column of Parquet.
+
+Files are read in blocks, so that memory does not grow with them. Each document is stripped of surrounding white space;
+empty ones are left out, and one of more than `MAX_DOCUMENT` characters becomes several.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from t2r_export.config.finetune import FIELD, SEPARATOR, Shares
+from t2r_export.data.pairs import bounded_lines
+from t2r_runtime.errors import UserError, printable, shown
+from t2r_runtime.files import existing_file
+from t2r_runtime.text.texts import decoded
+
+BLOCK = 1 << 16  # bytes that are read at once; large ones leave holes in memory
+MAX_DOCUMENT = 1 << 22  # characters
+MAX_LINE = 1 << 24  # bytes of a line of JSON
+MAX_COLUMN = 1 << 31  # bytes of a row group's column, uncompressed
+MAX_THRIFT = 1 << 24  # bytes of a text in a Parquet file's metadata, and entries of a list there
+ROWS = 256  # of a Parquet file that are read at once
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The documents of files, one file after the other; they are read anew for every iteration."""
+
+    files: tuple[Path, ...]
+    separator: str = SEPARATOR  # of a text; "": the whole file is one document
+    field: str = FIELD  # of JSON lines and Parquet
+
+    def __iter__(self) -> Iterator[str]:
+        """Raises UserError: a file that cannot be read or has no document, a line or row without the field."""
+        for path in self.files:
+            empty = True
+            for text in self._read(path):
+                for at in range(0, len(text), MAX_DOCUMENT):
+                    if document := text[at : at + MAX_DOCUMENT].strip():
+                        empty = False
+                        yield document
+            if empty:
+                raise UserError(f"text in {path}", "an empty file", "name a file with text in it")
+
+    def _read(self, path: Path) -> Iterator[str]:
+        existing_file(path, "a text")
+        try:
+            match path.suffix:
+                case ".jsonl":
+                    yield from _json_lines(path, self.field)
+                case ".parquet":
+                    yield from _parquet(path, self.field)
+                case _:
+                    yield from _text(path, self.separator)
+        except OSError as error:
+            received = error.strerror or printable(error)
+            raise UserError(f"to be able to read {path}", received, "name an existing file") from error
+
+
+def _text(path: Path, separator: str) -> Iterator[str]:
+    """What lines of blanks around `separator` divide."""
+    line = re.compile(rf"\n[ \t]*{re.escape(separator)}[ \t]*(?=\n)")
+    held, searched = "\n", 0  # a match lies between two line breaks
+    for block in chain(_blocks(path), ["\n"]):
+        held += block
+        start = 0
+        if not separator:
+            searched = len(held)
+        else:
+            while match := line.search(held, searched):
+                yield held[start : match.start()]
+                start = searched = match.end()
+            seen, searched = start if "\n" in separator else searched, len(held)
+            for _ in range(1 + separator.count("\n")):  # the line breaks that a match may still begin with
+                searched = max(seen, held.rfind("\n", seen, searched))
+        held, searched = held[start:], searched - start
+        while len(held) > MAX_DOCUMENT:
+            cut = min(searched, MAX_DOCUMENT) if searched > MAX_DOCUMENT // 2 else MAX_DOCUMENT
+            yield held[:cut]
+            held, searched = held[cut:], max(0, searched - cut)
+    yield held
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    """A UTF-8 text in pieces, with line feeds alone for line breaks and without a byte order mark."""
+    with path.open("rb") as file:
+        raw, at, block = b"", 0, b"more"
+        while block:
+            block = file.read(BLOCK)
+            raw += block
+            try:
+                text, used = codecs.utf_8_decode(raw, "strict", not block)
+            except UnicodeDecodeError:
+                text, used = decoded(raw, str(path), at), 0  # raises, with the byte's place in the file
+            if block and text.endswith("\r"):  # a line feed may follow
+                text, used = text[:-1], used - 1
+            yield (text if at else text.removeprefix("\ufeff")).replace("\r\n", "\n").replace("\r", "\n")
+            raw, at = raw[used:], at + used
+
+
+def _json_lines(path: Path, field: str) -> Iterator[str]:
+    """The field of an object in every line that is not blank."""
+    with path.open("rb") as file:
+        for line, where in bounded_lines(file, str(path), MAX_LINE, math.inf):
+            if not line or line.isspace():
+                continue
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"a JSON object in {where}", printable(error), "correct that line") from error
+            yield _checked(found.get(field) if isinstance(found, dict) else None, field, where)
+
+
+def _parquet(path: Path, field: str) -> Iterator[str]:
+    """The column of every row."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        do = "pip install 't2r-export[parquet]'"
+        raise UserError("the package pyarrow, to read Parquet", "a Python without it", do) from error
+    limits = {"thrift_string_size_limit": MAX_THRIFT, "thrift_container_size_limit": MAX_THRIFT}
+    try:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=BLOCK, pre_buffer=False, **limits) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                received = f"columns {shown(names)}"
+                raise UserError(f"a column {field!r} in {path}", received, "give --split field=NAME")
+            groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
+            columns = (group.column(n) for group in groups for n in range(group.num_columns))
+            if max((c.total_uncompressed_size for c in columns if c.path_in_schema == field), default=0) > MAX_COLUMN:
+                raise UserError(f"row groups of at most {MAX_COLUMN:,} bytes in {path}", "more", "write smaller ones")
+            batches = file.iter_batches(ROWS, columns=[field], use_threads=False)
+            texts = (text for batch in batches for text in batch.column(0).to_pylist())
+            for row, text in enumerate(texts, 1):
+                yield _checked(text, field, f"row {row} of {path}")
+    except pyarrow.ArrowException as error:
+        raise UserError(f"a whole Parquet file in {path}", printable(error), "write it again") from error
+
+
+def _checked(text: object, field: str, where: str) -> str:
+    """A field's value, if it is a text that can be UTF-8."""
+    try:
+        if isinstance(text, str) and (text.isascii() or text.encode()):
+            return text
+    except UnicodeEncodeError as error:
+        raise UserError(f"text in UTF-8 in {where}", printable(error), "correct it") from error
+    received = "none" if text is None else shown(text)
+    raise UserError(f"a text named {field!r} in {where}", received, "leave it out, or give --split field=NAME")
+
+
+def parted(documents: Iterable[str], shares: Shares | None) -> Iterator[tuple[int, str]]:
+    """Documents, each with the number of its part: 0 is train, 1 valid, 2 test.
+
+    By `order` the last documents are test and those before them valid; where they are too few for that, the text is
+    cut at a character. By `hash` the part is a function of the document alone, so that it stays where others are added.
+
+    Args:
+        documents: may be iterated over again.
+        shares: None: all is train.
+    """
+    if shares is None:
+        yield from ((0, document) for document in documents)
+    elif shares.by == "hash":
+        for document in documents:
+            place = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8]) / 2**64
+            yield 2 if place < shares.test else int(place < shares.test + shares.valid), document
+    else:
+        yield from _in_order(documents, shares)
+
+
+def _in_order(documents: Iterable[str], shares: Shares) -> Iterator[tuple[int, str]]:
+    count = characters = 0
+    for document in documents:
+        count, characters = count + 1, characters + len(document)
+    first, second = borders(count, shares)
+    if 0 < first < second < count:
+        yield from (((n >= first) + (n >= second), document) for n, document in enumerate(documents))
+        return
+    first, second = borders(characters, shares)
+    at = 0
+    for document in documents:
+        one, other = (min(max(0, place - at), len(document)) for place in (first, second))
+        for part, piece in enumerate((document[:one], document[one:other], document[other:])):
+            if piece:
+                yield part, piece
+        at += len(document)
+
+
+def borders(count: int, shares: Shares) -> tuple[int, int]:
+    """Where the valid part and the test part of `count` documents, characters, tokens or rows begin."""
+    return count - round(count * (shares.valid + shares.test)), count - round(count * shares.test)

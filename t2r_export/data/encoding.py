@@ -1,0 +1,185 @@
+"""Documents to tokens, in other processes where there are many; the tokens do not depend on how many processes.
+
+A long document is read in windows that overlap, and goes over from one to the next where both have the same tokens:
+memory is a window's, and what a tokenizer cuts by its surroundings is cut as in the whole. Run as a program, this is
+one of the processes: it reads requests from stdin and answers on stdout, a line of JSON and then bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from t2r_export.python import start
+from t2r_runtime.errors import UserError
+from t2r_runtime.text.tokenizer_file import Library
+
+WINDOW = 1 << 18  # characters of a document that are encoded at once
+OVERLAP = 1 << 12  # characters of two windows
+AGREEING = 16  # tokens that two windows have in common where one goes over into the other
+BATCH = 1 << 18  # characters of documents that a process is given at once
+MAX_PROCESSES = 8
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How a model reads a document."""
+
+    tokenizer: str  # the text of a tokenizer.json
+    before: tuple[int, ...]  # tokens in front of every document
+    after: tuple[int, ...]
+
+    def open(self) -> Library:
+        return Library(self.tokenizer)
+
+    def ids(self, library: Library, documents: Sequence[str]) -> array[int]:
+        """The tokens of documents, one after the other. Raises UserError: the tokenizer does not take them."""
+        found = array("I")
+        short = iter(library.encode_batch([text for text in documents if len(text) <= WINDOW], False))
+        for text in documents:
+            found.extend(self.before)
+            found.extend(next(short).ids if len(text) <= WINDOW else _long(library, text))
+            found.extend(self.after)
+        return found
+
+
+def _long(library: Library, text: str) -> Iterator[int]:
+    """The tokens of a document of more than one window."""
+    step, begin = WINDOW - OVERLAP, 0
+    (now,), first = library.encode_batch([text[:WINDOW]], False), 0
+    while begin + WINDOW < len(text):
+        begin += step
+        (then,) = library.encode_batch([text[begin : begin + WINDOW]], False)
+        last, after = _common(now, then, step)
+        if last < 0:  # nowhere: the document is cut here
+            (now,) = library.encode_batch([text[begin - step : begin]], False)
+            first, last = min(first, len(now)), len(now)
+        yield from now.ids[first:last]
+        now, first = then, after
+    yield from now.ids[first:]
+
+
+def _common(now: Any, then: Any, step: int) -> tuple[int, int]:
+    """The number in two encodings of a token in their overlap from which both agree; -1 and 0: there is none.
+
+    Args:
+        step: character at which `then` begins in `now`.
+    """
+    ids, others = now.ids, then.ids
+    for place in range(OVERLAP // 4, OVERLAP):
+        one, other = now.char_to_token(step + place), then.char_to_token(place)
+        if one is None or other is None or len(ids) < one + AGREEING:
+            continue
+        begin = now.token_to_chars(one)[0] - step == then.token_to_chars(other)[0] == place
+        if begin and ids[one : one + AGREEING] == others[other : other + AGREEING]:
+            return one, other
+    return -1, 0
+
+
+def encoded(
+    documents: Iterable[tuple[int, str]], encoder: Encoder, processes: int
+) -> Iterator[tuple[int, memoryview | array[int], int]]:
+    """Tokens (N,) uint32 of the documents of a part, in their order; of the parts, and of how many documents.
+
+    Args:
+        documents: each with the number of its part.
+        processes: 1 is this one alone.
+
+    Raises:
+        UserError: what `documents` raises; the tokenizer does not take a text; a process ended.
+    """
+    if processes < 2:
+        library = encoder.open()
+        for part, batch in _batches(documents):
+            yield part, encoder.ids(library, batch), len(batch)
+        return
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(_worker(encoder)) for _ in range(processes)]
+        waiting: deque[tuple[int, int, subprocess.Popen[bytes]]] = deque()
+        for number, (part, batch) in enumerate(_batches(documents)):
+            if len(waiting) == processes:
+                yield _answer(*waiting.popleft())
+            worker = workers[number % processes]
+            texts = [text.encode() for text in batch]
+            _ask(worker, [len(text) for text in texts], b"".join(texts))
+            waiting.append((part, len(batch), worker))
+        while waiting:
+            yield _answer(*waiting.popleft())
+
+
+def _batches(documents: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    """Documents of one part at a time, about `BATCH` characters of them."""
+    held: dict[int, list[str]] = {}
+    sizes: dict[int, int] = {}
+    for part, document in documents:
+        held.setdefault(part, []).append(document)
+        sizes[part] = sizes.get(part, 0) + len(document)
+        if sizes[part] >= BATCH:
+            yield part, held.pop(part)
+            sizes[part] = 0
+    yield from held.items()
+
+
+@contextlib.contextmanager
+def _worker(encoder: Encoder) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    # in a session of its own: a Ctrl-C is for this process alone
+    worker = start("-m", __name__, env=environment, start_new_session=True, **pipes)
+    try:
+        _ask(worker, asdict(encoder))
+        yield worker
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def _ask(worker: subprocess.Popen[bytes], head: Any, content: bytes = b"") -> None:
+    assert worker.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it ended, which its answer will say
+        _send(worker.stdin, head, content)
+
+
+def _answer(part: int, count: int, worker: subprocess.Popen[bytes]) -> tuple[int, memoryview, int]:
+    assert worker.stdout is not None
+    head = json.loads(worker.stdout.readline() or b"null")
+    if isinstance(head, list):
+        raise UserError(*head)
+    content = worker.stdout.read(4 * (head or 0))
+    if head is None or len(content) < 4 * head:
+        raise UserError("a process that tokenizes", f"its end, {worker.wait()}", "make room in memory, and run again")
+    return part, memoryview(content).cast("I"), count
+
+
+def _send(to: IO[bytes], head: Any, content: bytes | memoryview = b"") -> None:
+    to.write(json.dumps(head).encode() + b"\n")
+    to.write(content)
+    to.flush()
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    encoder = Encoder(**json.loads(stdin.readline()))
+    library: Library | None = None
+    while head := stdin.readline():
+        texts = [stdin.read(size).decode() for size in json.loads(head)]
+        try:
+            library = library or encoder.open()
+            ids = encoder.ids(library, texts)
+        except UserError as error:
+            _send(stdout, [error.expected, error.received, error.do, error.kind])
+            continue
+        _send(stdout, len(ids), memoryview(ids).cast("B"))
+
+
+if __name__ == "__main__":
+    main()

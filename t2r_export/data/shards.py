@@ -1,0 +1,187 @@
+"""Tokens on disk: each corpus is tokenized once, into a folder of the cache, and mapped into memory from there.
+
+A folder holds the tokens of the parts, one after the other, and an index that says of what they were made: the content
+of the files, the tokenizer, and how the text was divided. It is made under a temporary name, checked, and renamed, so
+that what a killed program leaves is never read. The cache is $T2R_CACHE, or t2r in the user's cache folder; past
+$T2R_CACHE_BYTES the folders that were not used for longest are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from t2r_export.config.finetune import PARTS
+from t2r_runtime.errors import UserError
+from t2r_runtime.files import locked, temporary_beside
+
+IntArray = npt.NDArray[Any]
+Piece = tuple[
+    int, Any, int
+]  # of part 0 train, 1 valid or 2 test; integers (N,) or (N, length+1); of how many documents
+FORMAT = 1
+CACHE_BYTES = 1 << 35
+INDEX, TOKENS = "index.json", "tokens"
+MAX_INDEX = 1 << 24  # bytes
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The parts of a text as tokens: all streams (N,) or all rows (N, length+1)."""
+
+    tokens: IntArray  # of train, valid and test, one after the other; mapped from a file
+    borders: tuple[int, int]  # where valid and test begin
+    sha256: str = ""  # the identity of the corpus: the hash of its parts as int32
+    documents: tuple[int, ...] = ()  # of each part, where it is text
+    folder: Path | None = None
+
+    @property
+    def train(self) -> IntArray:
+        return self.tokens[: self.borders[0]]
+
+    @property
+    def valid(self) -> IntArray:
+        return self.tokens[slice(*self.borders)]
+
+    @property
+    def test(self) -> IntArray:
+        return self.tokens[self.borders[1] :]
+
+    def part(self, name: str) -> IntArray:
+        """One of them by name, or `all` as one."""
+        found: IntArray = self.tokens if name == "all" else getattr(self, name)
+        return found
+
+    @property
+    def row(self) -> int | None:
+        """Tokens that every window predicts, where the corpus is rows."""
+        return self.tokens.shape[1] - 1 if self.tokens.ndim == 2 else None
+
+
+def cache() -> Path:
+    """The folder of the cache."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "t2r")
+    return Path(os.environ.get("T2R_CACHE") or usual).expanduser()
+
+
+def cached(made_of: Mapping[str, Any], vocab_size: int, tokens: Callable[[], Iterable[Piece]]) -> Corpus:
+    """The corpus of the cache that was made of this, which is made first if it is not there.
+
+    Args:
+        made_of: plain data: all that decides the tokens.
+        tokens: gives the tokens piece by piece.
+
+    Raises:
+        UserError: what `tokens` raises; a token outside the vocabulary; no room in the cache.
+    """
+    text = json.dumps({"format": FORMAT, **made_of, "vocab_size": vocab_size})
+    made_of, folder = json.loads(text), cache() / hashlib.sha256(text.encode()).hexdigest()[:32]
+    if (found := _opened(folder, made_of)) is not None:
+        return found
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder, wait=True):
+            if (found := _opened(folder, made_of)) is None:
+                with temporary_beside(folder.with_name("corpus"), folder=True) as part:
+                    _write(part, made_of, vocab_size, tokens())
+                    shutil.rmtree(folder, ignore_errors=True)
+                    part.rename(folder)
+                found = _opened(folder, made_of)
+            assert found is not None
+    except OSError as error:
+        do = "make room there, or name another folder with T2R_CACHE"
+        raise UserError(f"to be able to write tokens to {folder.parent}", error.strerror or str(error), do) from error
+    _remove_oldest(folder)
+    return found
+
+
+def _opened(folder: Path, made_of: Mapping[str, Any]) -> Corpus | None:
+    """The corpus in a folder; None where there is none, or not all of it."""
+    try:
+        with (folder / INDEX).open("rb") as file:
+            index = json.loads(file.read(MAX_INDEX))
+        if (was := {name: index.get(name) for name in made_of}) != made_of:
+            other = ", ".join(name for name in made_of if was[name] != made_of[name])
+            raise UserError(f"tokens of this corpus in {folder}", f"those of another {other}", "remove that folder")
+        rows, shape = index["rows"], index["shape"]
+        dtype = _dtype(index["vocab_size"])
+        tokens = np.zeros((0, *shape), dtype)
+        if sum(rows):
+            tokens = np.asarray(np.memmap(folder / TOKENS, dtype, "r"))  # refuses what does not divide
+            tokens = tokens.reshape(sum(rows), *shape)
+        with contextlib.suppress(OSError):  # of a cache that is only read
+            os.utime(folder / INDEX)
+        return Corpus(tokens, (rows[0], rows[0] + rows[1]), index["sha256"], tuple(index["documents"]), folder)
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None
+
+
+def _dtype(vocab_size: int) -> np.dtype[Any]:
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def _write(folder: Path, made_of: Mapping[str, Any], vocab_size: int, tokens: Iterable[Piece]) -> None:
+    """Write the parts into files of their own, and then into one, behind each other."""
+    hashes, rows, documents = [hashlib.sha256() for _ in PARTS], [0] * len(PARTS), [0] * len(PARTS)
+    shape: tuple[int, ...] = ()
+    with contextlib.ExitStack() as stack:
+        files: list[BinaryIO] = [stack.enter_context((folder / name).open("w+b")) for name in (TOKENS, *PARTS[1:])]
+        for part, given, count in tokens:
+            ids = np.asarray(given)
+            check_vocabulary(ids, vocab_size)
+            files[part].write(np.ascontiguousarray(ids, _dtype(vocab_size)).data)
+            hashes[part].update(np.ascontiguousarray(ids, np.int32).data)
+            rows[part], documents[part], shape = rows[part] + len(ids), documents[part] + count, ids.shape[1:]
+        for file in files[1:]:
+            file.seek(0)
+            shutil.copyfileobj(file, files[0])
+        files[0].flush()
+        os.fsync(files[0].fileno())
+    for name in PARTS[1:]:
+        (folder / name).unlink()
+    identity = hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
+    index = {**made_of, "shape": shape, "rows": rows, "documents": documents, "sha256": identity}
+    with (folder / INDEX).open("w", encoding="utf-8") as text:
+        json.dump(index, text, indent=1)
+        text.flush()
+        os.fsync(text.fileno())
+
+
+def check_vocabulary(ids: IntArray, size: int) -> None:
+    """Raise UserError unless all tokens are from 0 to size - 1."""
+    if ids.size and not 0 <= ids.min() <= ids.max() < size:
+        raise UserError(
+            f"tokens from 0 to {size - 1}, the model's vocabulary",
+            f"tokens from {ids.min()} to {ids.max()}",
+            "use the tokenizer that the model was trained with",
+        )
+
+
+def _remove_oldest(kept: Path) -> None:
+    """Remove folders until the cache has its size, but `kept`; a program that reads one goes on reading it."""
+    asked = os.environ.get("T2R_CACHE_BYTES") or str(CACHE_BYTES)
+    if not asked.isdecimal():
+        raise UserError("a number of bytes in T2R_CACHE_BYTES", asked, "correct it")
+    found = []
+    for index in kept.parent.glob(f"[0-9a-f]*/{INDEX}"):
+        with contextlib.suppress(OSError):  # removed by another
+            found.append((index.stat().st_mtime, (index.parent / TOKENS).stat().st_size, index))
+    total = sum(size for _, size, _ in found)
+    for _, size, index in sorted(found):
+        if total > int(asked) and index.parent != kept:
+            with contextlib.suppress(OSError):
+                index.unlink()  # first: what has none is not there
+                shutil.rmtree(index.parent)
+                total -= size

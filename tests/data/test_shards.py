@@ -1,0 +1,263 @@
+"""The cache of tokens: what a run reads from it is what it would tokenize, whatever happened before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import texts
+from disk import full_disk
+from t2r_export.cli import main
+from t2r_export.config.finetune import SEPARATOR, Shares
+from t2r_export.data import corpus as reading
+from t2r_export.data import shards
+from t2r_export.data.corpus import read_corpus
+from t2r_export.data.documents import parted
+from t2r_export.data.shards import Corpus
+from t2r_export.python import run, start
+from t2r_runtime import Tokenizer
+from t2r_runtime.errors import UserError
+
+SHARES = Shares(0.2, 0.1)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("T2R_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def read(path: Path, shares: Shares | None = SHARES, **options: Any) -> Corpus:
+    return read_corpus([path], texts.tokenizer(), texts.TEACHER, shares, **options)
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir()) if cache.exists() else []
+
+
+@given(
+    whole=st.lists(st.text(texts.LETTERS[:6], min_size=1, max_size=20), min_size=1, max_size=40),
+    shares=st.sampled_from([SHARES, Shares(0.2, 0.1, "hash"), None]),
+)
+def test_shards_are_the_lists_of_tokens(
+    whole: list[str], shares: Shares | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("text") / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in whole))
+    found = read(path, shares)
+    parts: list[list[int]] = [[], [], []]
+    for part, document in parted(whole, shares):
+        (ids,) = Tokenizer(texts.tokenizer()).encode_documents([document])
+        parts[part] += [texts.BOS, *ids]
+    assert [part.tolist() for part in (found.train, found.valid, found.test)] == parts
+    hashes = (hashlib.sha256(np.array(part, np.int32).tobytes()).digest() for part in parts)
+    assert found.sha256 == hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+def test_a_corpus_is_tokenized_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = texts.write_text(tmp_path / "text")
+    first = read(path)
+    monkeypatch.setattr(reading, "encoded", None)
+    again = read(path.rename(tmp_path / "moved"))
+    assert np.array_equal(first.tokens, again.tokens) and first.sha256 == again.sha256
+    assert again.folder is not None and entries(cache) == [again.folder.name]
+    for other in ({"separator": "x"}, {"shares": None}, {"shares": Shares(0.2, 0.1, "hash")}, {"field": "b"}):
+        with pytest.raises(TypeError):
+            read(tmp_path / "moved", **other)
+
+
+def test_processes_write_the_same_shards(cache: Path, tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    one = read(path, processes=1)
+    assert one.folder is not None
+    before = {file.name: file.read_bytes() for file in one.folder.iterdir()}
+    for file in one.folder.iterdir():
+        file.unlink()
+    assert read(path, processes=2).folder == one.folder
+    assert {file.name: file.read_bytes() for file in one.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("size, dtype", [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
+def test_tokens_are_as_small_as_the_vocabulary(size: int, dtype: str, cache: Path) -> None:
+    ids = np.array([0, size - 1])
+    found = shards.cached({}, size, lambda: [(0, ids, 1), (2, ids[1:], 1)])
+    assert (found.tokens.dtype, found.tokens.tolist()) == (np.dtype(dtype), [0, size - 1, size - 1])
+    with pytest.raises(UserError, match=f"tokens from 0 to {size - 1}, .*received tokens from {size} to {size}"):
+        shards.cached({"other": 1}, size, lambda: [(0, ids[1:] + 1, 1)])
+    assert len(entries(cache)) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "tokens").write_bytes((folder / "tokens").read_bytes()[:-2]),
+        lambda folder: (folder / "tokens").unlink(),
+        lambda folder: (folder / "index.json").write_text("{"),
+        lambda folder: (folder / "index.json").write_text("[]"),
+        lambda folder: (folder / "index.json").write_text(
+            (folder / "index.json").read_text().replace('"rows"', '"row"')
+        ),
+    ],
+)
+def test_what_is_not_whole_is_made_again(damage: Any, cache: Path, tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    first = read(path)
+    tokens, folder = first.tokens.copy(), first.folder
+    assert folder is not None
+    damage(folder)
+    assert np.array_equal(read(path).tokens, tokens)
+    assert entries(cache) == [folder.name]
+
+
+def test_shards_of_another_tokenizer_are_refused(cache: Path, tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    folder = read(path).folder
+    assert folder is not None
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**index, "tokenizer": "0" * 64}))
+    with pytest.raises(UserError, match=re.escape(f"in {folder}; received those of another tokenizer; remove that")):
+        read(path)
+
+
+def test_the_oldest_go_where_there_are_too_many(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [texts.write_text(tmp_path / f"{n}", 30 + n) for n in range(4)]
+    found = [read(path) for path in paths[:3]]
+    for age, each in enumerate(found):
+        assert each.folder is not None
+        os.utime(each.folder / "index.json", (age, age))
+    tokens = found[1].tokens.copy()
+    read(paths[0])  # used now
+    monkeypatch.setenv("T2R_CACHE_BYTES", str(sum(found[n].tokens.nbytes for n in range(3)) + 2000))
+    last = read(paths[3])
+    kept = [each.folder.name for each in (found[0], found[2], last) if each.folder]
+    assert entries(cache) == sorted(kept)
+    assert np.array_equal(found[1].tokens, tokens)  # who reads one goes on
+    monkeypatch.setenv("T2R_CACHE_BYTES", "many")
+    with pytest.raises(UserError, match="a number of bytes in T2R_CACHE_BYTES; received many"):
+        read(paths[1])
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    with full_disk(500), pytest.raises(UserError, match="to be able to write tokens to .*File too large; make room"):
+        read(path)
+    assert entries(cache) == []
+    assert len(read(path).tokens)
+
+
+def test_a_cache_that_cannot_be_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = texts.write_text(tmp_path / "text")
+    monkeypatch.setenv("T2R_CACHE", str(path / "cache"))
+    with pytest.raises(UserError, match="to be able to write tokens to .*Not a directory; .*T2R_CACHE"):
+        read(path)
+
+
+def test_a_file_that_changes_is_an_error(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = texts.write_text(tmp_path / "text")
+    whole, real = path.read_text(), reading.encoded
+
+    def changing(*arguments: Any) -> Any:
+        yield from real(*arguments)
+        path.write_text(whole + "more")
+
+    monkeypatch.setattr(reading, "encoded", changing)
+    with pytest.raises(UserError, match="files that stay as they are while they are read; received others"):
+        read(path)
+    assert entries(cache) == []
+    path.unlink()
+    with pytest.raises(UserError, match="text, which does not exist"):
+        read(path)
+
+
+SLOW = """
+import sys, time
+import texts
+from pathlib import Path
+from t2r_export.data import corpus
+real = corpus.encoded
+def slow(*arguments):
+    for each in real(*arguments):
+        print("ready", flush=True)
+        yield each
+        time.sleep(60)
+corpus.encoded = slow
+corpus.read_corpus([Path(sys.argv[1])], texts.tokenizer(), texts.TEACHER)
+"""
+
+
+def test_what_a_killed_program_leaves_is_never_read(cache: Path, tmp_path: Path) -> None:
+    path = texts.write_text(tmp_path / "text")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with start("-c", SLOW, str(path), env=environment, stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGKILL)
+    assert any(name.endswith(".part") for name in entries(cache))
+    found = read_corpus([path], texts.tokenizer(), texts.TEACHER)
+    assert found.folder is not None and entries(cache) == [found.folder.name]
+    assert found.documents == (36, 2, 2)
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import texts
+from t2r_export.data.corpus import Windows, held_out_windows, read_corpus
+def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read_corpus([Path(sys.argv[1])], texts.tokenizer(), texts.TEACHER)
+before = most()
+corpus = read_corpus([Path(sys.argv[2])], texts.tokenizer(), texts.TEACHER, processes=2)
+Windows(corpus.train, 256, 16, 0)(3)
+held_out_windows(corpus.test, 256, 32)
+print(most() - before, len(corpus.tokens))
+"""
+
+
+@pytest.mark.parametrize("lines", [300, 1 << 30])  # of documents; of one
+def test_memory_does_not_grow_with_the_text(lines: int, cache: Path, tmp_path: Path) -> None:
+    few, path = texts.write_text(tmp_path / "few"), tmp_path / "text"
+    with path.open("w") as file:
+        for n in range(50_000):
+            file.write(f"{SEPARATOR}\n" if n % lines == lines - 1 else "abc def gab hah. " * 3 + "\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    code, out, err = run("-c", MEASURED, str(few), str(path), env=environment)
+    assert (code, err) == (0, "")
+    kilobytes, tokens = map(int, out.split())
+    assert tokens > 2_500_000 and kilobytes < 90_000  # lists of them took 180 MB
+
+
+def test_evaluate_shows_what_it_tokenizes(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, text = texts.write_teacher(tmp_path / "m.pt"), texts.write_text(tmp_path / "text")
+    assert main(["evaluate", str(model), str(text), "--part", "none", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    found = read_corpus([text], texts.tokenizer(), texts.TEACHER)
+    assert shown["folder"] == str(found.folder) and shown["sha256"] == found.sha256
+    assert shown["parts"][1] == {"part": "valid", "documents": 2, "tokens": len(found.valid)}
+    assert main(["evaluate", str(model), str(text), "--part", "none"]) == 0
+    assert capsys.readouterr().out.endswith(f"{found.folder}: {2 * len(found.tokens) / 1000:.3g} kB\n")
+
+
+def test_token_ids_that_become_fewer_are_an_error(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ids.npy"
+    np.save(path, np.zeros((50_000, 3), np.int64))
+    real = reading._mapped
+
+    def shorter(path: Path) -> Any:
+        found = real(path)
+        os.truncate(path, 7000)
+        return found
+
+    monkeypatch.setattr(reading, "_mapped", shorter)
+    with pytest.raises(UserError, match="files that stay as they are while they are read"):
+        read_corpus([path], None, texts.TEACHER)
+    assert entries(cache) == []
