@@ -35,10 +35,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from comparison.timing import machine
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, SoftmaxConfig
 from t2r_export.config.parts import LSTMConfig
 from t2r_export.config.recipe import data_folder
+from t2r_export.config.stages import parse_plan
 from t2r_export.config.uniform import NoFeedForward, UniformConfig
 from t2r_export.convert import convert
 from t2r_export.data.corpus import Windows, read_corpus

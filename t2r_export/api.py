@@ -23,13 +23,14 @@ import torch
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.layer_numbers import ranges
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.options import made as _made
 from t2r_export.config.options import read_kind
 from t2r_export.config.plain import to_plain
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.config.students import student_mixer
 from t2r_export.config.typed import typed
 from t2r_export.convert import convert, provenance, source_mixers

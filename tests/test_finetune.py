@@ -19,9 +19,10 @@ import torch
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, WindowConfig
 from t2r_export.config.plain import to_plain
+from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert, provenance
 from t2r_export.data.corpus import Windows
 from t2r_export.errors import CheckFailed
@@ -44,7 +45,8 @@ import json, os, signal, sys
 from pathlib import Path
 from t2r_export.data.corpus import Windows
 from t2r_export.finetune import finetune
-from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
+from t2r_export.config.stages import parse_plan
 
 options, kill = json.loads(sys.argv[1]), int(sys.argv[2])
 batch_of = Windows.__call__

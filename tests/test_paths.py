@@ -19,8 +19,9 @@ import small
 import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.mixers import LinearConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert
 from t2r_export.export import export
 from t2r_export.files import write_bytes

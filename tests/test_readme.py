@@ -15,7 +15,8 @@ from cli.command_line import commands
 from cli_models import CONFIG, letter_tokenizer
 from t2r_export.checkpoints import checkpoint
 from t2r_export.cli import export_main, main
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.model.transformer import Transformer
 
 ROOT = Path(__file__).parents[1]

@@ -19,8 +19,9 @@ import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.config.export import ExportConfig
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.quantize import QuantizeConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.export import export
 from t2r_export.finetune import finetune
 from t2r_export.fold import fold

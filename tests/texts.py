@@ -12,9 +12,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import small
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, StagePlan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
+from t2r_export.config.stages import StagePlan
 from t2r_export.convert import convert, provenance
 from t2r_export.data.pairs import write_pairs
 

@@ -13,8 +13,9 @@ from t2r_export.cli.given import check_given
 from t2r_export.cli.output import force_option, table, with_error
 from t2r_export.cli.renamed import Verb
 from t2r_export.cli.spelled import Spelled
-from t2r_export.config.finetune import STAGES, USUAL_STAGES, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.quantize import SCHEMES, QuantizeConfig, takes
+from t2r_export.config.stages import STAGES, USUAL_STAGES, parse_plan
 from t2r_runtime.cli.output import json_option, show
 
 FILE = click.Path(path_type=Path)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares, StagePlan, parse_plan
+from t2r_export.config.finetune import SEPARATOR, FinetuneConfig, Shares
 from t2r_export.config.layer_numbers import read_layers
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.options import options, within
 from t2r_export.config.plain import from_plain, of_table
+from t2r_export.config.stages import StagePlan, parse_plan
 from t2r_export.config.students import student_mixer
 from t2r_export.config.uniform import CROSSES, MergeConfig, UniformConfig
 from t2r_export.config.validation import size

@@ -14,9 +14,10 @@ from typing import Any
 from t2r_export.checkpoints import checkpoint
 from t2r_export.checkpoints.checkpoint import Checkpoint
 from t2r_export.checkpoints.weights import assemble, compare, weight_shapes
-from t2r_export.config.finetune import LENGTH, STAGES, FinetuneConfig
+from t2r_export.config.finetune import LENGTH, FinetuneConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.plain import to_plain
+from t2r_export.config.stages import STAGES
 from t2r_export.data.batch import Batches
 from t2r_export.data.corpus import read_corpus
 from t2r_export.data.pair_batches import PairBatches, PairCorpus, Tokenizers, read_pair_corpus

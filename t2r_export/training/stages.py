@@ -10,7 +10,7 @@
     task      all weights, on the text itself: the recipe of Kasai et al. 2021 (T2R), arXiv 2103.13076, section 3
 
 A stage is a module whose `forward` is its loss, so that it can be wrapped for several devices as a whole. A new stage
-is a class and an entry in `t2r_export.config.finetune.STAGES`, which names it. Transfer and align are in
+is a class and an entry in `t2r_export.config.stages.STAGES`, which names it. Transfer and align are in
 t2r_export.training.layerwise.
 """
 

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import STAGES, StagePlan
 from t2r_export.data.batch import Batch, Batches
 from t2r_export.errors import CheckFailed
 from t2r_export.model.transformer import Transformer

@@ -9,9 +9,10 @@ import pytest
 
 from cli.command_line import commands
 from t2r_export.cli import main
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
 from t2r_export.config.needs import NEEDS
 from t2r_export.config.options import within
+from t2r_export.config.stages import parse_plan
 from t2r_runtime.errors import UserError
 
 FREE = {  # what stands for itself, whatever else is typed; of a model is checked where the model is known

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from t2r_export.config.finetune import STAGES, FinetuneConfig, StagePlan, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import STAGES, StagePlan, parse_plan
 from t2r_runtime.errors import UserError
 
 

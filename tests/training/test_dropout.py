@@ -14,7 +14,8 @@ import torch
 import small
 import texts
 from t2r_export.checkpoints import checkpoint
-from t2r_export.config.finetune import FinetuneConfig, parse_plan
+from t2r_export.config.finetune import FinetuneConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.data.corpus import Windows
 from t2r_export.finetune import finetune
 from t2r_export.training.dropout import dropped

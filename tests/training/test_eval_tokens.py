@@ -14,7 +14,8 @@ import torch
 import small
 import texts
 from t2r_export.cli import main
-from t2r_export.config.finetune import EVAL_TOKENS, LEAST_EVAL_TOKENS, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import EVAL_TOKENS, LEAST_EVAL_TOKENS, FinetuneConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.data.batch import Batch, window_batches
 from t2r_export.data.pair_batches import Tokenizers, tokenize_pairs
 from t2r_export.data.pairs import read_pairs

@@ -17,10 +17,11 @@ import small
 import texts
 from t2r_export.checkpoints import checkpoint
 from t2r_export.config.attention import HeadsConfig
-from t2r_export.config.finetune import FinetuneConfig, Shares, parse_plan
+from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.mixers import LinearConfig, MixerConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.config.parts import AverageConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.config.uniform import MergeConfig
 from t2r_export.convert import convert, provenance
 from t2r_export.data.batch import Batch

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import small
 import texts
-from t2r_export.config.finetune import STAGES
 from t2r_export.config.mixers import LinearConfig, SpanConfig
+from t2r_export.config.stages import STAGES
 from t2r_export.convert import convert
 from t2r_export.data.batch import window_batch as read
 from t2r_export.data.batch import window_batches

@@ -11,8 +11,9 @@ import torch
 
 import small
 import texts
-from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig, parse_plan
+from t2r_export.config.finetune import START_POSITIONS, FinetuneConfig
 from t2r_export.config.mixers import LinearConfig, MixerConfig
+from t2r_export.config.stages import parse_plan
 from t2r_export.convert import convert
 from t2r_export.data.batch import window_batch
 from t2r_export.data.starts import check_starts, draw_starts, usual_starts
