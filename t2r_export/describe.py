@@ -85,14 +85,17 @@ class Description:
         return f"{self.max_positions} positions" + (", then its last one" if clamped else "")
 
     @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """Of each layer its mixer with its options, its feed-forward, and what became of it or can."""
-        return [row for layer in self.layers for row in _rows(layer, "layers")]
+    def rows(self) -> list[tuple[tuple[str, ...], int]]:
+        """Of each layer its mixers with their options, its feed-forward, and what became of them or can; its number."""
+        numbered = [(number, _rows(layer, "layers")) for number, layer in enumerate(self.layers)]
+        return [(row, number) for number, rows in numbered for row in rows]
 
     @property
-    def sources(self) -> list[tuple[str, ...]]:
-        """Of each layer of a translator what looks at the source, with its options, and what became of it or can."""
-        return [row[:2] + row[3:] for layer in self.layers for row in _rows(layer, "crosses")]
+    def sources(self) -> list[tuple[tuple[str, ...], int]]:
+        """Of each layer of a translator what looks at the source, with its options, and what became of it or can; its
+        number."""
+        numbered = [(number, _rows(layer, "crosses")) for number, layer in enumerate(self.layers)]
+        return [(row[:2] + row[3:], number) for number, rows in numbered for row in rows]
 
     def to_dict(self) -> dict[str, Any]:
         states = [
@@ -212,6 +215,8 @@ def _rows(layer: dict[str, Any], group: str) -> list[tuple[str, ...]]:
     after = [part for part in config.parts if not part.mixes]
     feed_forward = "; ".join(", ".join(filter(None, (part.kind, part.summary()))) for part in after) or "none"
     parts = [(part, said.get("fold", "-")) for part, said in zip(config.parts, layer["parts"], strict=True)]
+    if not config.mixers and group == "layers":
+        return [("none", "-", feed_forward, "-")]
     return [
         (part.label, part.summary() or "-", feed_forward, fold)
         for part, fold in parts

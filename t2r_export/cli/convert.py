@@ -103,7 +103,7 @@ def command(
     said = {name: to_plain(made) for name, made in others.items() if made is not None}
     done = provenance(loaded, source=source.name, mixer=to_plain(config), layers=layers, seed=seed, **said)
     checkpoint.save(out, model, loaded.tokenizer, done, loaded.source_tokenizer)
-    kinds = [layer.mixers[0].label for layer in model.config.layers]
+    kinds = [next((part.label for part in layer.mixers), "none") for layer in model.config.layers]
     written = out.stat().st_size
     new = dict(model.named_parameters()).keys() - dict(loaded.model.named_parameters()).keys()
     show(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from t2r_export.cli.output import table
@@ -29,20 +29,18 @@ def text(description: Description) -> str:
     ]
     if d.break_even is not None:
         out.append(f"break-even: a float32 key/value cache is larger from {d.break_even:,} tokens on")
-    numbered = _grouped([(row, number) for number, row in enumerate(d.rows)])
-    out += ["", table([(ranges(numbers), *row) for row, numbers in numbered.items()], LAYERS)]
-    if d.sources:
-        looking = _grouped([(row, number) for number, row in enumerate(d.sources)])
-        out += ["", table([(ranges(numbers), *row) for row, numbers in looking.items()], SOURCES)]
+    for rows, head in ((d.rows, LAYERS), (d.sources, SOURCES)):
+        if rows:
+            out += ["", table([(ranges(numbers), *row) for row, numbers in _grouped(rows).items()], head)]
     states = _grouped([_state(spec) for spec in d.states])
-    rows = [(name, ranges(numbers) if numbers else "-", *row) for (name, *row), numbers in states.items()]
-    out += ["", table(rows, STATES), ""]
+    named = [(name, ranges(numbers) if numbers else "-", *row) for (name, *row), numbers in states.items()]
+    out += ["", table(named, STATES), ""]
     shown = {"special tokens": d.special_tokens, **d.details}
     out += [f"{key}: {printable(_words(value))}" for key, value in shown.items() if key not in FOR_PROGRAMS]
     return "\n".join(out)
 
 
-def _grouped(rows: Sequence[tuple[tuple[str, ...], int | None]]) -> dict[tuple[str, ...], list[int]]:
+def _grouped(rows: Iterable[tuple[tuple[str, ...], int | None]]) -> dict[tuple[str, ...], list[int]]:
     """The numbers that go with each row, where it has any."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for row, number in rows:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def export_text(report: ExportReport, files: dict[str, int]) -> str:
     """What was exported; `files` are names and bytes."""
     states = report.signature.states
-    kinds = [" and ".join(kinds_of(layer)) for layer in report.signature.layers]
+    kinds = [" and ".join(kinds_of(layer)) or "feed-forward" for layer in report.signature.layers]
     grows = any(state.grows for state in states)
     lines = [
         *(f"{name}: {size(count)}" for name, count in files.items()),

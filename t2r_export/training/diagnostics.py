@@ -25,11 +25,11 @@ def feature_statistics(model: Transformer, batches: Iterable[Batch]) -> list[dic
         step = model.context(states, model.ops(batch.ids.shape[1]))
         for number, trace in enumerate(model.trace(model.embed(batch.ids, step), states, step)):
             block = model.blocks[number]
-            place = block.mixing[0]
-            own = block.own(place, model.layer_state(states, number))
-            found = block.parts[place].statistics(trace.parts[place].normed, own, step)
-            for name, value in found.items():
-                values[number].setdefault(name, []).append(float(value))
+            for place in block.mixing[:1]:
+                own = block.own(place, model.layer_state(states, number))
+                found = block.parts[place].statistics(trace.parts[place].normed, own, step)
+                for name, value in found.items():
+                    values[number].setdefault(name, []).append(float(value))
     return [{name: _combined(name, of_batches) for name, of_batches in layer.items()} for layer in values]
 
 

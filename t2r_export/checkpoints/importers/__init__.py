@@ -15,6 +15,7 @@ from t2r_export.checkpoints.importers.llama import LLAMA
 from t2r_export.checkpoints.importers.mamba2 import MAMBA2
 from t2r_export.checkpoints.importers.marian import MARIAN
 from t2r_export.checkpoints.importers.mistral import MISTRAL
+from t2r_export.checkpoints.importers.nemotron_h import NEMOTRON_H
 from t2r_export.checkpoints.importers.pegasus import PEGASUS
 from t2r_export.checkpoints.importers.qwen2 import QWEN2
 from t2r_export.checkpoints.importers.qwen3 import QWEN3
@@ -30,6 +31,7 @@ IMPORTERS: dict[str, Importer] = {
     "mamba2": MAMBA2,
     "marian": MARIAN,
     "mistral": MISTRAL,
+    "nemotron_h": NEMOTRON_H,
     "pegasus": PEGASUS,
     "qwen2": QWEN2,
     "qwen3": QWEN3,

@@ -94,7 +94,8 @@ def read(folder: Path, importers: Mapping[str, Importer]) -> Imported:
 def _trained_positions(fields: Fields, config: ModelConfig) -> int | None:
     """How far its training went: what a model without a table of positions can be asked for beyond it is untried."""
     key = "max_position_embeddings"
-    return config.max_positions if fields.data.get(key) is None else fields.size(key)
+    said = fields.keys is not None and key in fields.keys.read and fields.data.get(key) is not None
+    return fields.size(key) if said else config.max_positions
 
 
 @dataclass(frozen=True)

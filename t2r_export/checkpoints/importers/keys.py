@@ -119,9 +119,10 @@ def keys(
     """A family's tables over those of all families; `harmless` are names with spaces between them."""
     read = {**READ, **read}
     others = {**REFUSED, **(refused or {})}
+    known = {*read, *_words(harmless), *(aliases or {})}
     return Keys(
         read=read,
-        refused={key: neutral for key, neutral in others.items() if key not in read and key not in (aliases or {})},
+        refused={key: neutral for key, neutral in others.items() if key not in known},
         harmless=(HARMLESS | GENERATION | _words(harmless)) - read.keys(),
         aliases=aliases or {},
     )

@@ -89,7 +89,22 @@ QWEN3_5 = {
     "linear_value_head_dim": 4,
     "rms_norm_eps": 0.05,
 }
+NEMOTRON = {
+    "vocab_size": 31,
+    "hidden_size": 12,
+    "layers_block_type": ["linear_attention", "mlp", "full_attention"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 4,
+    "intermediate_size": 11,
+    "ssm_state_size": 5,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 4,
+    "n_groups": 3,
+    "chunk_size": 16,
+}
 OWN = {
+    "nemotron_h": NEMOTRON,
     "falcon_h1": FALCON,
     "gpt2": GPT2,
     "granitemoehybrid": GRANITE,
@@ -123,7 +138,13 @@ VALUES: dict[str, list[Any]] = {
     "rope_scaling": [LLAMA3, LINEAR, {"type": "linear", "factor": 2.0}, {}],
     "original_max_position_embeddings": [9],
     "time_step_limit": [[0.3, 0.9], [-1.0, float("inf")], [0.9, 0.3], [0.0]],
-    "layers_block_type": [GRANITE["layer_types"]],
+    "layers_block_type": [GRANITE["layer_types"], ["mlp", "mamba", "attention"]],
+    "hybrid_override_pattern": ["M*-", "EM*"],
+    "mamba_num_heads": [3, 12],
+    "mamba_hidden_act": ["gelu"],
+    "mlp_hidden_act": ["gelu", "silu", "laplace"],
+    "mamba_ssm_cache_dtype": ["float16"],
+    "mtp_layers_block_type": [["mlp"]],
     "num_heads": [3, 12],
     "mamba_n_heads": [3, 12],
     "mamba_n_groups": [1, 2, 6, 4],
@@ -249,7 +270,8 @@ def write(folder: Path, family: str, **changes: Any) -> Any:
     with torch.no_grad():
         model(**dict.fromkeys(("input_ids", "decoder_input_ids")[: 1 + (family in TRANSLATORS)], ids))  # or raises
     head = "lm_head.weight" if model.config.tie_word_embeddings else None
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != head}
+    stored = ("model.", "backbone.") if family == "nemotron_h" else ("", "")  # as save_pretrained names them
+    tensors = {name.replace(*stored, 1): tensor.clone() for name, tensor in model.state_dict().items() if name != head}
     folder.mkdir(exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(data))

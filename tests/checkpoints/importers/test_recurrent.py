@@ -99,6 +99,24 @@ QWEN3_5 = Family(
     spread=0.15,
 )
 LONGEST = ("mamba2", "lfm2", "qwen3.5")  # read 1,000 tokens too
+NEMOTRON = Family(
+    "NemotronH",
+    {
+        "vocab_size": 31,
+        "hidden_size": 12,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "intermediate_size": 11,
+        "ssm_state_size": 5,
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 4,
+        "n_groups": 3,
+        "chunk_size": 16,
+        "time_step_min": 0.4,
+    },
+)
 FAMILIES = {
     "mamba2": MAMBA2.changed(time_step_limit=(0.3, 0.9), use_bias=True),
     "lfm2": LFM2,
@@ -124,6 +142,10 @@ FAMILIES = {
     "granite": GRANITE.changed(attention_bias=True, mamba_proj_bias=True),
     "granite rotary": GRANITE.changed(position_embedding_type="rope", tie_word_embeddings=True),
     "granite dense": GRANITE.changed(position_embedding_type="rope", layer_types=["attention"] * 3, hidden_act="gelu"),
+    "nemotron-h": NEMOTRON.changed(use_bias=True, mlp_bias=True),
+    "nemotron-h pattern": NEMOTRON.changed(
+        layers_block_type=None, hybrid_override_pattern="-MM*", mlp_hidden_act="silu"
+    ),
     "falcon-h1": FALCON.changed(projectors_bias=True, mamba_proj_bias=True, attention_bias=True, mlp_bias=True),
     "falcon-h1 norm": FALCON.changed(mamba_rms_norm=True, tie_word_embeddings=True, mamba_d_ssm=None),
     "falcon-h1 norm behind": FALCON.changed(mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_conv_bias=False),
@@ -222,6 +244,16 @@ def test_inspect_says_the_bytes_of_the_states(made: Any) -> None:
         of_model.memory_reason == "each layer keeps S (6 × 5 × 4), and what the convolution read of the last 3 tokens"
     )
     assert of_graph.growth_bytes == 0
+
+
+def test_inspect_numbers_layers_of_any_parts(made: Any) -> None:
+    state_space, softmax = "6 heads of 4, state 5, convolution of 4 taps", "-"
+    rows = [(row[:3], number) for row, number in describe(made["nemotron-h"][2]).rows]
+    kinds = [("mamba2", state_space, "none"), ("none", "-", "dense"), ("softmax", softmax, "none")]
+    assert rows == [(kinds[0], 0), (kinds[1], 1), (kinds[2], 2), (kinds[0], 3)]
+    rows = [(row[:3], number) for row, number in describe(made["falcon-h1"][2]).rows]
+    both = [("softmax", softmax, "dense"), ("mamba2", state_space, "dense")]
+    assert rows == [(row, number) for number in range(2) for row in both]
 
 
 @pytest.mark.parametrize("kind", ["window", "linear"])
@@ -328,6 +360,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("granite", {"layer_types": ["mamba"]}, "layer_types in config.json to be 3 names"),
     ("granite", {"hidden_act": "gelu"}, "hidden_act in config.json to be one of silu"),
     ("granite", {"residual_multiplier": 0}, "residual_multiplier in config.json to be a finite positive number"),
+    (
+        "nemotron-h",
+        {"layers_block_type": ["mamba", "moe"]},
+        "linear_attention, mamba, full_attention, attention, mlp, ",
+    ),
+    ("nemotron-h", {"layers_block_type": None, "hybrid_override_pattern": "MEM*"}, "of M, * and -, since experts are"),
+    ("nemotron-h", {"layers_block_type": []}, "layers_block_type in config.json to be 1 to 1024"),
+    ("nemotron-h", {"tie_word_embeddings": True}, "tie_word_embeddings in config.json to be absent or false"),
     ("falcon-h1", {"mamba_d_ssm": 25}, "mamba_n_heads in config.json to be a number of heads of 4 with 25 channels"),
     ("falcon-h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers in config.json to be 5 numbers"),
     ("granite", {"residual_multiplier": 1e60}, "finite numbers in 'model.layers.0."),
@@ -375,6 +415,7 @@ def test_what_a_family_cannot_be_is_refused(
         ("granite", {"attention_multiplier": 0.5}),
         ("lfm2", {"norm_eps": 1e-2}),
         ("falcon-h1", {"ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.8]}),
+        ("nemotron-h", {"time_step_min": 0.3}),
         ("falcon-h1", {"key_multiplier": 0.7}),
         ("qwen3.5", {"rms_norm_eps": 0.1}),
         ("qwen3.5", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
