@@ -95,7 +95,7 @@ def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
         ({"crosses": (MERGED,) * 2, "layers": (linear(conv=2),) * 2}, "no conv in merged layers; received 2"),
         (
             {"crosses": (MERGED,) * 2, "attention": ROTATED},
-            "merged layers without positions and qk_norm",
+            "merged layers without positions, qk_norm and gate",
         ),
         ({"start_tokens": ()}, "start_tokens where there is an encoder, and neither these nor banned_tokens where"),
         ({"start_tokens": (17,)}, "special tokens from 0 to 16; received 17"),

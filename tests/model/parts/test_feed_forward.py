@@ -140,7 +140,7 @@ def test_inspect_names_what_is_not_dense(tmp_path: Path) -> None:
     made, _ = small.graph(tmp_path / "g.onnx", "mixed")
     checkpoint.save(tmp_path / "m.pt", made.model, None, {})
     for path in (tmp_path / "g.onnx", tmp_path / "m.pt"):
-        shown = [feed_forward for _, _, feed_forward, _ in describe(path).rows]
+        shown = [feed_forward for (_, _, feed_forward, _), _ in describe(path).rows]
         assert shown == ["dense", "product_key, 5² values, 2 heads, top 3", "none"]
 
 
@@ -191,7 +191,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"heads": 0}, "heads to be an integer from 1 to 1048576; received 0; correct heads"),
     (
         {"wide": 1},
-        "model.feed_forwards (product_key) to have the keys heads, keys, multiplier, norm, nor",
+        "model.feed_forwards (product_key) to have the keys beside, heads, keys, multiplier, norm, nor",
     ),
 ]
 
