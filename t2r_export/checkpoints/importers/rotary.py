@@ -100,6 +100,7 @@ def _size(fields: Fields, rope: Fields, head_size: int, partial: float | None) -
             raise rope.wrong(SHARE, "absent or 1", rope.get(SHARE))
         return None
     share = rope.number(SHARE) if rope.get(SHARE) is not None else fields.number(SHARE, partial)
-    if not 0 < int(head_size * share) <= head_size:
-        raise rope.wrong(SHARE, f"a share of a head's {head_size} numbers, above 0 and at most 1", share)
-    return None if share == 1 else int(head_size * share)
+    size = int(head_size * share)
+    if not 0 < size <= head_size or size % 2:  # of an odd number transformers rotates one more, by other frequencies
+        raise rope.wrong(SHARE, f"a share of a head's {head_size} numbers that is an even number of them", share)
+    return None if share == 1 else size

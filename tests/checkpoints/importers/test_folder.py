@@ -13,6 +13,7 @@ import torch
 import folders
 from cli_models import letter_tokenizer
 from t2r_export.checkpoints import checkpoint
+from t2r_export.checkpoints.importers import IMPORTERS
 from t2r_export.files import sha256
 from t2r_runtime.errors import UserError
 
@@ -22,7 +23,7 @@ def llama(tmp_path: Path) -> Path:
     return folders.write_llama(tmp_path / "llama")
 
 
-FAMILIES = "bart, gpt2, llama, marian, mistral, pegasus, qwen2, qwen3"
+FAMILIES = ", ".join(sorted(IMPORTERS))
 
 
 def refused(folder: Path, message: str) -> None:

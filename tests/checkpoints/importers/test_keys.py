@@ -351,7 +351,7 @@ PAIRS: list[tuple[str, dict[str, Any]]] = [
     ("lfm2", {"block_ff_dim": 11, "tie_embedding": False, "layer_types": [FULL, "conv", "conv"], "conv_bias": True}),
     ("qwen3_5_text", {"rope_parameters": {**LINEAR, "rope_theta": 50.0}, "tie_word_embeddings": True}),
     ("qwen3_5_text", {"rope_parameters": {**LLAMA3, "partial_rotary_factor": 0.5}, "attention_bias": True}),
-    ("qwen3_5_text", {"layer_types": [FULL, "linear_attention", FULL], "linear_num_key_heads": 6, "head_dim": 12}),
+    ("qwen3_5_text", {"layer_types": [FULL, "linear_attention", FULL], "linear_num_key_heads": 6, "head_dim": 16}),
     ("lfm2", {"block_ffn_dim_multiplier": 1.7, "block_multiple_of": 3, "head_dim": 6, "conv_L_cache": 5}),
     ("gpt2", {"reorder_and_upcast_attn": True, "activation_function": "gelu_python"}),
 ]

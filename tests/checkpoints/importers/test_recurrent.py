@@ -392,6 +392,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3.5", {"attn_output_gate": False}, "attn_output_gate in config.json to be absent or null, true"),
     ("qwen3.5", {"num_experts": 8}, "num_experts in config.json to be absent"),
     ("qwen3.5", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.5}}, "partial_rotary_factor"),
+    ("qwen3.5", {"head_dim": 6}, "partial_rotary_factor in the rotary parameters of config.json to be a share of a"),
 ]
 
 
