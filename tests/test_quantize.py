@@ -64,6 +64,18 @@ def median_error(old: Decoder, new: Decoder, batch: int = 1) -> float:
     return float(np.median(errors))
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int8-static"])
+@pytest.mark.parametrize("name", ["learned", "rotary_keep"])  # a tied head, and one of its own
+def test_sums_of_two_int8_products_fit_in_16_bits(name: str, scheme: str, tokens: Path, tmp_path: Path) -> None:
+    """x86 CPUs without VNNI add two products of uint8 activations and int8 weights in 16 bits, which saturate."""
+    source, out = tmp_path / "g.onnx", tmp_path / "q.onnx"
+    small.graph(source, name)
+    quantize(source, out, config(scheme, tokens))
+    found = [t for t in onnx.load(out).graph.initializer if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 2]
+    largest = max(int(np.abs(onnx.numpy_helper.to_array(tensor).astype(int)).max()) for tensor in found)
+    assert 2 * 255 * largest < 2**15 < 2 * 255 * 65, largest  # 64, of 7 bits
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_quantized_graph_is_the_same_step(scheme: str, name: str, tokens: Path, tmp_path: Path) -> None:

@@ -140,7 +140,10 @@ MODELS = {
     ),
 }
 # what weights are drawn from, where it is not the name: chosen for texts of many tokens
-SEEDS = {**{name: f"{name} a" for name in ("window", "loop", "top3", "int8", "w8", "w4")}, "gated": "gated b"}
+SEEDS = {
+    **{name: f"{name} a" for name in ("window", "loop", "top3", "w8", "w4")},
+    **{name: f"{name} b" for name in ("gated", "int8")},
+}
 
 
 def checkpoint(name: str) -> Checkpoint:

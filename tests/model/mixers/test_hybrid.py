@@ -255,7 +255,7 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
     assert proof.passed, proof
     described = describe(tmp_path / "g.onnx")
     assert described.memory == "constant"
-    kind, options, _, fold = described.rows[1]
+    (kind, options, _, fold), _ = described.rows[1]
     assert (kind, options) == (
         "hybrid",
         f"the last 5 tokens, 6 hedgehog features of those before, merged by {HybridConfig.MERGED[merge]}",

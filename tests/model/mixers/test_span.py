@@ -121,7 +121,7 @@ def test_the_graph_is_the_model(model: ModelConfig, target: str, tmp_path: Path)
     described = describe(tmp_path / "g.onnx")
     assert described.memory == "constant"
     spans = ", ".join(map(str, small.mixers(fold(checkpoint.model)[0].config)[0].spans))
-    assert described.rows[0] == ("span", f"the last {spans} tokens, ramp 4", "dense", "folded")
+    assert described.rows[0] == (("span", f"the last {spans} tokens, ramp 4", "dense", "folded"), 0)
 
 
 def test_a_wrong_fold_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
