@@ -247,6 +247,38 @@ def test_a_step_that_fails_leaves_the_states(tmp_path: Path) -> None:
         np.testing.assert_array_equal(state, before[name])
 
 
+def test_a_prompt_that_fails_has_been_read_up_to_there(tmp_path: Path) -> None:
+    path = graphs.save(tmp_path / "g.onnx", "table", max_positions=12)  # as above
+    decoder, other = Decoder(path, threads=1), Decoder(path, threads=1)
+    ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 8, 7]
+    with pytest.raises(UserError) as error:
+        decoder.prefill(ids)
+    assert error.value.kind == "runtime"
+    assert decoder.position == 9
+    np.testing.assert_array_equal(decoder.history(), ids[:9])
+    other.prefill(ids[:9])
+    for name, state in other.state().items():
+        np.testing.assert_array_equal(decoder.state()[name], state)
+
+
+def test_logits_that_are_not_finite_have_been_read(tmp_path: Path) -> None:
+    """The prompt has been read; the decoder goes on where it stands."""
+
+    def infinite(model: onnx.ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            if tensor.name == "w_o":
+                tensor.CopyFrom(onnx.numpy_helper.from_array(np.full(tensor.dims, np.nan, np.float32), tensor.name))
+
+    decoder = Decoder(graphs.save(tmp_path / "g.onnx", edit=infinite), threads=1)
+    good = Decoder(graphs.save(tmp_path / "good.onnx"), threads=1)
+    with pytest.raises(UserError, match="^expected finite logits; ") as error:
+        decoder.generate([4, 3, 5], 6)
+    assert error.value.kind == "graph" and decoder.position == 3
+    good.prefill([4, 3, 5])
+    for name, state in good.state().items():
+        np.testing.assert_array_equal(decoder.state()[name], state)
+
+
 @kinds
 def test_top_is_the_largest_logits(kind: str, opened: Open) -> None:
     ids = tokens(2, 5)

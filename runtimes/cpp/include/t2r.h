@@ -1,7 +1,8 @@
 /* Run the graphs of t2r-export: tokens in, logits out, states kept between them. See docs/embedding.md.
 
    Every function returns T2R_OK or the kind of what went wrong, and then t2r_error() is one line that says it: what was
-   expected, what was received, what to do. None ends the process, and no exception comes out of any.
+   expected, what was received, what to do. None ends the process, and no exception comes out of any. What is wrong with the
+   arguments leaves a handle as it was; a call that fails later has read what t2r_info.position says, and can be gone on from.
 
    A handle belongs to one thread at a time; another thread in it at once is an error there. What a function hands out
    (logits, tokens, text) belongs to its handle, and is good until the next call with that handle. A handle that was

@@ -37,7 +37,7 @@ public:
     Cancellation &cancellation() const { return *ending; }
 
     // Throws Error: of the kinds token, batch and position (graph: no such outputs); nothing has been read then. Of the kinds
-    // cancelled, memory and runtime: what `position` says has been read.
+    // cancelled, memory and runtime: what `position` says has been read, and the states are those after it.
     Logits read(const std::int64_t *tokens, std::int64_t rows, std::int64_t length, Wanted wanted = Wanted::logits);
     // Throws Error of the kind batch. All is as before then.
     void reset(std::int64_t batch);

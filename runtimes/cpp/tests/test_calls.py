@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from cpp_build import GOLDEN, Run
 from numpy.typing import NDArray
@@ -78,6 +79,31 @@ def test_a_prompt_that_is_cancelled(library: Library) -> None:
     read = decoder.info.position
     assert read < len(prompt)
     np.testing.assert_array_equal(decoder.step([4]), fresh(decoder, prompt[:read], 4))
+
+
+def test_a_prompt_that_fails_has_been_read_up_to_there(library: Library, tmp_path: Path) -> None:
+    """The table has fewer positions than the metadata promises: the graph itself refuses the token behind the last."""
+    model = onnx.load(GOLDEN / "ends.onnx")
+    (promised,) = (entry for entry in model.metadata_props if entry.key == "t2r.max_positions")
+    most, promised.value = int(promised.value), "99"
+    onnx.save(model, tmp_path / "breaks.onnx")
+    decoder = Decoder(library, tmp_path / "breaks.onnx")
+    prompts = [[step * place % 17 for place in range(most + 7)] for step in range(3, 3 + decoder.info.batch)]
+    with pytest.raises(Failed, match="^runtime: "):
+        decoder.prefill(prompts)
+    assert decoder.info.position == most
+    other = decoder.fork()
+    other.prefill([prompt[:most] for prompt in prompts])
+    for name, state in other.states().items():
+        np.testing.assert_array_equal(decoder.states()[name], state)
+
+
+def test_logits_that_are_not_finite_have_been_read(library: Library) -> None:
+    """The prompt has been read, whoever chooses the tokens; no token was chosen."""
+    decoder = Decoder(library, GOLDEN / "bad" / "not-finite.onnx")
+    with pytest.raises(Failed, match="^graph: expected finite logits; "):
+        decoder.generate([4, 3, 2], 6)
+    assert decoder.info.position == 3 and decoder.written == []
 
 
 def test_a_callback_cancels(library: Library) -> None:

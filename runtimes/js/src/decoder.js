@@ -247,7 +247,7 @@ export class Decoder {
     });
   }
 
-  /** Read rows of tokens; the states are as before if that fails in the first run. */
+  /** Read rows of tokens. A run that fails leaves what those before it have read. */
   async #read(rows, wanted) {
     const length = rows[0].length, prefill = this.#graphs.opened("prefill"), whole = prefill !== null && length > 1;
     const graph = whole ? prefill : this.#graphs.step, piece = whole ? Math.max(1, Math.floor(ROWS / rows.length)) : 1;

@@ -109,7 +109,7 @@ export class Decoder {
   readonly hasGenerationGraph: boolean;
   /** sequences decoded side by side */
   readonly batch: number;
-  /** tokens read since the start, by the furthest sequence */
+  /** tokens read since the start, by the furthest sequence; a prompt that failed was read up to here */
   readonly position: number;
   /** bytes of all states now */
   readonly stateBytes: number;

@@ -1,4 +1,4 @@
-/** What a step on Node's CPU is given: two buffers a state, which change places, and nothing made anew. */
+/** What a step on Node's CPU is given: two buffers a state, which change places, and nothing made anew; and a prompt that fails. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,7 +6,7 @@ import { test } from "node:test";
 import ort from "onnxruntime-node";
 
 import { Decoder } from "../src/index.js";
-import { golden } from "./files.js";
+import { golden, refused } from "./files.js";
 
 /** Every run's feeds and fetches. */
 function noted(runs) {
@@ -45,3 +45,34 @@ for (const graph of ["tiny.onnx", "tiny-hybrid.onnx", "loop.onnx"]) {
     await decoder.close();
   });
 }
+
+for (const [graph, read] of [["prefill.onnx", 1024], ["tiny.onnx", 2]]) {
+  test(`a prompt that fails in its third run has been read up to there: ${graph}`, async () => {
+    let left = Infinity;
+    const create = async (...given) => {
+      const session = await ort.InferenceSession.create(...given), run = session.run.bind(session);
+      session.run = async (...asked) => {
+        if (left-- === 0) throw new Error("no more runs");
+        return run(...asked);
+      };
+      return session;
+    };
+    const decoder = await Decoder.open(golden(graph), { ort: { Tensor: ort.Tensor, InferenceSession: { create } } });
+    const prompt = Array.from({ length: read + 9 }, (_, n) => (5 * n) % 17);
+    left = 2;
+    await refused(() => decoder.prefill(prompt), "runtime", /no more runs/);
+    assert.equal(decoder.position, read);
+    const states = await decoder.state();
+    await decoder.reset();
+    await decoder.prefill(prompt.slice(0, read));
+    assert.deepEqual(await decoder.state(), states);
+    await decoder.close();
+  });
+}
+
+test("where logits are not finite, the prompt has been read", async () => {
+  const decoder = await Decoder.open(golden("bad/not-finite.onnx"));
+  await refused(() => decoder.generate([4, 3, 2], 6), "graph", /finite logits/);
+  assert.equal(decoder.position, 3);
+  await decoder.close();
+});

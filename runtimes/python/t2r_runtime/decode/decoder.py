@@ -497,10 +497,11 @@ class Decoder:
         self._history.forget(read)
 
     def _read(self, ids: TokenIds, wanted: tuple[str, ...]) -> list[NDArray[Any]]:
-        """Read a prompt; the outputs `wanted` after its last token, as views."""
+        """Read a prompt; the outputs `wanted` after its last token, as views. What fails leaves it read up to there."""
         tokens = ids.array
         require_room(self, tokens.shape[1])
-        many = max(ROWS // self.batch, 1) if tokens.shape[1] >= self._prefill_from else 1
+        fewest = self.prefill_from
+        many = max(ROWS // self.batch, 1) if fewest is not None and tokens.shape[1] >= fewest else 1
         for start in range(0, tokens.shape[1], many):
             part = tokens[:, start : start + many]
             results = self._states.prefill(part, wanted)
