@@ -4,7 +4,7 @@ int8 finds each activation's range while it runs, one range a call; int8-static 
 Only the projections are quantized: S, z, the position and the division by the guarded denominator stay float32.
 
 Weights have 7 of their 8 bits. x86 CPUs without VNNI add two products of uint8 and int8 in 16 bits, which saturate
-where both are large: 2 x 255 x 127 is past 32,767, and 2 x 255 x 64 is not. So a graph computes the same sums everywhere.
+where both are large: 2 x 255 x 127 is past 32,767, and 2 x 255 x 64 is not. So the sums are the same everywhere.
 """
 
 from __future__ import annotations
