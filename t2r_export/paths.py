@@ -9,17 +9,18 @@ Imports nothing heavy: a mistake in a name costs no more than reading it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from t2r_runtime.contract.signature import ENCODER, ROLES
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import existing_file, unwritable
+from t2r_runtime.files import existing_file, temporary_beside, unwritable
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
 MAX_PICKLE = 1 << 26  # bytes of a checkpoint's plain data that are looked through
@@ -82,11 +83,28 @@ def refuse_companions(out: Path, roles: Sequence[str]) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise unless a folder can be made at `folder`: one that stands there must be empty, which a new one replaces."""
+    """Raise UserError unless `folder` does not exist or is empty, and its parent exists."""
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
         raise UserError("no folder, or an empty one, to write to", f"{folder}", "name another")
     if not folder.parent.is_dir():
         raise unwritable(folder, OSError(errno.ENOENT, f"no folder {folder.parent}"))
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to `folder`, for which `check_folder` passed, if the context ends normally.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    with temporary_beside(folder, folder=True) as beside:
+        part = beside / "folder"  # with the permissions of a new folder, which a temporary one lacks
+        part.mkdir()
+        yield part
+        try:
+            part.rename(folder)
+        except OSError as error:
+            raise unwritable(folder, error) from error
 
 
 def beside_ort(out: Path) -> tuple[Path, Path]:

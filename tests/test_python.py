@@ -12,7 +12,8 @@ import small
 from t2r_export import python
 from t2r_export.graph.ort import to_ort
 from t2r_export.providers.bench import BenchConfig, bench
-from t2r_export.providers.subprocess import SubprocessDecoder, Worker, remote_versions
+from t2r_export.providers.subprocess import Remote, Worker, remote_versions
+from t2r_runtime import Decoder
 from t2r_runtime.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,7 @@ def test_export_to_ort(trapped: Path) -> None:
 @pytest.mark.parametrize("command", [python.THIS, sys.executable, f"env SOME=thing {sys.executable}"])
 def test_a_decoder_in_another_process(command: str, trapped: Path) -> None:
     small.graph(trapped / "g.onnx", "learned")
-    there = SubprocessDecoder(command, trapped / "g.onnx", threads=1)
+    there = Remote(Decoder, command, trapped / "g.onnx", threads=1)
     there.step(1)
     there.close()
     assert "onnxruntime" in remote_versions(command, "cpu")

@@ -1,1 +1,1 @@
-"""Execution providers: the parity matrix, ahead-of-time compilation, other interpreters."""
+"""Execution providers: parity matrix, ahead-of-time compilation, benchmarks, other Python interpreters."""

@@ -1,7 +1,7 @@
-"""The machine's own limit: how fast it reads memory, and what one token of a graph must read at the least.
+"""Memory bandwidth of the machine, and the memory traffic of one decode step.
 
-A decode step at batch 1 multiplies every weight once, so that it cannot be quicker than reading all of them. The floor
-is the bytes of weights and scales plus those of the states, which are read and written, over the bandwidth.
+A step at batch 1 reads every weight once, so reading time bounds step time from below. The floor is the bytes of
+weights and scales, plus those of the states read and written, over the bandwidth.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import torch
 
 from t2r_runtime.contract.signature import Signature
 
-BUFFER = 1 << 29  # bytes: many times what a cache holds
+BUFFER = 1 << 29  # bytes; many times the size of a cache
 REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Streaming read bandwidth, the best that several ways to read reached."""
+    """Streaming read bandwidth: the fastest of several ways to read."""
 
     threads: int
     bytes_per_second: float
     form: str
-    forms: dict[str, float]  # bytes per second of each: median of the repeats
+    forms: dict[str, float]  # bytes per second of each way, median over repeats
 
 
 def bandwidth(threads: int, buffer_bytes: int = BUFFER, repeats: int = REPEATS) -> Bandwidth:
-    """Read a buffer far larger than the caches in each way, and take the fastest: the machine can do at least that.
+    """Time reading a buffer larger than the caches in several ways, and return the fastest.
 
-    numpy reads a part in each of `threads` threads of its own; torch divides the work itself.
+    NumPy reads one part in each of `threads` threads; torch uses its own thread pool.
     """
     array = np.ones(buffer_bytes // 4, np.float32)
     tensor, before = torch.from_numpy(array), torch.get_num_threads()
@@ -68,9 +68,9 @@ def _times(way: Callable[[], object], repeats: int) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """What one token of a graph must read and write."""
+    """Bytes that one step of a graph reads and writes."""
 
-    weights: int  # with scales and zero points; of a table of tokens, one row a sequence
+    weights: int  # with scales and zero points; of an embedding table, one row per sequence
     states: int  # read and written: twice their size
 
     @property
@@ -78,12 +78,12 @@ class TokenBytes:
         return self.weights + self.states
 
     def floor(self, bytes_per_second: float) -> float:
-        """Seconds."""
+        """Lower bound of the step time, in seconds."""
         return self.total / bytes_per_second
 
 
 def token_bytes(path: Path, batch: int = 1) -> TokenBytes:
-    """Of the step graph at `path`, whose states all have constant size."""
+    """Memory traffic of the step graph at `path`, whose states all have constant size."""
     model = onnx.load(path, load_external_data=False)
     signature = Signature.from_metadata({prop.key: prop.value for prop in model.metadata_props})
     gathered, whole = _uses(model.graph)
@@ -98,7 +98,7 @@ def token_bytes(path: Path, batch: int = 1) -> TokenBytes:
 
 
 def _uses(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
-    """Names that are looked up row by row, and names that a node reads whole; of nested graphs too."""
+    """Names of tensors read by row look-up, and of tensors read whole, nested graphs included."""
     gathered: set[str] = set()
     whole: set[str] = set()
     for node in graph.node:
@@ -114,7 +114,7 @@ def _uses(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a tensor's numbers, two of four bits to a byte."""
+    """Bytes of a tensor's values; 4-bit values are packed in pairs."""
     count: int = math.prod(tensor.dims)
     if tensor.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
         return math.ceil(count / 2)

@@ -1,8 +1,8 @@
-"""What exported graphs cost where they run: time per token, prompts, memory, start-up, and the bandwidth limit.
+"""Time per token, prompt speed, memory and start-up of exported graphs, and the memory bandwidth limit.
 
-A speed is a ratio of medians, from rounds that alternate between the graphs in one run, since the same graph was seen
-to drift by tens of per cent over minutes. Each graph has a process of its own, so that memory and threads are its own;
-one at a time works, and the others sleep. Whether a graph is the model that it should be is for t2r_export.verify.
+A speed is a ratio of medians over rounds in which the graphs take turns: the speed of one graph was seen to drift by
+tens of per cent over minutes. Each graph has its own process, hence its own memory and threads; one works at a time and
+the others sleep. Parity is not checked here: see t2r_export.verify.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from t2r_runtime.contract.signature import PREFILL, Signature
 from t2r_runtime.errors import UserError
 
 T = TypeVar("T")
+M = TypeVar("M")
+Progress = Callable[[str], object]  # called with a line for a person before each part
 
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
-SETTLE = 0.1  # seconds between turns: the threads of the last one stop spinning
-MAIN_MEMORY = ("cpu", "openvino", "xnnpack", "dnnl")  # providers whose weights lie where `bandwidth` reads
+SETTLE = 0.1  # seconds between turns: the threads of the previous turn stop spinning
+MAIN_MEMORY = ("cpu", "openvino", "xnnpack", "dnnl")  # providers whose weights are in the memory that `bandwidth` reads
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and 10th and 90th percentile of what was measured."""
+    """Median, 10th and 90th percentile of `count` measurements."""
 
     median: float
     low: float
@@ -45,7 +47,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """Summary of at least one value."""
         low, high = np.percentile(values, [10, 90])
         return cls(statistics.median(values), float(low), float(high), len(values))
 
@@ -53,13 +55,13 @@ class Spread:
         return Spread(self.median * scale, self.low * scale, self.high * scale, self.count)
 
     def inverse(self, scale: float = 1.0) -> Spread:
-        """Of scale / value: a rate out of a time."""
+        """Spread of scale / value: converts times to rates."""
         return Spread(scale / self.median, scale / self.high, scale / self.low, self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """How often graphs have a turn, and where they run."""
+    """Number of measurements, and how graphs are opened."""
 
     rounds: int = 5
     starts: int = 3  # processes started per graph to time the first token, or sentence
@@ -72,11 +74,11 @@ class BenchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(BenchOptions):
-    """How graphs are measured."""
+    """Options of `bench`."""
 
     steps: int = 50  # timed steps per round
-    warmup: int = 5  # steps before them that do not count
-    prompt: int = 128  # tokens of the prompt that they follow
+    warmup: int = 5  # untimed steps before them
+    prompt: int = 128  # tokens of the prompt before the steps
 
     def __post_init__(self) -> None:
         if min(self.steps, self.prompt, self.rounds) < 1 or min(self.warmup, self.starts) < 0:
@@ -85,89 +87,120 @@ class BenchConfig(BenchOptions):
 
 @dataclass(frozen=True)
 class GraphFigures:
-    """What one graph costs; None where there is nothing to measure."""
+    """Measurements of one graph; None where not available."""
 
     graph: Path
     milliseconds: Spread  # per step: one token of each sequence
     ratio: float  # of its median to the first graph's
-    prompt: Spread  # prompt tokens per second, of all sequences together, as a program reads one
-    prompt_by_steps: Spread | None  # the same without the prefill graph, where there is one
+    prompt: Spread  # prompt tokens per second over all sequences, with the prefill graph if there is one
+    prompt_by_steps: Spread | None  # the same with the step graph; None without a prefill graph
     memory: int | None  # resident bytes of the process
-    start: Spread | None  # seconds from the start of a process to the first token
-    token: TokenBytes | None  # that a step must read and write; None for .ort files and states that grow
-    limit: float | None  # milliseconds that the machine's memory takes for those bytes
+    start: Spread | None  # seconds from process start to the first token
+    token: TokenBytes | None  # memory traffic of a step; None for .ort files and growing states
+    limit: float | None  # milliseconds for this traffic at the measured bandwidth
     batch: int
     placement: Mapping[str, int]  # provider → number of nodes
 
     @property
     def distance(self) -> float | None:
-        """How many times the bandwidth limit a step takes."""
+        """Step time divided by the bandwidth limit."""
         return None if self.limit is None else self.milliseconds.median / self.limit
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Graphs side by side, in the order in which they were given."""
+    """Figures of all graphs, in the given order."""
 
     machine: Mapping[str, Any]
     config: BenchConfig
-    bandwidth: Bandwidth | None  # None where weights do not lie in main memory
+    bandwidth: Bandwidth | None  # None if the weights are not in main memory
     graphs: tuple[GraphFigures, ...]
 
 
 @dataclass
-class _Seconds:
-    """What was measured of one graph so far."""
+class _Measured:
+    """An open graph and its measurements in seconds."""
 
+    worker: Worker
+    signature: Signature
+    placement: dict[str, int]
     steps: list[float] = field(default_factory=list)
     prompts: list[float] = field(default_factory=list)
     prompts_by_steps: list[float] = field(default_factory=list)
-    starts: list[float] = field(default_factory=list)
     memory: int | None = None
 
 
 def bench(
-    graphs: Sequence[Path], config: BenchConfig = BenchConfig(), on_progress: Callable[[str], object] = lambda _: None
+    graphs: Sequence[Path], config: BenchConfig = BenchConfig(), on_progress: Progress = lambda line: None
 ) -> Bench:
-    """Measure each graph; the same one twice shows how far two measurements of one thing differ.
-
-    Args:
-        on_progress: called with a line for a person before each part.
+    """Measure each graph. A graph named twice shows the noise of the measurement.
 
     Raises:
-        UserError: no graphs, one that does not open, or fewer positions than a turn needs.
+        UserError: no graphs, a graph that does not open, or fewer positions than a turn needs.
     """
     if not graphs:
         raise UserError("at least one graph to measure", "none", "name an exported .onnx file")
     return bench_each([(graph, config) for graph in graphs], on_progress)
 
 
-def bench_each(
-    candidates: Sequence[tuple[Path, BenchConfig]], on_progress: Callable[[str], object] = lambda _: None
-) -> Bench:
-    """`bench`, where every graph is opened in its own way; rounds, starts and lengths are those of the first."""
+def bench_each(candidates: Sequence[tuple[Path, BenchConfig]], on_progress: Progress = lambda line: None) -> Bench:
+    """`bench` with separate options per graph; rounds, starts and lengths are those of the first."""
     config = candidates[0][1]
-    found = [_Seconds() for _ in candidates]
-    with contextlib.ExitStack() as stack:
-        on_progress("opening")
-        workers = [stack.enter_context(opened(TimedDecoder, *candidate)) for candidate in candidates]
-        about: list[tuple[Signature, dict[str, int]]] = [worker.call("about") for worker in workers]
-        for signature, _ in about:
-            _require_decoder(signature, config)
-        for count, number in enumerate(turns(range(len(candidates)), config.rounds)):
-            on_progress(f"turn {count + 1} of {config.rounds * len(candidates)}")
-            time.sleep(SETTLE)
-            _turn(workers[number], about[number][0], config, found[number])
-    for number in turns(range(len(candidates)), config.starts):
-        on_progress(f"starting {candidates[number][0]}")
-        found[number].starts.append(_start(*candidates[number]))
+
+    def begin(worker: Worker) -> _Measured:
+        found = _Measured(worker, *worker.call("about"))
+        _require_decoder(found.signature, config)
+        return found
+
+    def first_token(worker: Worker, _: _Measured) -> None:
+        worker.call("prompt", 1)
+
+    measured = in_turns(TimedDecoder, candidates, begin, lambda one: _turn(one, config), first_token, on_progress)
     speed = None
     if config.provider in MAIN_MEMORY:
         on_progress("reading memory")
         speed = bandwidth(config.threads or os.cpu_count() or 1)
-    first = statistics.median(found[0].steps)
-    rows = zip((graph for graph, _ in candidates), about, found, strict=True)
-    return Bench(machine(), config, speed, tuple(_figures(*row, first, speed, config) for row in rows))
+    first = statistics.median(measured[0][0].steps)
+    rows = zip((graph for graph, _ in candidates), measured, strict=True)
+    return Bench(machine(), config, speed, tuple(_figures(graph, *one, first, speed, config) for graph, one in rows))
+
+
+def in_turns(
+    kind: type,
+    candidates: Sequence[tuple[Path, BenchOptions]],
+    begin: Callable[[Worker], M],
+    turn: Callable[[M], object],
+    first: Callable[[Worker, M], object],
+    on_progress: Progress,
+) -> list[tuple[M, Spread | None]]:
+    """Measure graphs in turns, then the start of their processes; rounds and starts are those of the first candidate.
+
+    Args:
+        kind: class in t2r_export.providers.timed that each process creates.
+        begin: called once per open process; its result collects the measurements.
+        turn: called `rounds` times per graph, in another random order each round.
+        first: what a new process does until its start counts as complete; files are in the page cache.
+
+    Returns:
+        Per graph the result of `begin` and the seconds of its starts, None without any.
+    """
+    config = candidates[0][1]
+    with contextlib.ExitStack() as stack:
+        on_progress("opening")
+        workers = [stack.enter_context(opened(kind, *candidate)) for candidate in candidates]
+        found = [begin(worker) for worker in workers]
+        for count, number in enumerate(turns(range(len(candidates)), config.rounds)):
+            on_progress(f"turn {count + 1} of {config.rounds * len(candidates)}")
+            time.sleep(SETTLE)
+            turn(found[number])
+    starts: list[list[float]] = [[] for _ in candidates]
+    for number in turns(range(len(candidates)), config.starts):
+        on_progress(f"starting {candidates[number][0]}")
+        began = time.perf_counter()
+        with opened(kind, *candidates[number]) as worker:
+            first(worker, found[number])
+            starts[number].append(time.perf_counter() - began)
+    return [(one, Spread.of(seconds) if seconds else None) for one, seconds in zip(found, starts, strict=True)]
 
 
 def turns(names: Sequence[T], rounds: int) -> list[T]:
@@ -177,7 +210,7 @@ def turns(names: Sequence[T], rounds: int) -> list[T]:
 
 
 def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """What a figure needs beside it to mean something; the versions of `packages` are None where one is missing."""
+    """Processor, memory, system and versions of `packages`; None for a missing package."""
     model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
     memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     return {
@@ -193,7 +226,7 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(kind: type, graph: Path, config: BenchOptions) -> Iterator[Worker]:
-    """A process with the graph in a `kind` of t2r_export.providers.timed, which ends with the context."""
+    """A process with `graph` open in an object of class `kind`; it ends with the context."""
     with contextlib.closing(Worker(kind=kind)) as worker:
         options: dict[str, Any] = {"provider_options": dict(config.provider_options)}
         options["allow_fallback"] = config.allow_fallback
@@ -215,35 +248,21 @@ def _require_decoder(signature: Signature, config: BenchConfig) -> None:
         )
 
 
-def _turn(worker: Worker, signature: Signature, config: BenchConfig, found: _Seconds) -> None:
-    """A prompt and the steps behind it, from the start of a text."""
-    if PREFILL in signature.graphs:
+def _turn(found: _Measured, config: BenchConfig) -> None:
+    """A prompt from the start of a text, then steps."""
+    worker = found.worker
+    if PREFILL in found.signature.graphs:
         found.prompts_by_steps.append(worker.call("prompt_by_steps", config.prompt))
     found.prompts.append(worker.call("prompt", config.prompt))
     found.steps += worker.call("steps", config.steps, config.warmup)
     found.memory = worker.call("memory")
 
 
-def _start(graph: Path, config: BenchConfig) -> float:
-    """Seconds from the start of a process to its first token; the files are in the page cache."""
-    start = time.perf_counter()
-    with opened(TimedDecoder, graph, config) as worker:
-        worker.call("prompt", 1)
-        return time.perf_counter() - start
-
-
 def _figures(
-    graph: Path,
-    about: tuple[Signature, dict[str, int]],
-    found: _Seconds,
-    first: float,
-    speed: Bandwidth | None,
-    config: BenchConfig,
+    graph: Path, found: _Measured, start: Spread | None, first: float, speed: Bandwidth | None, config: BenchConfig
 ) -> GraphFigures:
-    signature, placement = about
-    batch = signature.batch or 1
-    token = None
-    if graph.suffix != ".ort" and not any(spec.grows for spec in signature.states):
+    batch, token = found.signature.batch or 1, None
+    if graph.suffix != ".ort" and not any(spec.grows for spec in found.signature.states):
         token = token_bytes(graph, batch)
     read = batch * config.prompt
     return GraphFigures(
@@ -253,11 +272,11 @@ def _figures(
         prompt=Spread.of(found.prompts).inverse(read),
         prompt_by_steps=Spread.of(found.prompts_by_steps).inverse(read) if found.prompts_by_steps else None,
         memory=found.memory,
-        start=Spread.of(found.starts) if found.starts else None,
+        start=start,
         token=token,
         limit=1e3 * token.floor(speed.bytes_per_second) if token is not None and speed is not None else None,
         batch=batch,
-        placement=placement,
+        placement=found.placement,
     )
 
 

@@ -1,20 +1,17 @@
-"""What translators' graphs cost where they run, side by side: sentences and tokens a second, memory and start.
+"""Sentences and tokens per second, memory and start-up of exported translators.
 
-Measured as decoders are, see t2r_export.providers.bench. From tokens to tokens: a tokenizer costs nothing here.
+Graphs take turns as in t2r_export.providers.bench. Tokenization is not timed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t2r_export.providers import bench
-from t2r_export.providers.bench import BenchOptions, Spread, machine, opened, turns
+from t2r_export.providers.bench import BenchOptions, Progress, Spread, in_turns, machine
 from t2r_export.providers.subprocess import Worker
 from t2r_export.providers.timed import TimedTranslator
 from t2r_runtime import Beam, Tokenizer
@@ -23,9 +20,9 @@ from t2r_runtime.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationConfig(BenchOptions):
-    """How translators are measured."""
+    """Options of `bench_translations`."""
 
-    beam: int = 4  # its width; 1 is greedy
+    beam: int = 4  # width; 1 is greedy
     batch: int = 1  # sentences side by side
 
     def __post_init__(self) -> None:
@@ -35,106 +32,87 @@ class TranslationConfig(BenchOptions):
 
 @dataclass(frozen=True)
 class TranslatorFigures:
-    """What one translator costs; None where there is nothing to measure."""
+    """Measurements of one translator; None where not available."""
 
     graph: Path
     sentences: Spread  # per second
     ratio: float  # of its median to the first graph's
-    tokens: int  # of all translations of a turn, their ends among them
+    tokens: int  # of all translations in a turn, end tokens included
     tokens_per_second: float  # median
     memory: int | None  # resident bytes of the process
-    start: Spread | None  # seconds from the start of a process to the first sentence's translation
-    placement: Mapping[str, int]  # provider → number of the step graph's nodes
+    start: Spread | None  # seconds from process start to the first translation
+    placement: Mapping[str, int]  # provider → number of nodes of the step graph
 
 
 @dataclass(frozen=True)
 class TranslationBench:
-    """Translators side by side, in the order in which they were given."""
+    """Figures of all translators, in the given order."""
 
     machine: Mapping[str, Any]
     config: TranslationConfig
-    count: int  # sentences of a turn
+    count: int  # sentences per turn
     graphs: tuple[TranslatorFigures, ...]
 
 
 @dataclass
 class _Measured:
-    """A translator in its process, and what was measured of it so far."""
+    """An open translator and its measurements."""
 
     worker: Worker
     placement: Mapping[str, int]
     sources: list[list[int]]
-    seconds: list[float] = field(default_factory=list)  # a turn each
-    starts: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # per turn
     tokens: int = 0
     memory: int | None = None
-
-    @classmethod
-    def of(cls, worker: Worker, sentences: Sequence[str]) -> _Measured:
-        signature, placement = worker.call("about")
-        sources = Tokenizer.of_source(signature).encode_documents(sentences, special_tokens=True)
-        return cls(worker, placement, sources)
-
-    def turn(self, config: TranslationConfig) -> float:
-        """Translate everything; the seconds that it took."""
-        seconds, self.tokens = self.worker.call("translate", self.sources, Beam(config.beam), config.batch)
-        self.memory = self.worker.call("memory")
-        return float(seconds)
 
 
 def bench_translations(
     graphs: Sequence[Path],
     sentences: Sequence[str],
     config: TranslationConfig = TranslationConfig(),
-    on_progress: Callable[[str], object] = lambda _: None,
+    on_progress: Progress = lambda line: None,
 ) -> TranslationBench:
-    """Measure each graph on the same sentences: all of them once, which does not count, and then in `rounds` turns.
-
-    Args:
-        on_progress: called with a line for a person before each part.
+    """Translate all sentences with each graph: once as a warm-up, then in `rounds` timed turns.
 
     Raises:
         UserError: no graphs or sentences, a graph that does not open, is no translator or has no tokenizer, or a
-            sentence that it does not take.
+            sentence outside its limits.
     """
     if not graphs or not sentences:
         received = f"{len(graphs)} and {len(sentences)}"
         raise UserError("at least one graph and one sentence to measure", received, "name a file of each")
-    with contextlib.ExitStack() as stack:
-        on_progress("opening")
-        workers = [stack.enter_context(opened(TimedTranslator, graph, config)) for graph in graphs]
-        found = [_Measured.of(worker, sentences) for worker in workers]
-        for one in found:
-            one.turn(config)
-        for count, number in enumerate(turns(range(len(graphs)), config.rounds)):
-            on_progress(f"turn {count + 1} of {config.rounds * len(graphs)}")
-            time.sleep(bench.SETTLE)
-            found[number].seconds.append(found[number].turn(config))
-    for number in turns(range(len(graphs)), config.starts):
-        on_progress(f"starting {graphs[number]}")
-        found[number].starts.append(_start(graphs[number], found[number].sources[:1], config))
-    first = statistics.median(found[0].seconds)
-    figures = tuple(_figures(graph, one, first) for graph, one in zip(graphs, found, strict=True))
+
+    def begin(worker: Worker) -> _Measured:
+        signature, placement = worker.call("about")
+        sources = Tokenizer.of_source(signature).encode_documents(sentences, special_tokens=True)
+        found = _Measured(worker, placement, sources)
+        turn(found)
+        found.seconds.clear()
+        return found
+
+    def turn(found: _Measured) -> None:
+        seconds, found.tokens = found.worker.call("translate", found.sources, Beam(config.beam), config.batch)
+        found.seconds.append(seconds)
+        found.memory = found.worker.call("memory")
+
+    def first(worker: Worker, found: _Measured) -> None:
+        worker.call("translate", found.sources[:1], Beam(config.beam), 1)
+
+    measured = in_turns(TimedTranslator, [(graph, config) for graph in graphs], begin, turn, first, on_progress)
+    reference = statistics.median(measured[0][0].seconds)
+    figures = tuple(_figures(graph, *one, reference) for graph, one in zip(graphs, measured, strict=True))
     return TranslationBench(machine(), config, len(sentences), figures)
 
 
-def _start(graph: Path, sources: Sequence[Sequence[int]], config: TranslationConfig) -> float:
-    """Seconds from the start of a process to its first translation; the files are in the page cache."""
-    start = time.perf_counter()
-    with opened(TimedTranslator, graph, config) as worker:
-        worker.call("translate", sources, Beam(config.beam), 1)
-        return time.perf_counter() - start
-
-
-def _figures(graph: Path, found: _Measured, first: float) -> TranslatorFigures:
+def _figures(graph: Path, found: _Measured, start: Spread | None, reference: float) -> TranslatorFigures:
     median = statistics.median(found.seconds)
     return TranslatorFigures(
         graph=graph,
         sentences=Spread.of(found.seconds).inverse(len(found.sources)),
-        ratio=first / median,
+        ratio=reference / median,
         tokens=found.tokens,
         tokens_per_second=found.tokens / median,
         memory=found.memory,
-        start=Spread.of(found.starts) if found.starts else None,
+        start=start,
         placement=found.placement,
     )

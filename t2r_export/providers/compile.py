@@ -1,8 +1,7 @@
-"""Compile a step graph ahead of time: what a provider's compiler makes of it, in ONNX Runtime's EPContext form.
+"""Compile a step graph ahead of time into an EPContext model of ONNX Runtime.
 
-An accelerator's compiler may need minutes and gigabytes, which a device has not. It runs here instead; the file that
-comes out holds the compiled program in place of nodes and weights, with the inputs, outputs and metadata of the
-graph it was made from, and is opened like any other with the same provider and provider options.
+An accelerator's compiler may need minutes and gigabytes that a device lacks. The compiled file holds the program in
+place of nodes and weights, keeps inputs, outputs and metadata, and opens with the same provider and provider options.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from t2r_runtime.session.session import open_graph
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What was compiled."""
+    """Result of `compile_graph`."""
 
     files: list[Path]
     provider: str
     placement: Mapping[str, int]  # provider → number of nodes of the source
-    programs: int  # in the file
+    programs: int  # compiled programs in the file
 
 
 def compile_graph(
@@ -38,15 +37,15 @@ def compile_graph(
     provider_options: Mapping[str, str] | None = None,
     allow_fallback: bool = False,
 ) -> CompileReport:
-    """Write what `provider` compiles the graph at `source` to, as one file that was opened before it stands at `out`.
+    """Compile the graph at `source` for `provider` and write it to `out` as one file, after a trial opening.
 
     Args:
-        provider_options: passed on to the provider, above all the chip: a program runs on the one that it was made for.
-        allow_fallback: keep the nodes that the provider does not take beside the programs, for the CPU.
+        provider_options: options of the provider; a program runs only on the chip that they name.
+        allow_fallback: keep nodes that the provider does not support, for the CPU.
 
     Raises:
-        UserError: a provider that is unknown, missing, or whose programs cannot be kept; a graph that is not ours or
-            is compiled already; or one that the provider does not take whole.
+        UserError: a provider that is unknown, missing or cannot save programs; a graph that was not exported by t2r or
+            is already compiled; a graph that the provider supports only in part.
     """
     source, out = existing_file(source, "an ONNX file"), Path(out)
     able = [name for name, entry in PROVIDERS.items() if entry.compiles]

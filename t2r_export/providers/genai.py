@@ -1,7 +1,7 @@
-"""Write a model as a folder that onnxruntime-genai runs: genai_config.json, the graph, the tokenizer.
+"""Export a model as a folder for onnxruntime-genai: genai_config.json, the graph, the tokenizer.
 
-Requires a checkpoint whose layers t2r_export.graph.genai takes. The graph is the step graph and the prefill graph of
-the same model, float32 or quantized, in one. The folder is there when all of it is whole.
+Requires layers that t2r_export.graph.genai supports. One graph, float32 or quantized, serves as step graph and prefill
+graph. The folder appears when it is complete.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.file import EXTERNAL_BYTES, write_alone
 from t2r_export.graph.genai import CACHE, POSITION_IDS, SUMS, genai_graph
 from t2r_export.graph.trial import run_genai
-from t2r_export.paths import check_folder
+from t2r_export.paths import check_folder, new_folder
 from t2r_export.quantize import quantized
 from t2r_runtime.contract.signature import INPUT_IDS, LOGITS, PAST, POSITION, PREFIX, PRESENT, Signature
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import temporary_beside, unwritable
 
 GRAPH, CONFIG = "model.onnx", "genai_config.json"
-CONTEXT = 1 << 20  # tokens of a text, where nothing ends it; genai allocates their numbers
-MAX_LENGTH = 2048  # of a text, where a program says nothing
+CONTEXT = 1 << 20  # context length of models without a limit; genai allocates this many token ids
+MAX_LENGTH = 2048  # default maximum tokens per text
 TOKENIZER_CONFIG = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n"
-# genai's names of what a layer keeps, and ours: any state of rank 3 may be its convolution's
+# genai's state names → ours; genai accepts any state of rank 3 as its convolution state
 NAMES = {"conv": SUMS[1], "recurrent": SUMS[0], "key": CACHE[0], "value": CACHE[1]}
 
 
@@ -44,20 +43,20 @@ def export_genai(
     how: QuantizeConfig | None = None,
     external_bytes: int = EXTERNAL_BYTES,
 ) -> ExportReport:
-    """Write `folder`, which must be empty or not there yet.
+    """Write `folder`, which must be empty or not exist.
 
     Args:
-        config: of which `past_end` and `target` (portable or fused) alone may be other than usual.
-        how: a scheme that rounds each token by itself: fp16, w8 or w4.
-        external_bytes: weights past that go to a file beside the graph.
+        config: only `past_end` and `target` (portable or fused) may differ from the defaults.
+        how: a row-wise scheme: fp16, w8 or w4.
+        external_bytes: weights beyond this size go to a separate file.
 
     Raises:
-        UserError: layers that genai does not run, no token that ends a text, an option that it has no place for, or a
-            folder that cannot be written. CheckFailed: a fold that is not exact, or a graph that does not run.
+        UserError: unsupported layers or options, no end-of-text token, or a folder that cannot be written.
+        CheckFailed: an inexact fold, or a graph that does not run.
     """
     folder, config = Path(folder), config or ExportConfig()
     check_genai(config, how)
-    if not checkpoint.config.eos_tokens:  # it opens no folder without one
+    if not checkpoint.config.eos_tokens:  # genai requires one
         raise UserError(
             "a model with a token that ends a text, for onnxruntime-genai", "none", "export without --format"
         )
@@ -70,24 +69,18 @@ def export_genai(
     texts = {CONFIG: json.dumps(genai_config(checkpoint.config, signature), indent=1) + "\n"}
     if signature.tokenizer is not None:
         texts |= {"tokenizer.json": signature.tokenizer, "tokenizer_config.json": TOKENIZER_CONFIG}
-    with temporary_beside(folder, folder=True) as beside:
-        part = beside / "folder"  # with the permissions of a new one, which a temporary one has not
-        part.mkdir()
+    with new_folder(folder) as part:
         files = write_alone(bundle, _notes(bundle), part / GRAPH, external_bytes)
         run_genai(part / GRAPH, signature)
         for name, text in texts.items():
             write_bytes(part / name, text.encode())
-        try:
-            part.rename(folder)
-        except OSError as error:
-            raise unwritable(folder, error) from error
     return replace(
         report, files=[folder / name for name in (*(file.name for file in files), *texts)], signature=signature
     )
 
 
 def genai_config(model: ModelConfig, signature: Signature) -> dict[str, Any]:
-    """What genai_config.json says."""
+    """The contents of genai_config.json."""
     ends = list(signature.eos_tokens)
     context = CONTEXT if signature.max_positions is None or signature.past_end != "refuse" else signature.max_positions
     states = {name.partition(".")[0] for name in (spec.name for spec in signature.states)}
@@ -114,7 +107,7 @@ def genai_config(model: ModelConfig, signature: Signature) -> dict[str, Any]:
         },
         "search": {
             "do_sample": False,
-            "num_beams": 1,  # states are not reordered
+            "num_beams": 1,  # genai does not reorder states
             "max_length": min(context, MAX_LENGTH),
             "past_present_share_buffer": False,
         },
@@ -122,7 +115,7 @@ def genai_config(model: ModelConfig, signature: Signature) -> dict[str, Any]:
 
 
 def _heads(model: ModelConfig, signature: Signature) -> dict[str, int]:
-    """Heads as genai counts them: of a cache (B, G, T, V) where there is one."""
+    """Head counts for genai, from a cache (B, G, T, V) if there is one."""
     caches = [spec.shape for spec in signature.states if spec.grows]
     heads = model.heads[0]
     G, V = (caches[0][1], caches[0][3]) if caches else (heads.kv_heads, heads.head_size)
@@ -131,7 +124,7 @@ def _heads(model: ModelConfig, signature: Signature) -> dict[str, int]:
 
 
 def _notes(bundle: Bundle) -> Mapping[str, str]:
-    """What the graph came from; the other keys of a step graph's metadata would promise its interface."""
+    """Metadata on the graph's origin. The other keys of a step graph would promise the interface of one."""
     signature = bundle.signature.to_metadata()
     kept = ("producer", "checkpoint_sha256", "quantization")
     return {**{PREFIX + key: signature[PREFIX + key] for key in kept}, **bundle.notes}

@@ -1,4 +1,4 @@
-"""The form in which each provider takes a graph: what to export for it. How it is opened: t2r_runtime.PROVIDERS."""
+"""Export options per execution provider. How providers are opened: t2r_runtime.PROVIDERS."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from t2r_export.config.model import EncoderConfig
 from t2r_export.config.quantize import SCHEMES
 from t2r_export.config.targets import find
 
-SOURCE_LENGTH = 64  # tokens of every source, where all shapes are numbers
+SOURCE_LENGTH = 64  # source tokens of graphs with static shapes
 
 
 @dataclass(frozen=True)
 class ProviderGraph:
-    """What a provider wants."""
+    """How to export for a provider."""
 
     config: ExportConfig
-    growing: bool = True  # takes the growing cache of a softmax layer
+    growing: bool = True  # supports the growing cache of softmax layers
     activation_bits: int = 8  # of int8-static
-    schemes: tuple[str, ...] = ()  # that the parity suite runs there; docs/providers.md says why no others
+    schemes: tuple[str, ...] = ()  # covered by the parity suite; docs/providers.md explains the others
 
     def config_of(self, encoder: EncoderConfig | None) -> ExportConfig:
-        """What a model with that encoder is exported with: where all shapes are numbers, the length of its sources."""
+        """Export options of a model with that encoder: static shapes need a source length."""
         if encoder is None or not find(self.config.target).static:
             return self.config
         return replace(self.config, source_length=min(SOURCE_LENGTH, encoder.max_positions or SOURCE_LENGTH))
@@ -33,9 +33,9 @@ ALL = tuple(SCHEMES)
 
 PROVIDER_GRAPHS = {
     "cpu": ProviderGraph(ExportConfig(), schemes=ALL),
-    "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),  # by its list of operators: nobody has run it
+    "cuda": ProviderGraph(ExportConfig(), schemes=("fp16", "w8", "w4")),  # from its list of operators; not run yet
     "openvino": ProviderGraph(ExportConfig(), growing=False, schemes=ALL),
-    # w8 and w4 run there too (t2r verify MODEL), but on a Vulkan in software a step of them takes half a second
+    # w8 and w4 run too (t2r verify MODEL), but a step takes half a second on a software Vulkan
     "webgpu": ProviderGraph(ExportConfig()),
     "qnn": ProviderGraph(
         ExportConfig(batch=1, target="npu", float16_safe=True),
@@ -46,6 +46,6 @@ PROVIDER_GRAPHS = {
     # its float16 Gemm (version 1.21) gives NaN from the second step on where a processor has AVX512-FP16
     "xnnpack": NPU,
     "dnnl": replace(NPU, schemes=("fp16", "int8", "int8-static")),
-    "coreml": NPU,  # not run: a table look-up only, as for nnapi
+    "coreml": NPU,  # not run; from its list of operators, as for nnapi
     "nnapi": NPU,
 }

@@ -1,12 +1,13 @@
-"""Every provider with every precision: a measured parity for each, or the reason why there can be none.
+"""Parity of one checkpoint on every provider in every precision, or the reason why a pair cannot be measured.
 
-A cell exports the model in the form that its provider takes (t2r_export.providers.graphs), quantizes it, and compares
-it with the float32 eager model (t2r_export.verify). Graphs run in a process of their own, so that a provider which ends
-its process loses one cell, and so that each provider may have its own Python with its own ONNX Runtime.
+A cell exports the model in its provider's form (t2r_export.providers.graphs), quantizes it, and compares it with the
+float32 eager model (t2r_export.verify). Graphs run in separate processes: a provider that aborts loses one cell, and
+each provider may have its own Python with its own ONNX Runtime.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
@@ -25,23 +26,24 @@ from t2r_export.model.transformer import Transformer
 from t2r_export.proof.report import Report
 from t2r_export.proof.tolerances import tolerance
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator, remote_versions
+from t2r_export.providers.subprocess import Remote, remote_versions
 from t2r_export.python import THIS
 from t2r_export.quantize import check_calibration, quantize
 from t2r_export.training.sample import sample
 from t2r_export.verify import verify
-from t2r_runtime import PROVIDERS, Decoder
+from t2r_runtime import PROVIDERS, Decoder, Translator
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.providers import named
 
 NONE = "none"
 PRECISIONS = (NONE, *SCHEMES)
-SAMPLED = 512  # steps of the text that the model writes for int8-static where none is given
+SAMPLED = 512  # tokens per text sampled from the model to calibrate int8-static
+Key = tuple[str, str]  # provider, precision
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One provider with one precision. A cell without a reason was measured."""
+    """One provider in one precision; measured if `reason` is None."""
 
     provider: str
     precision: str
@@ -50,17 +52,17 @@ class Cell:
     logits: float = math.nan  # worst absolute difference
     state: float = math.nan  # worst difference, relative to that state's largest value
     greedy: float = math.nan  # share of steps with the same greedy token
-    exact: bool = True  # whether every greedy token has to be the same
+    exact: bool = True  # whether all greedy tokens must agree
     steps: int = 0
     placement: Mapping[str, int] = field(default_factory=dict)  # provider → number of nodes
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Cells in order, of one checkpoint."""
+    """The cells of one checkpoint, in the order of PROVIDERS and PRECISIONS."""
 
     checkpoint_sha256: str
-    versions: Mapping[str, Mapping[str, str]]  # of each provider that is installed: package → version
+    versions: Mapping[str, Mapping[str, str]]  # installed provider → package → version
     cells: Sequence[Cell]
 
     @property
@@ -79,20 +81,20 @@ def parity_matrix(
     on_progress: Callable[[Cell], None] = lambda _: None,
     allow_fallback: bool = False,
 ) -> Matrix:
-    """Measure every cell of `providers` and `precisions` that can be measured here.
+    """Measure every cell of `providers` and `precisions` that is available on this machine.
 
     Args:
-        steps: chained steps a cell.
-        calibrate: text for int8-static; None is text that the model writes itself.
-        pythons: provider → command of the Python that has it; this one where none is named.
-        earlier: matrices of the same checkpoint; what they measured is not measured again.
+        steps: chained steps per cell.
+        calibrate: text for int8-static; None samples one from the model.
+        pythons: provider → command of the Python that has it. Default: this Python.
+        earlier: matrices of the same checkpoint, whose measured cells are kept.
         on_progress: called with each new cell.
-        allow_fallback: measure a cell of which the CPU runs a part, too; `Cell.placement` says how many nodes. Of a
-            provider that never takes a whole step, such cells are measured anyway.
+        allow_fallback: also measure cells in which the CPU runs some nodes; `Cell.placement` counts them. Providers
+            that support no whole step are always measured this way.
 
     Raises:
-        UserError: an unknown provider or precision, a text that one cannot calibrate on, or an earlier matrix of
-            another checkpoint.
+        UserError: an unknown provider or precision, an unusable calibration text, or an earlier matrix of another
+            checkpoint.
     """
     for name in (*providers, *(pythons or {})):
         named(name)
@@ -103,7 +105,7 @@ def parity_matrix(
     with tempfile.TemporaryDirectory() as folder:
         graphs = _Graphs(checkpoint, Path(folder), calibrate)
         if calibrate is not None and any(name != NONE and SCHEMES[name].calibrated for name in precisions):
-            # a text that does not serve is a mistake to correct, not the reason of a cell
+            # fail here: an unusable text is the caller's mistake, not the reason of a cell
             check_calibration(calibrate, Decoder(graphs.path(PROVIDER_GRAPHS["cpu"], NONE)).signature)
         for provider in providers:
             command = (pythons or {}).get(provider, THIS)
@@ -119,7 +121,7 @@ def parity_matrix(
                 if missing is None:
                     known[provider, precision] = _measured(graphs, provider, precision, command, steps, allow_fallback)
                     on_progress(known[provider, precision])
-                else:  # an earlier reason is from where it is installed, or the same one
+                else:  # an earlier reason comes from a machine with the provider, or is the same
                     known.setdefault((provider, precision), Cell(provider, precision, missing))
     order = {name: i for i, name in enumerate((*PROVIDERS, *PRECISIONS))}
     cells = sorted(known.values(), key=lambda cell: (order[cell.provider], order[cell.precision]))
@@ -127,10 +129,10 @@ def parity_matrix(
 
 
 def read_matrix(path: Path) -> Matrix:
-    """The matrix that `t2r verify --json` wrote to `path`.
+    """Read the output of `t2r verify --json`.
 
     Raises:
-        UserError: no such file, or not one of those.
+        UserError: no such file, or another kind of file.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -149,34 +151,29 @@ def _cell_of(data: dict[str, Any]) -> Cell:
 
 
 class _Graphs:
-    """The graphs of one checkpoint, each written when the first cell asks for it."""
+    """The exported graphs of one checkpoint, written on first use."""
 
     def __init__(self, checkpoint: Checkpoint, folder: Path, calibrate: Path | None) -> None:
-        self.checkpoint = checkpoint
-        self._folder = folder
-        self._calibrate = calibrate
+        self.checkpoint, self._folder, self._calibrate = checkpoint, folder, calibrate
         self._made: dict[Any, Path] = {}
 
     def path(self, wanted: ProviderGraph, precision: str) -> Path:
-        """The graph's file. UserError: there can be none."""
-        bits = wanted.activation_bits if precision != NONE and SCHEMES[precision].calibrated else 8
+        """The graph's file. Raises UserError if it cannot be exported or quantized."""
+        calibrated = precision != NONE and SCHEMES[precision].calibrated
+        bits = wanted.activation_bits if calibrated else 8
         key = (wanted.config, precision, bits)
         if key not in self._made:
+            source = None if precision == NONE else self.path(wanted, NONE)
             out = self._folder / f"{len(self._made)}.onnx"
-            if precision == NONE:
+            if source is None:
                 export(self.checkpoint, out, wanted.config_of(self.checkpoint.config.encoder))
             else:
-                source = self.path(wanted, NONE)
-                out = self._folder / f"{len(self._made)}.onnx"
-                quantize(
-                    source, out, QuantizeConfig(scheme=precision, calibrate=self._text(precision), activation_bits=bits)
-                )
+                text = self._text() if calibrated else None
+                quantize(source, out, QuantizeConfig(scheme=precision, calibrate=text, activation_bits=bits))
             self._made[key] = out
         return self._made[key]
 
-    def _text(self, precision: str) -> Path | None:
-        if not SCHEMES[precision].calibrated:
-            return None
+    def _text(self) -> Path:
         if self._calibrate is None:
             self.checkpoint.model.require_decoder("whose text is its own", "give pairs with --calibrate")
             self._calibrate = self._folder / "sampled.npy"
@@ -185,23 +182,21 @@ class _Graphs:
 
 
 def calibration_text(model: Transformer) -> npt.NDArray[np.int32]:
-    """Text sampled from the model itself, (N,) token ids: twice as many as calibration needs."""
+    """Token ids (N,) sampled from the model: twice the minimum for calibration."""
     length = min(model.config.max_positions or SAMPLED, SAMPLED)
     return sample(model, 2 * MIN_CALIBRATION, length)
 
 
-def _open(known: Mapping[tuple[str, str], Cell], provider: str, precision: str) -> bool:
-    """Whether nobody has measured that cell."""
+def _open(known: Mapping[Key, Cell], provider: str, precision: str) -> bool:
+    """Whether the cell has not been measured."""
     cell = known.get((provider, precision))
     return cell is None or cell.reason is not None
 
 
-def _joined(
-    checkpoint: Checkpoint, earlier: Iterable[Matrix]
-) -> tuple[dict[tuple[str, str], Cell], dict[str, Mapping[str, str]]]:
-    """The cells and versions of all; the first that was measured wins, then the first with its provider installed."""
-    known: dict[tuple[str, str], Cell] = {}
-    ranks: dict[tuple[str, str], int] = {}
+def _joined(checkpoint: Checkpoint, earlier: Iterable[Matrix]) -> tuple[dict[Key, Cell], dict[str, Mapping[str, str]]]:
+    """Cells and versions of all matrices. The first measured cell wins, then the first with its provider installed."""
+    known: dict[Key, Cell] = {}
+    ranks: dict[Key, int] = {}
     versions: dict[str, Mapping[str, str]] = {}
     for matrix in earlier:
         if matrix.checkpoint_sha256 != checkpoint.sha256:
@@ -217,27 +212,27 @@ def _joined(
 
 
 def _measured(graphs: _Graphs, provider: str, precision: str, command: str, steps: int, allow_fallback: bool) -> Cell:
-    """The cell of a provider that is installed."""
+    """Measure the cell of an installed provider."""
     wanted, partial = PROVIDER_GRAPHS[provider], PROVIDERS[provider].partial or allow_fallback
     if not wanted.growing and any(spec.grows for spec in graphs.checkpoint.model.state_spec()):
         return Cell(provider, precision, "takes no caches that grow: convert every layer")
-    decoder = encoder = None
-    try:
-        tolerance(provider, precision)
-        path = graphs.path(wanted, precision)
-        decoder = SubprocessDecoder(command, path, provider, threads=1, allow_fallback=partial)
-        if decoder.signature.source is not None:
-            encoder = SubprocessTranslator(command, path, provider, threads=1, allow_fallback=partial)
-        placement = decoder.placement
-        if provider not in placement:
-            return Cell(provider, precision, f"takes none of the graph's {sum(placement.values())} nodes")
-        report = verify(graphs.checkpoint, path, provider, steps, decoder=decoder, encoder=encoder)
-    except UserError as error:
-        return Cell(provider, precision, f"expected {error.expected}; received {error.received}")
-    finally:
-        for opened in (decoder, encoder):
-            if opened is not None:
-                opened.close()
+    with contextlib.ExitStack() as stack:
+
+        def opened(kind: type) -> Remote:
+            remote = Remote(kind, command, path, provider, threads=1, allow_fallback=partial)
+            return stack.enter_context(contextlib.closing(remote))
+
+        try:
+            tolerance(provider, precision)
+            path = graphs.path(wanted, precision)
+            decoder = opened(Decoder)
+            encoder = None if decoder.signature.source is None else opened(Translator)
+            placement = decoder.placement
+            if provider not in placement:
+                return Cell(provider, precision, f"takes none of the graph's {sum(placement.values())} nodes")
+            report = verify(graphs.checkpoint, path, provider, steps, decoder=decoder, encoder=encoder)
+        except UserError as error:
+            return Cell(provider, precision, f"expected {error.expected}; received {error.received}")
     return _cell(report, precision, placement)
 
 

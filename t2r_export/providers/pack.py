@@ -1,7 +1,7 @@
-"""A folder for a web server: graphs, a page that runs them, and the list by which a browser knows what it has.
+"""A folder for a web server: graphs, a page that runs them, and a list of files.
 
-The list, files.json, names every file with its size and its SHA-256. So a browser keeps all of it for later, without a
-net, and fetches anew what has changed and nothing else.
+The list, files.json, has the size and SHA-256 of every file: a browser caches them for offline use and fetches only
+what changed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from t2r_export.files import sha256, write_bytes
 from t2r_export.graph.reader import read_graph
-from t2r_export.paths import check_folder
+from t2r_export.paths import check_folder, new_folder
 from t2r_runtime.errors import UserError
-from t2r_runtime.files import temporary_beside, unwritable
+from t2r_runtime.files import unwritable
 from t2r_runtime.outputs import beside
 
 LIST = "files.json"
 VERSION = 1
-MAX_FILES = 1000  # of a page
+MAX_FILES = 1000  # in a page's folder
 
 
 @dataclass(frozen=True)
 class PackedFile:
-    """An entry of the list; `name` has a / for each folder."""
+    """An entry of the list; folders in `name` are separated by /."""
 
     name: str
     size: int
@@ -35,7 +35,7 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class Pack:
-    """What was written, the list last."""
+    """The written files; the list itself is not among them."""
 
     graph: str
     peer: str | None
@@ -43,15 +43,15 @@ class Pack:
 
 
 def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None = None) -> Pack:
-    """Copy a graph with all that belongs to it, and a page, to `folder`, which must be empty or not there yet.
+    """Copy a graph with its companions and weights, and a page, to `folder`, which must be empty or not exist.
 
     Args:
-        page: a folder of files that are copied as they are; None: a list and the graph alone.
-        peer: another graph, that a page may run beside the first.
+        page: folder of files to copy unchanged; None copies the graph alone.
+        peer: second graph, for pages that compare two.
 
     Raises:
-        UserError: a graph that is not whole, a page that is no folder or too large, one name twice, or a folder that
-            cannot be written.
+        UserError: an incomplete graph, a page that is no folder or too large, a file name that occurs twice, or a
+            folder that cannot be written.
     """
     check_folder(folder)
     sources: dict[str, Path] = {}
@@ -59,8 +59,7 @@ def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None 
         if name in sources or name == LIST:
             raise UserError("one file of each name in a folder", f"{name} twice", "rename one of them")
         sources[name] = source
-    with temporary_beside(folder, folder=True) as place:
-        made = place / "folder"
+    with new_folder(folder) as made:
         files = []
         for name, source in sorted(sources.items()):
             (made / name).parent.mkdir(parents=True, exist_ok=True)
@@ -70,16 +69,14 @@ def pack(graph: Path, folder: Path, page: Path | None = None, peer: Path | None 
                 raise unwritable(folder / name, error) from error
             files.append(PackedFile(name, (made / name).stat().st_size, sha256(made / name)))
         packed = Pack(graph.name, None if peer is None else peer.name, files)
-        write_bytes(made / LIST, _list(packed).encode())
-        try:
-            made.rename(folder)
-        except OSError as error:
-            raise unwritable(folder, error) from error
+        head = {"pack": VERSION, "graph": packed.graph, "peer": packed.peer}
+        listed = json.dumps({**head, "files": [vars(file) for file in files]}, indent=1) + "\n"
+        write_bytes(made / LIST, listed.encode())
     return packed
 
 
 def _sources(graph: Path, page: Path | None, peer: Path | None) -> Iterator[tuple[str, Path]]:
-    """Names in the folder, and the files that are copied there."""
+    """Names in the folder and the files to copy."""
     for step in [graph] if peer is None else [graph, peer]:
         read_graph(step)
         for file in (step, *beside(step)):
@@ -95,8 +92,3 @@ def _sources(graph: Path, page: Path | None, peer: Path | None) -> Iterator[tupl
         raise UserError(f"at most {MAX_FILES} ordinary files in {page}", received, "name the folder of the page alone")
     for file in found:
         yield file.relative_to(page).as_posix(), file
-
-
-def _list(packed: Pack) -> str:
-    head = {"pack": VERSION, "graph": packed.graph, "peer": packed.peer}
-    return json.dumps({**head, "files": [vars(file) for file in packed.files]}, indent=1) + "\n"

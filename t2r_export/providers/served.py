@@ -1,6 +1,6 @@
-"""What runs in the other process of t2r_export.providers.subprocess: it imports numpy and t2r_runtime alone.
+"""The other process of t2r_export.providers.subprocess. Imports only numpy, t2r_runtime and the class to serve.
 
-That Python need not have the toolchain, so nothing of it is imported here but the kind that the caller names.
+The toolchain need not be installed in that Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from t2r_runtime.session.providers import versions
 
 
 def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any]) -> None:
-    """Answer calls until the pipe ends. `__init__` makes the `kind` whose methods the others are."""
+    """Answer calls until the pipe ends: `__init__` creates an object of class `kind`, other names are its members."""
     served: Any = None
     while True:
         try:
@@ -35,7 +35,7 @@ def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any]) -> None:
                 member = getattr(served, name)
                 result = member(*arguments, **options) if callable(member) else member
         except Exception as error:
-            # ONNX Runtime's own errors do not unpickle where another one is installed, or none
+            # errors of ONNX Runtime do not unpickle where another version or none is installed
             foreign = type(error).__module__.startswith("onnxruntime")
             result = UserError("a step", printable(error), "choose another provider") if foreign else error
         pickle.dump(result, results)
@@ -44,5 +44,5 @@ def serve(calls: BinaryIO, results: BinaryIO, kind: Callable[..., Any]) -> None:
 
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not print into the pickles
+    os.dup2(2, 1)  # output of libraries must not mix with the pickles
     serve(sys.stdin.buffer, answers, getattr(importlib.import_module(sys.argv[1]), sys.argv[2]))

@@ -1,38 +1,34 @@
-"""A decoder or an encoder in another process, which may be another Python with another ONNX Runtime.
+"""Decoders and translators in another process, which may be another Python with another ONNX Runtime.
 
-One process holds one ONNX Runtime, some providers come with their own, and some end the process that asks them for what
-they cannot do. `SubprocessDecoder` is a Stepper and hands each call to a process that runs t2r_export.providers.served.
-Calls and results are pickles on the pipe between the two, in both of which we trust.
+One process holds one ONNX Runtime, some providers come with their own build, and some abort the process on an operator
+that they do not support. `Remote` forwards each call to a process that runs t2r_export.providers.served. Calls and
+results are pickles on the pipe between the two; both sides are trusted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import pickle
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
 from t2r_export.python import THIS
 from t2r_export.python import start as start_python
-from t2r_runtime import Decoder, Translator, UserError
+from t2r_runtime import Decoder, UserError
 from t2r_runtime.contract.signature import Signature
-from t2r_runtime.session.stepper import Ids
 
 SERVED = str(Path(__file__).with_name("served.py"))
 
 
 class Worker:
-    """A process of the Python that `command` starts, waiting for calls of the methods of a `kind`, which it makes.
+    """A process of the Python that `command` starts. It creates an object of class `kind` and calls its methods.
 
     Raises:
-        UserError: nothing starts.
+        UserError: `command` does not start.
     """
 
     def __init__(self, command: str = THIS, kind: type = Decoder) -> None:
@@ -50,7 +46,7 @@ class Worker:
         )
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """What the object there gives back or raises; `__init__` makes it, and `versions` needs none.
+        """Return or raise what the method `name` does; `__init__` creates the object, `versions` needs none.
 
         Raises:
             UserError: the process ended.
@@ -69,6 +65,7 @@ class Worker:
         return result
 
     def close(self) -> None:
+        """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
                 with contextlib.suppress(BrokenPipeError):  # the process died with a call half written
@@ -80,69 +77,26 @@ class Worker:
             self.close()
 
 
-class SubprocessDecoder:
-    """A Stepper: a Decoder, opened with `arguments` and `options`, in the Python that `command` starts.
+class Remote:
+    """An object of class `kind` in the Python that `command` starts, opened with `arguments` and `options`.
+
+    Methods, properties and errors are those of `kind`: a remote Decoder is a Stepper, a remote Translator a
+    SourceReader.
 
     Raises:
-        Whatever the Decoder there raises; UserError where that process died.
+        UserError: the process ended.
     """
 
-    def __init__(self, command: str, *arguments: Any, **options: Any) -> None:
-        self._worker = Worker(command)
-        self._worker.call("__init__", *arguments, **options)
-        self.signature: Signature = self._worker.call("signature")
-        self.placement: dict[str, int] = self._worker.call("placement")
-
-    @property
-    def batch(self) -> int:
-        """As of the Decoder, and so are all methods but `close`."""
-        return int(self._worker.call("batch"))
-
-    @property
-    def position(self) -> int:
-        return int(self._worker.call("position"))
-
-    def history(self, row: int = 0) -> NDArray[np.int64]:
-        tokens: NDArray[np.int64] = self._worker.call("history", row)
-        return tokens
-
-    def reset(self, batch: int | None = None) -> None:
-        self._worker.call("reset", batch)
-
-    def step(self, ids: Ids) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = self._worker.call("step", ids)
-        return logits
-
-    def prefill(self, ids: Ids) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = self._worker.call("prefill", ids)
-        return logits
-
-    def top_k(self, ids: Ids) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        logits, tokens = self._worker.call("top_k", ids)
-        return logits, tokens
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return dict(self._worker.call("state"))
-
-    def set_state(self, states: Mapping[str, ArrayLike], position: int = 0) -> None:
-        self._worker.call("set_state", states, position)
-
-    def close(self) -> None:
-        """End the process."""
-        self._worker.close()
-
-
-class SubprocessTranslator:
-    """What reads sources as a Translator does, in another process as SubprocessDecoder."""
-
-    def __init__(self, command: str, *arguments: Any, **options: Any) -> None:
-        self._worker = Worker(command, Translator)
+    def __init__(self, kind: type, command: str, *arguments: Any, **options: Any) -> None:
+        self._kind, self._worker = kind, Worker(command, kind)
         self._worker.call("__init__", *arguments, **options)
         self.signature: Signature = self._worker.call("signature")
 
-    def encode(self, sources: Iterable[ArrayLike]) -> dict[str, NDArray[Any]]:
-        """As of the Translator."""
-        return dict(self._worker.call("encode", list(sources)))
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        method = callable(getattr(self._kind, name, None))
+        return functools.partial(self._worker.call, name) if method else self._worker.call(name)
 
     def close(self) -> None:
         """End the process."""
@@ -150,10 +104,6 @@ class SubprocessTranslator:
 
 
 def remote_versions(command: str, provider: str) -> dict[str, str]:
-    """t2r_runtime.session.providers.versions as the Python of `command` answers it, errors included."""
-    worker = Worker(command)
-    try:
-        found: dict[str, str] = worker.call("versions", provider)
-        return found
-    finally:
-        worker.close()
+    """`t2r_runtime.session.providers.versions` as evaluated by the Python of `command`, errors included."""
+    with contextlib.closing(Worker(command)) as worker:
+        return dict(worker.call("versions", provider))

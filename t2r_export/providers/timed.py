@@ -1,4 +1,4 @@
-"""Graphs with a clock beside them, for a process of its own: what it holds is numpy, ONNX Runtime and t2r_runtime."""
+"""Timed decoders and translators for benchmark processes. Imports only numpy, ONNX Runtime and t2r_runtime."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ from t2r_runtime.contract.signature import Signature
 
 
 class Timed:
-    """What is asked of every process."""
+    """Base of the timed classes."""
 
     def memory(self) -> int | None:
-        """Resident bytes of this process; None where there is no /proc to ask."""
+        """Resident bytes of this process; None without /proc."""
         status = Path("/proc/self/status")
         lines = status.read_text().splitlines() if status.exists() else []
         return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), None)
 
 
 class TimedTranslator(Timed):
-    """A translator's graphs. Arguments as of Translator."""
+    """A Translator with timed methods; same constructor arguments."""
 
     def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
         self._translator = Translator(graph, *arguments, **options)
 
     def about(self) -> tuple[Signature, dict[str, int]]:
-        """The step graph's signature, and how many of its nodes each provider runs."""
+        """Signature of the step graph, and number of nodes per provider."""
         return self._translator.signature, self._translator.placement
 
     def translate(self, sources: Sequence[Sequence[int]], beam: Beam, batch: int) -> tuple[float, int]:
-        """Seconds to translate the sources, and how many tokens their translations have."""
+        """Seconds to translate the sources, and the number of tokens in the translations."""
         start = time.perf_counter()
         found = [best[0].tokens for best in self._translator.translate(sources, beam, batch)]
         return time.perf_counter() - start, sum(map(len, found))
 
 
 class TimedDecoder(Timed):
-    """A graph that reads random prompts and goes on greedily; its methods return seconds. Arguments as of Decoder."""
+    """A Decoder that reads random prompts and decodes greedily; same constructor arguments. Methods return seconds."""
 
     def __init__(self, graph: Path, *arguments: Any, **options: Any) -> None:
         self._decoder = Decoder(graph, *arguments, **options)
         self._next = np.zeros(self._decoder.batch, np.int64)
 
     def about(self) -> tuple[Signature, dict[str, int]]:
-        """The graph's signature, and how many of its nodes each provider runs."""
+        """Signature of the graph, and number of nodes per provider."""
         return self._decoder.signature, self._decoder.placement
 
     def prompt(self, tokens: int) -> float:
-        """Read a prompt of that many tokens from the start of a text, up to the token that follows it."""
-        ids = self._random(tokens)
-        self._decoder.reset()
-        start = time.perf_counter()
-        self._read(ids)
-        return time.perf_counter() - start
+        """Read a random prompt from the initial state and choose the next token."""
+        return self._prompt(tokens, 1)
 
     def prompt_by_steps(self, tokens: int) -> float:
-        """The same by the step graph alone, one token at a time."""
-        ids = self._random(tokens)
+        """The same with the step graph, one token at a time."""
+        return self._prompt(tokens, tokens)
+
+    def _prompt(self, tokens: int, parts: int) -> float:
+        shape = self._decoder.batch, tokens
+        ids = np.random.default_rng(0).integers(0, self._decoder.signature.vocab_size, shape)
         self._decoder.reset()
         start = time.perf_counter()
-        for step in ids.T:
-            self._read(step[:, np.newaxis])
+        for part in np.split(ids, parts, axis=1):
+            self._read(part)
         return time.perf_counter() - start
 
     def steps(self, count: int, warmup: int) -> list[float]:
-        """Go on from where the decoder is; the choice of the next token is part of a step.
+        """Continue from the current state; choosing the next token is part of a step.
 
         Args:
-            warmup: steps before those that count.
+            warmup: untimed steps before the others.
 
         Returns:
             Seconds of each of `count` steps.
@@ -91,7 +91,3 @@ class TimedDecoder(Timed):
             self._next = self._decoder.prefill(ids).argmax(-1)
         else:
             self._next = self._decoder.top_k(ids)[1][:, 0]
-
-    def _random(self, tokens: int) -> NDArray[np.int64]:
-        shape = self._decoder.batch, tokens
-        return np.random.default_rng(0).integers(0, self._decoder.signature.vocab_size, shape)

@@ -12,7 +12,7 @@ import small
 from t2r_export.config.export import ExportConfig
 from t2r_export.config.model import ModelConfig
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
-from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator
+from t2r_export.providers.subprocess import Remote
 from t2r_runtime import PROVIDERS, Decoder, Translator
 
 GRAPHS = {
@@ -83,26 +83,27 @@ def wanted(config: ModelConfig, **changes: Any) -> ExportConfig:
     return replace(WANTED.config_of(config.encoder), **changes)
 
 
-def reader(path: Path) -> Translator | SubprocessTranslator:
+def reader(path: Path) -> Translator | Remote:
     """What reads a translator's sources on the provider at hand."""
     partial = PROVIDERS[PROVIDER].partial
     if SETUP.python is None:
         return Translator(path, PROVIDER, allow_fallback=partial)
-    return SubprocessTranslator(
-        f"taskset -c {core()} {os.environ[SETUP.python]}", path, PROVIDER, allow_fallback=partial
-    )
+    return Remote(Translator, command(SETUP.python), path, PROVIDER, allow_fallback=partial)
 
 
-def opened(path: Path) -> Decoder | SubprocessDecoder:
+def command(variable: str) -> str:
+    """The Python that the variable names, on one core."""
+    return f"taskset -c {core()} {os.environ[variable]}"
+
+
+def opened(path: Path) -> Decoder | Remote:
     """The graph on the provider at hand, some of its nodes at least; all of them, unless no graph is taken whole."""
     partial = PROVIDERS[PROVIDER].partial
-    decoder: Decoder | SubprocessDecoder
+    decoder: Decoder | Remote
     if SETUP.python is None:
         decoder = Decoder(path, PROVIDER, allow_fallback=partial)
     else:
-        decoder = SubprocessDecoder(
-            f"taskset -c {core()} {os.environ[SETUP.python]}", path, PROVIDER, allow_fallback=partial
-        )
+        decoder = Remote(Decoder, command(SETUP.python), path, PROVIDER, allow_fallback=partial)
     assert decoder.placement.get(PROVIDER, 0) > 0, decoder.placement
     lengths = decoder.signature.source is not None and bool(PROVIDERS[PROVIDER].elsewhere)
     assert partial or lengths or decoder.placement.keys() == {PROVIDER}

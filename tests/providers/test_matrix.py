@@ -22,8 +22,8 @@ from t2r_export.export import export
 from t2r_export.providers import matrix as parity_matrix
 from t2r_export.providers.graphs import PROVIDER_GRAPHS, ProviderGraph
 from t2r_export.providers.matrix import PRECISIONS, Cell, Matrix, calibration_text, read_matrix
-from t2r_export.providers.subprocess import SubprocessTranslator
-from t2r_runtime import PROVIDERS, Decoder, UserError
+from t2r_export.providers.subprocess import Remote
+from t2r_runtime import PROVIDERS, Decoder, Translator, UserError
 from t2r_runtime.session.providers import versions
 
 # rows of 16 numbers: block-wise weights are rounded as in a model, and not padded
@@ -32,9 +32,10 @@ QUICK = ("--provider", "cpu", "--provider", "nnapi", "--steps", 3, "--precision"
 
 
 class Local(Decoder):
-    """A decoder where the matrix expects a remote one: no process to wait for."""
+    """A decoder in this process in place of a remote one."""
 
-    def __init__(self, _: str, *arguments: Any, **options: Any) -> None:
+    def __init__(self, kind: type, _: str, *arguments: Any, **options: Any) -> None:
+        assert kind is Decoder
         super().__init__(*arguments, **options)
 
     def close(self) -> None:
@@ -43,7 +44,7 @@ class Local(Decoder):
 
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity_matrix, "SubprocessDecoder", Local)
+    monkeypatch.setattr(parity_matrix, "Remote", Local)
     monkeypatch.setattr(parity_matrix, "remote_versions", lambda _, provider: versions(provider))
 
 
@@ -78,17 +79,18 @@ def test_every_precision_on_the_cpu(model: Path) -> None:
 
 
 def test_a_translator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its encoder runs where its steps do, from a graph of one length of sources where the provider needs that."""
+    """The encoder runs on the provider of the step graph, with a fixed source length where the provider needs one."""
     model = saved(tmp_path / "m.pt", small.MODELS["translator_cross_normed"])
     numbers = dataclasses.replace(PROVIDER_GRAPHS["cpu"], config=PROVIDER_GRAPHS["xnnpack"].config)
-    asked: list[SubprocessTranslator] = []
+    asked: list[Remote] = []
 
-    class Seen(SubprocessTranslator):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            asked.append(self)
+    class Seen(Remote):
+        def __init__(self, kind: type, *arguments: Any, **options: Any) -> None:
+            super().__init__(kind, *arguments, **options)
+            if kind is Translator:
+                asked.append(self)
 
-    monkeypatch.setattr(parity_matrix, "SubprocessTranslator", Seen)
+    monkeypatch.setattr(parity_matrix, "Remote", Seen)
     for form, length in ((PROVIDER_GRAPHS["cpu"], None), (numbers, small.M + 5)):
         monkeypatch.setitem(PROVIDER_GRAPHS, "cpu", form)
         (cell,) = matrix(model, "cpu").cells
@@ -202,7 +204,7 @@ def test_a_cell_that_the_cpu_shares_is_measured_if_allowed(model: Path, monkeypa
 
         placement = {"cpu": 2, "dnnl": 1}  # type: ignore[assignment]
 
-    monkeypatch.setattr(parity_matrix, "SubprocessDecoder", Shared)
+    monkeypatch.setattr(parity_matrix, "Remote", Shared)
     (cell,) = matrix(model, "cpu").cells
     assert cell.reason == "expected every node on cpu; received 1 of 3 on another provider"
     (cell,) = matrix(

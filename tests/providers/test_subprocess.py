@@ -10,13 +10,13 @@ import onnxruntime as ort
 import pytest
 
 from runtime import graphs, translators
-from t2r_export.providers.subprocess import SubprocessDecoder, SubprocessTranslator, Worker, remote_versions
+from t2r_export.providers.subprocess import Remote, Worker, remote_versions
 from t2r_runtime import Decoder, Translator, UserError
 
 
 def test_it_is_the_decoder(tmp_path: Path) -> None:
     path = graphs.save(tmp_path / "g.onnx")
-    here, there = Decoder(path, threads=1), SubprocessDecoder(sys.executable, path, threads=1)
+    here, there = Decoder(path, threads=1), Remote(Decoder, sys.executable, path, threads=1)
     for ids in (3, 5, 1):
         np.testing.assert_array_equal(there.step(ids), here.step(ids))
     assert there.history().tolist() == [3, 5, 1]
@@ -33,7 +33,7 @@ def test_it_is_the_decoder(tmp_path: Path) -> None:
 
 def test_it_reads_sources_as_the_translator_does(tmp_path: Path) -> None:
     path = translators.save(tmp_path / "t")
-    here, there = Translator(path, threads=1), SubprocessTranslator(sys.executable, path, threads=1)
+    here, there = Translator(path, threads=1), Remote(Translator, sys.executable, path, threads=1)
     assert there.signature == here.signature
     found, expected = (reader.encode([[1, 2, 3], [4]]) for reader in (there, here))
     assert found.keys() == expected.keys()
@@ -45,7 +45,7 @@ def test_it_reads_sources_as_the_translator_does(tmp_path: Path) -> None:
 
 
 def test_its_errors_arrive_whole(tmp_path: Path) -> None:
-    there = SubprocessDecoder(sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
+    there = Remote(Decoder, sys.executable, graphs.save(tmp_path / "g.onnx"), threads=1)
     with pytest.raises(UserError, match="expected ids in 0 … 10; received 99 … 99; use the tokenizer") as caught:
         there.step(99)
     assert caught.value.received == "99 … 99"
