@@ -1,6 +1,6 @@
-"""T2R's toolchain: a pretrained softmax Transformer becomes a recurrent decoder in ONNX, proved equal to its source.
+"""Convert pretrained softmax Transformers to RNNs (T2R) and export them to ONNX with verified parity.
 
-In Python: `t2r_export.load(path)` gives a `Model` with convert, finetune, export and verify (t2r_export.api).
+`t2r_export.load(path)` returns a `Model` with convert, finetune, export and verify (t2r_export.api).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Model", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """`load` and `Model` when they are asked for: the command line starts without torch."""
+    """Import `load` and `Model` on first use, so that the command line starts without torch."""
     if name not in ("Model", "load"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import t2r_export.api as api

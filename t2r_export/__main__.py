@@ -1,4 +1,4 @@
-"""Where the programs `t2r` and `t2r-export` begin, and `python -m t2r_export`, which is `t2r`."""
+"""Entry points of `t2r` and `t2r-export`; `python -m t2r_export` is `t2r`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from t2r_runtime.__main__ import begin
 
 
 def t2r() -> int:
-    """Run `t2r` with the arguments of the process; returns the exit code."""
+    """Run `t2r` with the command-line arguments; returns the exit code."""
     return begin("t2r", "t2r_export.cli", "main")
 
 
 def export() -> int:
-    """Run `t2r-export` with the arguments of the process; returns the exit code."""
+    """Run `t2r-export` with the command-line arguments; returns the exit code."""
     return begin("t2r-export", "t2r_export.cli", "export_main")
 
 

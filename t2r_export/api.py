@@ -1,4 +1,4 @@
-"""The whole way in Python, as short as the command line and with its errors.
+"""Python API of the pipeline; options and errors are those of the command line.
 
     import t2r_export
 
@@ -6,8 +6,8 @@
     student.export("out.onnx", prefill=True)
     assert student.verify("out.onnx").passed
 
-Each step leaves its model as it is and gives what it made. What it is made of, and every option, stands where the
-stages are: t2r_export.convert, finetune, export, quantize, verify, and their configs in t2r_export.config.
+Methods return new models and do not change `self`. See t2r_export.convert, finetune, export, quantize and verify for
+the stages, and t2r_export.config for all options.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from t2r_runtime.errors import UserError
 
 C = TypeVar("C")
 Files = str | Path | Iterable[str | Path]
-SUMMARY = 7  # lines of a model's summary for its size and its kinds of layers
+SUMMARY = 7  # lines of a model's summary for its size and kinds of layers
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Model:
-    """A checkpoint, and what can be done with it.
+    """A model and the stages of the pipeline as methods.
 
     Attributes:
-        checkpoint: its config, its weights as a torch module, tokenizer, history and SHA-256.
+        checkpoint: config, torch module, tokenizer, provenance and SHA-256.
     """
 
     checkpoint: Checkpoint
@@ -61,10 +61,10 @@ class Model:
     @classmethod
     @typed
     def new(cls, config: ModelConfig, tokenizer: str | None = None, seed: int = 0) -> Model:
-        """A model of random weights, to be trained: see docs/own-models.md.
+        """An untrained model with random weights; see docs/own-models.md.
 
         Args:
-            tokenizer: the text of a tokenizer.json.
+            tokenizer: contents of a tokenizer.json.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -72,7 +72,7 @@ class Model:
         return cls(checkpoint.made(model, tokenizer, {}))
 
     def __repr__(self) -> str:
-        """A summary in a few lines; `config` has everything."""
+        """A summary in a few lines."""
         made, config = self.checkpoint, self.config
         mixers = [
             "; ".join(", ".join(filter(None, (part.label, part.summary()))) for part in layer.mixers)
@@ -98,12 +98,12 @@ class Model:
 
     @property
     def config(self) -> ModelConfig:
-        """The config of the model as a whole, its layers' among it."""
+        """The config of the model."""
         return self.checkpoint.config
 
     @typed
     def save(self, path: str | Path) -> Path:
-        """Write a model.pt, whatever model stands there. Raises UserError where that cannot be."""
+        """Write a model.pt, replacing an existing model. Raises UserError if `path` cannot be written."""
         check_outputs([("checkpoint", Path(path))], force=True)
         made = self.checkpoint
         checkpoint.save(path, made.model, made.tokenizer, made.provenance, made.source_tokenizer)
@@ -119,18 +119,18 @@ class Model:
         encoder: bool = False,
         **options: Any,
     ) -> Model:
-        """`t2r convert`: another mixer in the chosen layers, with new parameters that are not trained yet.
+        """`t2r convert`: replace the mixer of the chosen layers; new parameters are untrained.
 
         Args:
-            mixer: a kind in t2r_export.config.uniform.MIXERS, alone or with options: `linear:feature_size=32`.
-            layers: `all`, `softmax`, `none`, `every:N` or `0,2,5`.
-            cross, encoder: of a translator, `linear:feature_size=32` or `softmax`; see
-                t2r_export.convert.source_mixers.
-            options: fields of that mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; the
-                defaults are those of the command line (t2r_export.config.students).
+            mixer: a kind in t2r_export.config.uniform.MIXERS, optionally with options: `linear:feature_size=32`.
+            layers: `all`, `softmax`, `none`, `every:N` or layer numbers such as `0,2,5`.
+            cross: cross-attention of a translator, `softmax` or `linear:feature_size=32`.
+            encoder: convert the encoder of a translator too; see t2r_export.convert.source_mixers.
+            options: fields of the mixer's config: `feature_size=32`, `feature_map="elu"`, `window=64`, …; defaults as
+                on the command line (t2r_export.config.students).
 
         Raises:
-            UserError: what cannot be; see t2r_export.convert.convert.
+            UserError: an invalid option; see t2r_export.convert.convert.
         """
         old = self.checkpoint
         kind, said = read_kind(mixer)
@@ -150,14 +150,14 @@ class Model:
         learning_rates: str | None = None,
         **options: Any,
     ) -> Model:
-        """`t2r finetune`: train on texts to predict as the teacher does; the trained model, also in the file `output`.
+        """`t2r finetune`: train to match the teacher. Returns the trained model, which is also written to `output`.
 
         Args:
-            output: a .pt; beside it stands the log, and until the end the state from which `resume=True` goes on.
-            data: texts, or token ids as .npy: one file or several.
-            stages, steps, learning_rates: in order, with commas; None is `transfer,distill` without what has nothing to
-                train in this model, and the stages' own numbers.
-            options: further fields of FinetuneConfig: `teacher=`, `batch=`, `length=`, `lora=True`, `resume=True`, …
+            output: a .pt file; the log is written beside it, and during training the state for `resume=True`.
+            data: one or several texts, or token ids as .npy.
+            stages, steps, learning_rates: comma-separated, one per stage. Default: `transfer,distill`, without stages
+                that have nothing to train in this model, and the defaults of the stages.
+            options: other fields of FinetuneConfig: `teacher=`, `batch=`, `length=`, `lora=True`, `resume=True`, …
 
         Raises:
             UserError, CheckFailed, KeyboardInterrupt: see t2r_export.finetune.finetune.
@@ -178,15 +178,15 @@ class Model:
     def export(
         self, path: str | Path, quantize: str | QuantizeConfig | None = None, check: Path | None = None, **options: Any
     ) -> ExportReport:
-        """`t2r-export`: the recurrent graph, which has run a step before it stands at `path`.
+        """`t2r-export`: write the recurrent graph, after a trial step.
 
         Args:
-            quantize: a scheme with its options, `w4:block_size=128`, or its whole config.
-            check: a text on which the quantized graph may not be worse than the scheme allows.
+            quantize: a scheme with options, such as `w4:block_size=128`, or a config.
+            check: text on which the loss of the quantized graph must stay within the scheme's bound.
             options: fields of ExportConfig: `target="fused"`, `prefill=True`, `top_k=40`, …
 
         Raises:
-            UserError: what cannot be. CheckFailed: a fold that is not exact, or a graph that does not run.
+            UserError: an invalid option. CheckFailed: an inexact fold, or a graph that does not run.
         """
         config = _made(ExportConfig, options)
         if quantize is None:
@@ -205,20 +205,20 @@ class Model:
         on_progress: Callable[[int], None] = lambda _: None,
         reference: str = "float32",
     ) -> Report:
-        """`t2r verify`: the graph beside this model; `report.passed` says whether it is within the tolerances.
+        """`t2r verify`: compare a graph with this model; `passed` of the report is the verdict.
 
         Raises:
-            UserError: the graph is of a model of another shape, or cannot be opened there.
+            UserError: the graph belongs to a model of another shape, or the provider cannot open it.
         """
         return verify(self.checkpoint, graph, provider, steps, on_progress=on_progress, reference=reference)
 
 
 @typed
 def load(path: str | Path) -> Model:
-    """A model.pt of ours, or a Hugging Face folder.
+    """Load a model.pt or a Hugging Face folder.
 
     Raises:
-        UserError: there is nothing there, or nothing that can be read.
+        UserError: no such file, or one that cannot be read.
     """
     return Model(checkpoint.load(path))
 

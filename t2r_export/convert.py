@@ -1,8 +1,7 @@
-"""Swap softmax attention for another mixer, layer by layer (Kasai et al. 2021, section 3: "swap, then finetune").
+"""Replace softmax attention by another mixer in chosen layers (Kasai et al. 2021, section 3: "swap, then finetune").
 
-Requires a model with softmax layers, over all tokens or over a window. Ensures a model with the same weights
-everywhere, new mixers with new parameters of their own in the chosen layers, and nothing else changed. What comes out
-has not been finetuned: it is a starting point.
+The source layers are softmax attention, full or windowed. All existing weights are kept; new mixers get new, untrained
+parameters. The result is a starting point for finetuning.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from t2r_export.config.uniform import CROSSES, MergeConfig
 from t2r_export.model.transformer import Transformer
 from t2r_runtime.errors import UserError
 
-CROSS_FEATURES = 32  # of a head (Kasai et al. 2021, section 3.2)
+CROSS_FEATURES = 32  # features per head (Kasai et al. 2021, section 3.2)
 
 
 def convert(
@@ -40,18 +39,16 @@ def convert(
     """A copy of `model` with another mixer in the chosen layers.
 
     Args:
-        mixer: what the chosen layers become, `LinearConfig(32)` for T2R with 32 features a head. What a layer of the
-            new kind shares with softmax attention (the projections of q, k, v and the output) keeps its weights; what
-            it has no place for is dropped.
-        layers: `all`, `softmax` (those that are, of a model that has others too), `none`, `every:N` (keep every Nth
-            layer softmax) or layer numbers, `0,2,5`. Converting twice gives layers of two kinds.
-        seed: of the new parameters' random weights.
-        cross: of a translator, what the chosen layers look at the source with; None leaves that as it is. For a
-            merged one see `merge`.
-        encoder: of a translator, what all layers of its encoder become; None leaves them as they are.
+        mixer: the new mixer, such as `LinearConfig(32)` for T2R with 32 features per head. Weights shared with softmax
+            attention (projections of q, k, v and output) are kept; weights without a counterpart are dropped.
+        layers: `all`, `softmax` (only the softmax layers), `none`, `every:N` (keep every Nth layer softmax) or layer
+            numbers such as `0,2,5`. Converting twice gives layers of two kinds.
+        seed: seed of the new parameters.
+        cross: new cross-attention of the chosen layers of a translator; None keeps it. For merged layers see `merge`.
+        encoder: new mixer of all encoder layers of a translator; None keeps them.
 
     Raises:
-        UserError: a mixer or layer that cannot be, or a chosen layer that is neither softmax nor a softmax window.
+        UserError: an invalid mixer or layer number, or a chosen layer that is not softmax attention.
     """
     config = model.config
     if config.encoder is None and (cross is not None or encoder is not None):
@@ -84,7 +81,7 @@ def _changed(
     mixer: MixerConfig | PartConfig,
     cross: MixerConfig | MergeConfig | None,
 ) -> LayerConfig:
-    """What a layer becomes."""
+    """The config of a converted layer."""
     if not chosen:
         return layer
     layer = _swapped(layer, mixer, "layers", f"layer {number}")
@@ -94,7 +91,7 @@ def _changed(
 
 
 def _swapped(layer: LayerConfig, mixer: MixerConfig | PartConfig, group: str, what: str) -> LayerConfig:
-    """A layer with another mixer in its part of that group, which must be softmax."""
+    """A layer with another mixer in its softmax part of that group."""
     old = _mixing(layer, group)
     if not _is_softmax(old):
         received = "none" if old is None else old.label
@@ -111,7 +108,7 @@ def _is_softmax(part: PartConfig | None) -> bool:
 
 
 def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
-    """A layer whose own attention reads the source, in the place of a part for it."""
+    """A layer whose self-attention also reads the source, in place of cross-attention."""
     own = next((part for part in layer.parts if isinstance(part, AttentionConfig)), None)
     cross = next((part for part in layer.parts if isinstance(part, CrossConfig)), None)
     dense = next((part for part in layer.parts if isinstance(part, DenseConfig)), None)
@@ -129,16 +126,16 @@ def _merged(layer: LayerConfig, merge: MergeConfig, number: int) -> LayerConfig:
 
 
 def merge(weights: dict[str, Tensor], layer: LayerConfig, block: str, merged: MergeConfig) -> None:
-    """Make the weights of a block with a part for the source those of one that is merged, as far as they have a place
-    there.
+    """Convert the weights of a block with cross-attention to those of a merged block, in place.
 
-    Query, prefix and output stay the attention's own. The source's keys and values are those of the part that looked at
-    it, unless the prefix's serve for both; its query, its output and its norms go. With the feed-forward inside, values
-    are the products of values, output and first matrix: what heads that look alike would give its activation.
+    Query, prefix projections and output are those of self-attention. Keys and values of the source come from
+    cross-attention unless `merged.shared`; its query, output and norms are dropped. With `merged.feed_forward`, values
+    become the product of values, output and first feed-forward matrix: exact where all heads attend alike.
 
     Args:
-        weights: the model's, by name; changed in place. layer: before it is merged. block: what the names of the
-            block's weights begin with.
+        weights: weights of the model by name.
+        layer: the layer before merging.
+        block: prefix of the block's weight names.
     """
     kinds = [part.kind for part in layer.parts]
     place = {kind: kinds.index(kind) for kind in (AttentionConfig.kind, CrossConfig.kind)}
@@ -164,7 +161,7 @@ def merge(weights: dict[str, Tensor], layer: LayerConfig, block: str, merged: Me
 
 
 def _without_parts(weights: dict[str, Tensor], block: str, gone: set[int]) -> None:
-    """Drop the weights of a block's parts, and number those behind them anew."""
+    """Drop the weights of the parts `gone` of a block, and renumber the parts behind them."""
     for name in [name for name in weights if name.startswith(block)]:
         lists, number, rest = name.removeprefix(block).split(".", 2)
         tensor = weights.pop(name)
@@ -174,7 +171,7 @@ def _without_parts(weights: dict[str, Tensor], block: str, gone: set[int]) -> No
 
 
 def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> None:
-    """Let the projection `first` be the same with `others` behind it; it has a bias if the last of them has."""
+    """Replace the projection `first` by its product with `others`; it gets a bias if the last of them has one."""
     matrix = weights[f"{first}.weight"].double()
     bias = weights.pop(f"{first}.bias", torch.zeros(len(matrix))).double()
     for name in others:
@@ -186,7 +183,7 @@ def _product(weights: dict[str, Tensor], first: str, others: Sequence[str]) -> N
 
 
 def _prefixes(model: ModelConfig, chosen: set[int], cross: bool) -> tuple[str, ...]:
-    """Of the weights of the chosen layers' mixers."""
+    """Prefixes of the weight names of the chosen layers' mixers."""
     groups = ("layers", "crosses") if cross else ("layers",)
     return tuple(
         f"blocks.{layer}.parts.{number}."
@@ -202,17 +199,17 @@ def source_mixers(
     cross: tuple[str, Mapping[str, Any]] | None = None,
     encoder: bool = False,
 ) -> tuple[MixerConfig | MergeConfig | None, MixerConfig | None]:
-    """What a translator's cross layers and its encoder's become, each where it becomes another.
+    """New mixers of a translator's cross-attention and encoder; None keeps the present one.
 
     Args:
-        mixer: what the decoder's own layers become.
-        cross: what the cross layers become, a kind of CROSSES and its options; softmax leaves them as they are. None:
-            linear where T2R or another linear attention takes the place of softmax. A linear one has CROSS_FEATURES
-            features, the paper's number, and else the options of `mixer`, unless it says otherwise.
-        encoder: whether its layers become linear too, with as many features as the decoder's.
+        mixer: the new mixer of the decoder's self-attention.
+        cross: a kind in CROSSES with options; plain softmax keeps cross-attention. None: linear if `mixer` is linear.
+            Linear cross-attention defaults to CROSS_FEATURES features and the other options of `mixer`.
+        encoder: convert the encoder to linear attention with the decoder's feature size.
 
     Raises:
-        UserError: another mixer than a linear one for the encoder, or either for a decoder alone.
+        UserError: an encoder to convert with a `mixer` that is not linear, or `cross` or `encoder` without a
+            translator.
     """
     linear = mixer if isinstance(mixer, LinearConfig) else None
     if model.encoder is None:
@@ -221,7 +218,7 @@ def source_mixers(
         return None, None
     if encoder and linear is None:
         raise UserError("a linear mixer for the encoder", mixer.kind, "leave out --encoder")
-    # which the layers' own mixers read
+    # merged layers read the source in their self-attention
     already = any(isinstance(part, MergedConfig) for layer in model.layers for part in layer.parts)
     kind, given = cross or ("linear" if linear is not None and not already else "softmax", {})
     same = {name: getattr(linear, name) for name in ("feature_map", "guard", "query_scale") if linear is not None}
@@ -235,9 +232,9 @@ def source_mixers(
 
 
 def provenance(original: Checkpoint, /, **done: Any) -> dict[str, Any]:
-    """What a converted checkpoint says of its history: that of the original, `done`, and the original's config.
+    """Provenance of a converted checkpoint: the original's, `done`, and the config of the unconverted model.
 
-    With that config `t2r finetune` rebuilds the teacher: after a second conversion, the model from before the first.
+    From this config `t2r finetune` rebuilds the teacher; after two conversions it is the model before the first.
     """
     earlier = original.provenance.get("convert", {}).get("source_config")
     made = {"source_sha256": original.sha256, "source_config": earlier or original.config.to_dict(), **done}

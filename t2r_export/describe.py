@@ -1,6 +1,6 @@
-"""What a checkpoint or a graph is, for a person and for a program: `t2r inspect`.
+"""Describe a checkpoint or an exported graph without running it: `t2r inspect`.
 
-Reads; never runs a step. A model and the graph that was exported from it are described in the same words.
+A model and its exported graph have the same description.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from t2r_runtime.outputs import GRAPHS
 if TYPE_CHECKING:
     from t2r_export.model.parts.base import Part
 
-CACHE_BYTES = 4  # of a number in the key/value cache that a state is compared with: float32 on both sides
+CACHE_BYTES = 4  # per value of the float32 key/value cache that states are compared with
 
 
 @dataclass(frozen=True)
 class Description:
-    """What `t2r inspect` shows."""
+    """Output of `t2r inspect`."""
 
     file: str
     kind: str  # checkpoint | graph
     parameters: int
-    layers: list[dict[str, Any]]  # of each its config; a part that mixes has `fold`: what became of it, or can
+    layers: list[dict[str, Any]]  # configs; mixing parts have `fold`, their fold status
     states: list[StateSpec]
-    state_bytes: int  # a sequence, at the start
-    growth_bytes: int  # a token
+    state_bytes: int  # per sequence, at the start
+    growth_bytes: int  # per token
     break_even: int | None  # tokens from which a key/value cache would be larger; None if no layer was converted
     max_positions: int | None
-    named_positions: int | None  # what the config of a rotary folder says that it was trained on
+    named_positions: int | None  # max_position_embeddings of an imported rotary model
     past_end: str | None
     vocab_size: int
     special_tokens: dict[str, Any]
     details: dict[str, Any]  # of a graph: opset, operators, metadata; of a checkpoint: provenance
-    notes: tuple[str, ...] = ()  # what of an imported folder was not used
+    notes: tuple[str, ...] = ()  # parts of an imported folder that were not used
 
     @property
     def memory(self) -> str:
@@ -58,7 +58,7 @@ class Description:
 
     @property
     def memory_reason(self) -> str:
-        """What the layers keep from one token to the next; first those that keep more with every token."""
+        """States of the layers, growing ones first."""
         kept: dict[tuple[str, str], list[int]] = {}
         parts = [(number, part) for number, layer in enumerate(self.layers) for part in _read(layer).mixers]
         own = [(number, part) for number, part in parts if part.group == "layers"]
@@ -73,7 +73,7 @@ class Description:
 
     @property
     def reach(self) -> str:
-        """How far the model's positions go."""
+        """Range of positions."""
         wrap = wrap_length(self.past_end or "refuse")
         if wrap is not None:
             return f"no end, absolute positions modulo {wrap}"
@@ -86,16 +86,14 @@ class Description:
 
     @property
     def rows(self) -> list[tuple[tuple[str, ...], int]]:
-        """Of each layer its mixers with their options, its feed-forward, and what became of them or can; its number."""
-        numbered = [(number, _rows(layer, "layers")) for number, layer in enumerate(self.layers)]
-        return [(row, number) for number, rows in numbered for row in rows]
+        """Per mixer: kind, options, feed-forward and fold status; layer number."""
+        return [(row, number) for number, layer in enumerate(self.layers) for row in _rows(layer, "layers")]
 
     @property
     def sources(self) -> list[tuple[tuple[str, ...], int]]:
-        """Of each layer of a translator what looks at the source, with its options, and what became of it or can; its
-        number."""
-        numbered = [(number, _rows(layer, "crosses")) for number, layer in enumerate(self.layers)]
-        return [(row[:2] + row[3:], number) for number, rows in numbered for row in rows]
+        """Per cross-attention of a translator: kind, options and fold status; layer number."""
+        rows = [(row, number) for number, layer in enumerate(self.layers) for row in _rows(layer, "crosses")]
+        return [(row[:2] + row[3:], number) for row, number in rows]
 
     def to_dict(self) -> dict[str, Any]:
         states = [
@@ -106,17 +104,17 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Describe a model.pt, a Hugging Face folder or a graph.
+    """Describe a model.pt, a Hugging Face folder or an exported graph.
 
     Raises:
-        UserError: it is none of these, or it is damaged, or it is a graph without our metadata.
+        UserError: another kind of file, a damaged file, or a graph without t2r metadata.
     """
     path = Path(path)
     return _graph(path) if path.suffix in GRAPHS and not path.is_dir() else _checkpoint(path)
 
 
 def _named_positions(path: Path) -> int | None:
-    """`max_position_embeddings` of a folder, which an import of a rotary model does not need."""
+    """`max_position_embeddings` of a folder; imports of rotary models ignore it."""
     if not path.is_dir():
         return None
     found = json.loads((path / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
@@ -124,7 +122,7 @@ def _named_positions(path: Path) -> int | None:
 
 
 def _checkpoint(path: Path) -> Description:
-    from t2r_export.checkpoints import checkpoint  # torch, which a graph is described without
+    from t2r_export.checkpoints import checkpoint  # imports torch, which graphs do not need
 
     loaded = checkpoint.load(path)
     model, config = loaded.model, loaded.config
@@ -192,7 +190,7 @@ def _graph(path: Path) -> Description:
 
 
 def _checked(layer: dict[str, Any]) -> dict[str, Any]:
-    """A layer of a graph's metadata, if it holds what is shown of it: a stranger's can hold anything."""
+    """A layer of untrusted metadata. Raises UserError unless it can be described."""
     parts = layer.get("parts") if isinstance(layer, dict) else None
     known = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
     if not known or not all(isinstance(part.get("fold", ""), str) for part in parts or []):
@@ -204,13 +202,13 @@ def _checked(layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(layer: dict[str, Any]) -> LayerConfig:
-    """The config of a layer that says as well what became of its parts."""
+    """The config of a described layer, without fold status."""
     parts = [{name: value for name, value in part.items() if name != "fold"} for part in layer["parts"]]
     return from_plain(LayerConfig, upgrade_layer({**layer, "parts": parts}), "layer")
 
 
 def _rows(layer: dict[str, Any], group: str) -> list[tuple[str, ...]]:
-    """Of each mixing part of the group its kind, options, the layer's feed-forwards, and what became of it or can."""
+    """Per mixing part of the group: kind, options, feed-forwards of the layer, fold status."""
     config = _read(layer)
     after = [part for part in config.parts if not part.mixes]
     feed_forward = "; ".join(", ".join(filter(None, (part.kind, part.summary()))) for part in after) or "none"
@@ -232,14 +230,14 @@ def _fold(part: Part) -> str:
 
 
 def _encoder(encoder: EncoderConfig) -> str:
-    """An encoder's layers for a person."""
+    """Summary of an encoder's layers."""
     parts: list[PartConfig] = [part for layer in encoder.layers for part in layer.mixers]
     kinds = Counter(", ".join(filter(None, (part.label, part.summary()))) for part in parts)
     return "; ".join(f"{count} layers of {kind}" for kind, count in kinds.items())
 
 
 def _source(source: Source) -> dict[str, Any]:
-    """What a graph says of the source, for a person."""
+    """The source interface of a graph."""
     return {
         "source": {
             "vocabulary": source.source_vocab_size,
@@ -251,9 +249,9 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _memory(layers: Sequence[dict[str, Any]], states: Sequence[StateSpec]) -> dict[str, Any]:
-    """Bytes of all states, and from which length a softmax cache in the converted layers would take more.
+    """Bytes of all states, and the text length from which key/value caches in their place would be larger.
 
-    A kv head keeps K(V + 1) numbers for ever where a cache keeps 2V for every token.
+    A kv head has K(V + 1) state values; a cache has 2V per token.
     """
     start = sum(s.bytes() for s in states)
     growth = sum(s.bytes(length=1) - s.bytes() for s in states)

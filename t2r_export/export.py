@@ -1,7 +1,7 @@
-"""Write a model's step as an ONNX graph whose states are inputs and outputs (runtimes/CONTRACT.md).
+"""Export a checkpoint's step as an ONNX graph whose states are inputs and outputs (runtimes/CONTRACT.md).
 
-Requires a checkpoint. Folds what can be folded, records the model's own `step`, and where they are asked for the graphs
-that read a prompt at once and that generate by themselves, and writes them with the metadata that a runtime needs.
+Layers are folded where possible. Optional companions are the prefill, draft-check and generation graphs. Metadata
+describes the interface to runtimes.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from t2r_runtime.errors import UserError, printable
 from t2r_runtime.text.tokenizer_bounds import bounded
 from t2r_runtime.text.tokenizer_parts import MAX_BYTES, unknown_parts
 
-BEAM_WIDTH = 8  # up to which a translator's step graph gives all logits that a search reads, unless top_k says more
+BEAM_WIDTH = 8  # largest beam for which a translator's step graph outputs enough logits by default
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written."""
+    """Result of `export`."""
 
     files: list[Path]
     parameters: int
     nodes: int
     signature: Signature
     folds: list[LayerFold]
-    notes: tuple[str, ...] = ()  # what a person should know of the graph, a line each
+    notes: tuple[str, ...] = ()  # one line each
 
 
 def export(
@@ -63,15 +63,14 @@ def export(
     config: ExportConfig | None = None,
     external_bytes: int = EXTERNAL_BYTES,
 ) -> ExportReport:
-    """Write the step graph of `checkpoint` to `path`: float32, in the form of the config's target.
+    """Write the float32 step graph of `checkpoint` to `path`, in the form of the config's target.
 
-    Its companions, where the config asks for them and every layer has a form for them, lie beside it, with the same
-    states and the same file of weights. Weights past `external_bytes` always go to a file beside the graph. Nothing
-    stands at `path` until all of it is whole. A name that ends in .ort gets ONNX Runtime's own format, and what
-    t2r_export.graph.ort writes beside it.
+    Companions that the config asks for are written beside it; they share its states and its file of weights. Weights
+    beyond `external_bytes` go to a separate file. `path` appears when everything is complete. An ending .ort selects
+    ONNX Runtime's own format, with the reports of t2r_export.graph.ort.
 
     Raises:
-        UserError: an option or path that cannot be. CheckFailed: a layer whose fold is not exact.
+        UserError: an invalid option or path. CheckFailed: an inexact fold.
     """
     config, path = config or ExportConfig(), Path(path)
     companions = [*config.companions, *([ENCODER] if checkpoint.config.encoder is not None else [])]
@@ -82,7 +81,7 @@ def export(
 
 
 def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportReport]:
-    """What `export` writes, and its report, of no files yet; raises what `export` raises."""
+    """The graphs that `export` writes, and its report without files. Raises as `export`."""
     target = find(config.target)
     if config.top_k is None and checkpoint.config.encoder is not None and not target.static:
         config = replace(config, top_k=read_by_beam(checkpoint.config))
@@ -126,7 +125,7 @@ def build(checkpoint: Checkpoint, config: ExportConfig) -> tuple[Bundle, ExportR
 
 
 def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
-    """What of the tokenizers no runtime takes: token numbers go through the graph all the same."""
+    """A note on tokenizer features that runtimes do not support; token ids still work."""
     unknown: list[str] = []
     for text in {text for text in texts if text is not None}:
         if (size := len(text.encode())) > MAX_BYTES:
@@ -140,17 +139,13 @@ def _tokenizer_notes(texts: Sequence[str | None]) -> tuple[str, ...]:
 
 
 def read_by_beam(config: ModelConfig, width: int = BEAM_WIDTH) -> int:
-    """How many of the largest logits a search so wide reads at most: runtimes/CONTRACT.md, "The search"."""
+    """Number of largest logits that a beam search of that width reads at most (runtimes/CONTRACT.md, "The search")."""
     ends = len(config.eos_tokens)
     return min(max(2, 1 + ends) * width + len(config.banned_tokens) + ends, config.vocab_size)
 
 
 def _check_translator(config: ExportConfig, encoder: EncoderConfig | None) -> None:
-    """Refuse what a translator's graphs cannot be yet, and of a decoder alone what only a translator's can.
-
-    Raises:
-        UserError: such an option.
-    """
+    """Raise UserError for options that translators do not support, or that only translators support."""
     length = config.source_length
     if encoder is None:
         if length is not None:

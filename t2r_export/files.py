@@ -1,4 +1,4 @@
-"""Files for every room: written whole or not at all, and their hashes."""
+"""Atomic writes and hashes of files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from t2r_runtime.files import replacing
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all."""
+    """Write `data` to `path` atomically."""
     with replacing(path) as part:
         part.write_bytes(data)
 
 
 def sha256(path: str | Path) -> str:
-    """Hex SHA-256 of a file, read in pieces."""
+    """Hex SHA-256 of a file."""
     import hashlib
 
     with open(path, "rb") as file:
@@ -24,24 +24,24 @@ def sha256(path: str | Path) -> str:
 
 
 def sha256_beside(path: str | Path) -> Callable[[], str]:
-    """Begin `sha256` of a file while the caller goes on; what is returned waits for it, and raises what it raises.
+    """Compute `sha256` of a regular file in a daemon thread.
 
-    The file must be one that has an end. The program does not wait for what nobody asked for.
+    Returns:
+        A function that waits for the digest and returns it, or raises OSError.
     """
-    digests: list[str] = []
-    errors: list[OSError] = []
+    found: list[str | OSError] = []
 
     def work() -> None:
         try:
-            digests.append(sha256(path))
+            found.append(sha256(path))
         except OSError as error:
-            errors.append(error)
+            found.append(error)
 
     def result() -> str:
         thread.join()
-        for error in errors:
-            raise error
-        return digests[0]
+        if isinstance(found[0], OSError):
+            raise found[0]
+        return found[0]
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

@@ -1,17 +1,17 @@
-"""Finetuning from end to end: a converted model is trained on a text to predict as its teacher does.
+"""Finetune a converted model to match its teacher.
 
-Requires a model (usually fresh from `convert`) and, for all stages but `task`, its teacher. Ensures an output file with
-the trained model and its history, or no output file; and, until then, a state to resume from.
+All stages except `task` require the teacher. A complete run writes the trained model with its provenance; an incomplete
+run leaves a training state to resume from.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,34 +32,34 @@ from t2r_export.training.log import TrainingLog
 from t2r_export.training.memory import freed_memory_kept
 from t2r_export.training.state import TrainingState, check_identity, damaged, load_state
 from t2r_export.training.straight_through import attach, settled
-from t2r_export.training.trainer import Trainer, remove_state
+from t2r_export.training.trainer import Trainer
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import locked
 
 
 @dataclass(frozen=True)
 class FinetuneReport:
-    """The result of a run: teacher and student on the test part of its text, which nothing else reads."""
+    """Result of a run: teacher and student on the test part, which training never reads."""
 
     output: Path
     teacher: Evaluation | None
     before: Evaluation
     after: Evaluation
-    kept: tuple[Kept, ...]  # of each stage; none of a run that was complete before
-    tokens: int  # trained on, all stages together
-    seconds: float  # of this process, evaluation included
+    kept: tuple[Kept, ...]  # per stage; empty if the run was already complete
+    tokens: int  # trained on, over all stages
+    seconds: float  # of this process, including evaluation
 
 
 def finetune(config: FinetuneConfig) -> FinetuneReport:
     """Train `config.model` as planned and write `config.output`.
 
-    With `resume`, a run whose result stands there is complete: nothing is trained, and its report is given again.
+    With `resume`, a complete run is not trained again; its report is returned.
 
     Raises:
-        UserError: an input that cannot be used, an output that may not be written, an unfinished run in the way, one
-            that is training the same output, or a state of another run to resume.
-        CheckFailed: the loss stopped being finite.
-        KeyboardInterrupt: Ctrl-C; the state has been saved.
+        UserError: an unusable input, an output that may not be written, an unfinished or running run with the same
+            output, or a training state of another run.
+        CheckFailed: the loss is not finite.
+        KeyboardInterrupt: Ctrl-C, after the state was saved.
     """
     config.check_files()
     accelerator = _accelerator(config)
@@ -75,65 +75,50 @@ def _finetune(config: FinetuneConfig, accelerator: Any) -> FinetuneReport:
     config, teacher, batches = inputs.config, inputs.teacher, inputs.batches
     if config.may_be_complete and (done := _finished(config.output, inputs.identity)) is not None:
         TrainingLog(None, main).message(f"this run is complete: {config.output}")
-        return _reported(config.output, done, time.monotonic() - started)
+        return _report(config.output, done, [], started)
     student = _rounded(loaded.model, config)
     with TrainingLog(config.log_path, main) as log:
         for line in [*(f"note: {line}" for line in loaded.notes), *inputs.notes]:
             log.message(line)
         state = _start(config, inputs.identity, student)
-        accelerator.wait_for_everyone()  # before one process may write the state that another still looks for
-        accelerator.wait_for_everyone()  # all have looked for a state before anyone writes one
+        accelerator.wait_for_everyone()  # all processes have looked for a state before one writes it
         student.to(accelerator.device)
         if teacher is not None:
             teacher.to(accelerator.device)
         trainer = Trainer(config, student, teacher, batches, accelerator, log, state)
         log.record(event="start", stage=state.stage, step=state.step, **config.recipe())
         if main and not state.measured:
-            measured = {"teacher": teacher, "student": student}
-            for name, model in measured.items():
+            for name, model in (("teacher", teacher), ("student", student)):
                 if model is not None:
                     began = time.monotonic()
                     found = evaluate(model, batches.test)
                     state.measured |= {name: found.nats, f"{name}_error": found.standard_error}
                     log.end_seconds = time.monotonic() - began  # the student is measured again at the end
-            if teacher is not None:  # what the student's validations compare with
+            if teacher is not None:  # reference for the student's validations
                 state.measured["teacher_valid"] = evaluate(teacher, trainer.validation).nats
         with freed_memory_kept():
             trainer.run()
+        unknown = {"tokens": 0, "length": config.window, "student": math.nan, "finetuned": math.nan}
+        done = {"tokens": state.tokens, "evaluation": unknown}  # in processes other than the main one
         if main:
             if config.rounding is not None:
                 student = settled(student)
             after = evaluate(student, batches.test)
             if not math.isfinite(after.nats):
                 raise CheckFailed(f"the trained model's loss is {after.nats}; {config.state_path} keeps its weights")
-            _write(config, loaded, student, state, inputs.identity, after)
+            done = _write(config, loaded, student, state, inputs.identity, after)
             log.record(event="done", nats=after.nats, before=state.measured)
             if (worse := after.nats - state.measured["student"]) > 0:
                 log.message(f"the student is worse than before: {worse:+.4f} nats/token")
         accelerator.wait_for_everyone()
-    if not main:
-        after = Evaluation(math.nan, 0, config.window)
-    figures = {
-        name: dataclasses.replace(after, nats=state.measured[name], standard_error=state.measured[f"{name}_error"])
-        for name in ("teacher", "student")
-        if name in state.measured
-    }
-    return FinetuneReport(
-        config.output,
-        figures.get("teacher"),
-        figures.get("student", after),
-        after,
-        tuple(Kept(**row) for row in state.kept),
-        state.tokens,
-        time.monotonic() - started,
-    )
+    return _report(config.output, done, state.kept, started)
 
 
 def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """What the result at `output` says of the run that made it; None of a model that nobody has trained.
+    """Provenance of the last run that trained `output`; None if it was not trained.
 
     Raises:
-        UserError: it is of another run; the message names what differs.
+        UserError: it is the result of another run; the message names the differing options.
     """
     runs = checkpoint.load(output).provenance.get("finetune")
     if not runs:
@@ -143,8 +128,8 @@ def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     return last
 
 
-def _reported(output: Path, done: dict[str, Any], seconds: float) -> FinetuneReport:
-    """The report of a run that is complete, as far as its result says."""
+def _report(output: Path, done: dict[str, Any], kept: Sequence[dict[str, Any]], started: float) -> FinetuneReport:
+    """The report of a run from its provenance `done`."""
     said = done["evaluation"]
     figures = {
         name: Evaluation(said[name], said["tokens"], said["length"], said.get(f"{name}_error", math.nan))
@@ -152,11 +137,12 @@ def _reported(output: Path, done: dict[str, Any], seconds: float) -> FinetuneRep
         if name in said
     }
     before, after = figures["student"], figures["finetuned"]
-    return FinetuneReport(output, figures.get("teacher"), before, after, (), done["tokens"], seconds)
+    stages, seconds = tuple(Kept(**row) for row in kept), time.monotonic() - started
+    return FinetuneReport(output, figures.get("teacher"), before, after, stages, done["tokens"], seconds)
 
 
 def _rounded(student: Transformer, config: FinetuneConfig) -> Transformer:
-    """The student, or where it is trained for a scheme its folded form, with the scheme's rounding in it."""
+    """The student; with `config.rounding`, its folded form with the scheme's rounding."""
     if config.rounding is None:
         return student
     folded, _ = fold(student)
@@ -168,8 +154,8 @@ def _accelerator(config: FinetuneConfig) -> Any:
     import torch
     from accelerate import Accelerator
 
-    choose_device(config.device)  # raises where it is missing
-    # without cpu=True, Accelerate does not connect the processes of a machine that has no accelerator
+    choose_device(config.device)  # raises if it is missing
+    # without cpu=True, Accelerate does not connect processes on a machine without an accelerator
     accelerator = Accelerator(cpu=config.device == "cpu" or not torch.accelerator.is_available())
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != launched:
@@ -180,7 +166,7 @@ def _accelerator(config: FinetuneConfig) -> Any:
 
 
 def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transformer) -> TrainingState:
-    """The initial state, or the saved one with `resume`. Refuses to overwrite the state of an unfinished run."""
+    """The initial state, or with `resume` the saved one. Raises UserError rather than overwrite an unfinished run."""
     if not config.state_path.exists():
         return TrainingState(identity, student.state_dict())
     if not config.resume:
@@ -190,11 +176,11 @@ def _start(config: FinetuneConfig, identity: dict[str, Any], student: Transforme
             "continue with --resume, or delete that file to start again",
         )
     state = load_state(config.state_path, identity)
-    steps = [*(plan.steps for plan in config.plan if plan.steps), 0]  # behind the last stage there is none
+    steps = [*(plan.steps for plan in config.plan if plan.steps), 0]  # no step after the last stage
     if state.stage >= len(steps) or state.step > steps[state.stage]:
         raise damaged(config.state_path, f"step {state.step} of stage {state.stage}")
     if lora.attached(state.weights):
-        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # where the run stopped
+        lora.attach(student, config.lora_rank, config.lora_alpha, config.seed)  # the run stopped in a stage with LoRA
     shapes = {name: tensor.shape for name, tensor in student.state_dict().items()}
     for weights in [state.weights] + ([state.best["weights"]] if state.best else []):
         compare(shapes, {name: weight.shape for name, weight in weights.items()}, str(config.state_path))
@@ -209,21 +195,18 @@ def _write(
     state: TrainingState,
     identity: dict[str, Any],
     after: Evaluation,
-) -> None:
-    """Write the output with its history, which is a function of the run: no dates, no durations."""
+) -> dict[str, Any]:
+    """Write the output; returns its provenance entry, a function of the run without dates or durations."""
     measured = {**state.measured, "finetuned": after.nats, "finetuned_error": after.standard_error}
+    finite = {name: number for name, number in measured.items() if math.isfinite(number)}  # one window has no error
     done = {
         **identity,
         "files": [path.name for path in config.data or config.pairs],
         "tokens": state.tokens,
         "kept_steps": [row["step"] for row in state.kept],
-        "evaluation": {"tokens": after.tokens, "length": after.length, **_finite(measured)},
+        "evaluation": {"tokens": after.tokens, "length": after.length, **finite},
     }
     provenance = {**loaded.provenance, "finetune": [*loaded.provenance.get("finetune", []), done]}
     checkpoint.save(config.output, student, loaded.tokenizer, provenance, loaded.source_tokenizer)
-    remove_state(config.state_path)
-
-
-def _finite(numbers: dict[str, float]) -> dict[str, float]:
-    """Without standard errors that there are none of: of a single window."""
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+    config.state_path.unlink(missing_ok=True)
+    return done

@@ -1,10 +1,8 @@
-"""Fold W_φ into the projections (Kasai et al. 2021, eq. 8), and prove on the spot that nothing changed.
+"""Fold W_φ into the projections (Kasai et al. 2021, eq. 8), and verify each fold.
 
-The usual way is to trust the algebra. Here each folded layer is run beside the unfolded one in float64, from a random
-state, before it is let through: the feature map disappears from the model for good, and a wrong fold would be found
-only as slightly worse text. What is given up: a folded layer can no longer be finetuned as T2R.
-
-Requires any model. Ensures the same function with every layer folded that can be, and a reason for each that cannot.
+Each folded layer is compared with the unfolded one in float64 from a random state, because folding removes the feature
+map for good and a wrong fold would only show as slightly worse text. A folded layer can no longer be finetuned as T2R.
+Layers that cannot be folded stay as they are, with a reason.
 """
 
 from __future__ import annotations
@@ -30,20 +28,20 @@ from t2r_export.model.transformer import Transformer
 from t2r_runtime.contract.signature import StateSpec
 
 FOLD_TOLERANCE = 1e-10  # relative, float64; measured 1e-15 to 1e-14
-AT_ONCE = 2  # layers: more need more memory, and gain little where two cores are all
+AT_ONCE = 2  # layers folded in parallel; more need more memory and gain little on two cores
 
 
 @dataclass(frozen=True)
 class LayerFold:
-    """What became of one mixing part of a layer."""
+    """Result of folding one mixing part of a layer."""
 
     layer: int
     kind: str  # of the mixer
     folded: bool
-    reason: str | None  # why not, where not
-    error: float | None  # relative, float64, where folded now
+    reason: str | None  # why it was not folded
+    error: float | None  # relative, float64; None unless folded now
     group: str = "layers"  # `PartConfig.group`: layers, crosses or encoder
-    part: int = 0  # its number in the layer
+    part: int = 0  # number in the layer
 
     @property
     def status(self) -> str:
@@ -52,7 +50,7 @@ class LayerFold:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a mixing part stands in a model, and what it is."""
+    """A mixing part and its place in a model."""
 
     encoder: bool
     layer: int
@@ -62,12 +60,12 @@ class Place:
 
     @property
     def prefix(self) -> str:
-        """Of its weights' names."""
+        """Prefix of its weights' names."""
         return f"{'encoder.' * self.encoder}blocks.{self.layer}.parts.{self.number}."
 
 
 def places(model: Transformer) -> list[Place]:
-    """Every mixing part of a model, by group: its layers', then those that look at the source, then the encoder's."""
+    """Every mixing part of a model: self-attention, then cross-attention, then the encoder's."""
     stacks = [(False, model), *([(True, model.encoder)] if model.encoder is not None else [])]
     found = [
         Place(encoder, layer, number, block.parts[number], stack.ropes)
@@ -80,16 +78,15 @@ def places(model: Transformer) -> list[Place]:
 
 
 def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
-    """`model` with its layers folded, and what happened to each mixing part.
+    """Return `model` with its layers folded, and the result for each mixing part.
 
-    `model` itself is not changed; the weights that a fold leaves as they are belong to both, so that folding a large
-    model needs memory for two layers.
+    `model` is not changed. Unchanged weights are shared, so folding needs extra memory for two layers.
 
     Raises:
         CheckFailed: a folded layer differs from the unfolded one by more than 1e-10 relative in float64.
     """
     report: list[LayerFold] = []
-    changed: dict[tuple[bool, int], dict[int, Part]] = defaultdict(dict)  # of a layer its folded parts
+    changed: dict[tuple[bool, int], dict[int, Part]] = defaultdict(dict)  # layer → its folded parts
     weights, found = model.state_dict(), places(model)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for place, (done, folded) in zip(found, pool.map(_fold_layer, found), strict=True):
@@ -109,7 +106,7 @@ def fold(model: Transformer) -> tuple[Transformer, list[LayerFold]]:
 def _folded(
     layers: Sequence[LayerConfig], changed: Mapping[tuple[bool, int], Mapping[int, Part]], encoder: bool
 ) -> tuple[LayerConfig, ...]:
-    """The configs of a stack's layers with those of their folded parts."""
+    """The layer configs of a stack with the configs of folded parts."""
 
     def of_layer(number: int, layer: LayerConfig) -> LayerConfig:
         parts = changed.get((encoder, number), {})
@@ -120,7 +117,7 @@ def _folded(
 
 
 def _fold_layer(place: Place) -> tuple[LayerFold, Part | None]:
-    """What becomes of a part, and its folded form where it is folded now."""
+    """The result for a part, and its folded form if it was folded now."""
     layer, part, config = place.layer, place.part, place.part.config
     obstacle = None if config.folded else part.why_not_foldable()
     where = (config.group, place.number)
@@ -135,9 +132,10 @@ def _fold_layer(place: Place) -> tuple[LayerFold, Part | None]:
 
 @torch.no_grad()
 def fold_error(part: Part, ropes: Sequence[Positions] = ()) -> float:
-    """Largest difference between a part and its folded form in float64, relative to the largest value of each
-    output and state, over 11 tokens of 3 sequences from a random state, which a source of 11 tokens makes where the
-    part reads one."""
+    """Largest difference between a part and its folded form in float64, relative to each output's or state's maximum.
+
+    Reads 11 tokens of 3 sequences from a random state, or with a random source of 11 tokens for cross-attention.
+    """
     wide = copy.deepcopy(part).double()
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3 * 11, wide.width, generator=generator).double()
@@ -153,17 +151,17 @@ def fold_error(part: Part, ropes: Sequence[Positions] = ()) -> float:
     after = wide.fold_state(after)
     pairs = [(y, y_folded), *((after[name], after_folded[name]) for name in after)]
     pairs += [(read[name], read_folded[name]) for name in read]
-    tiny = torch.finfo(torch.float32).tiny  # an output that is all zero, as training often starts from, is no 0/0
+    tiny = torch.finfo(torch.float32).tiny  # avoids 0/0 for outputs that are all zero, as at the start of training
     errors = [(a - b).abs().max() / a.abs().max().clamp(min=tiny) for a, b in pairs]
     return float(torch.stack(errors).max())  # torch's max keeps a NaN, Python's can lose it
 
 
 def _kept(before: Tensor | None, after: Tensor) -> Tensor:
-    """`after`, or the tensor before it where the fold left that as it was: one memory for both."""
+    """`after`, or the equal tensor `before` it, to share memory."""
     same = before is not None and before.shape == after.shape and torch.equal(before, after)
     return before if same and before is not None else after
 
 
 def _random(spec: StateSpec, generator: torch.Generator) -> torch.Tensor:
-    """A state of three sequences: numbers from 0 to 1."""
+    """A state of three sequences with values from 0 to 1."""
     return torch.rand(spec.dims(3), generator=generator).double()

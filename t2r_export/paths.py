@@ -1,10 +1,10 @@
-"""What is read from where, and written where: every verb and every function that writes asks here first.
+"""Checks of input and output paths, before anything is read or written.
 
-    no output is an input, or a file that belongs to one, or another output
-    only a regular file is replaced, and one of somebody's own making only if that is asked for
-    endings fit: a graph is an .onnx or .ort, a checkpoint is none of what others write
+    no output is an input, a file that belongs to an input, or another output
+    only regular files are replaced; trained checkpoints and foreign files only with --force
+    file endings fit the kind of output: .onnx or .ort for a graph
 
-Imports nothing heavy: a mistake in a name costs no more than reading it.
+Imports nothing heavy, so that a wrong path fails at once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file, temporary_beside, unwritable
 from t2r_runtime.outputs import GRAPHS, MODELS, Kind, check_output
 
-MAX_PICKLE = 1 << 26  # bytes of a checkpoint's plain data that are looked through
-
-
+MAX_PICKLE = 1 << 26  # bytes of a checkpoint's pickle that are scanned
 OPEN = "give a model.pt made by t2r, or a Hugging Face folder"
 KINDS = {
     "checkpoint": Kind(never=(*MODELS[1:], ".txt", ".json", ".jsonl", ".toml", ".csv", ".md", ".py")),
@@ -39,19 +37,19 @@ KINDS = {
     "table": Kind(),
     "report": Kind(),
 }
-Output = tuple[str, Path | None]  # a key of KINDS, and where; None is not written
+Output = tuple[str, Path | None]  # key of KINDS, path; None is not written
 
 
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | Path | None] = (), force: bool = False) -> None:
-    """Raise unless every one of `outputs` may be written.
+    """Raise unless all `outputs` may be written.
 
     Args:
         inputs: files and folders that are read.
-        force: replace a checkpoint that was trained, or whatever else stands where a checkpoint goes.
+        force: allow replacing a trained checkpoint, or another file in place of a checkpoint.
 
     Raises:
-        UserError: an output that is an input, another output, no regular file, in no folder that can be written to,
-            named for something else, or a checkpoint that `t2r convert` could not make again.
+        UserError: an output that is an input, another output or no regular file, whose folder cannot be written to or
+            whose ending does not fit, or that would replace a checkpoint `t2r convert` cannot recreate.
     """
     given = [(kind, Path(path)) for kind, path in outputs if path is not None]
     read = [Path(path) for path in inputs if path is not None]
@@ -65,7 +63,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | Path | None]
 
 
 def graph_outputs(out: str | Path, roles: Sequence[str] = ()) -> list[Output]:
-    """What an export to `out` writes: the graph, and beside an .ort two reports. Raises as `refuse_companions`."""
+    """Outputs of an export to `out`: the graph, and for .ort two reports. Raises as `refuse_companions`."""
     out = Path(out)
     refuse_companions(out, roles)
     reports: list[Output] = [("report", path) for path in beside_ort(out)] if out.suffix == ".ort" else []
@@ -73,7 +71,7 @@ def graph_outputs(out: str | Path, roles: Sequence[str] = ()) -> list[Output]:
 
 
 def refuse_companions(out: Path, roles: Sequence[str]) -> None:
-    """Raise if companions of these roles cannot lie beside `out`: an .ort shares its weights with no other graph."""
+    """Raise UserError if `out` is an .ort and `roles` is not empty: an .ort shares its weights with no other graph."""
     if out.suffix == ".ort" and roles:
         raise UserError(
             f"an .onnx, that shares its weights with the {ROLES[roles[0]]}",
@@ -108,12 +106,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def beside_ort(out: Path) -> tuple[Path, Path]:
-    """The list of operators of an .ort, and what mobile accelerators would take of it."""
+    """Paths of the reports of an .ort: required operators, and support by mobile accelerators."""
     return out.with_suffix(".required_operators.config"), out.with_suffix(".mobile.txt")
 
 
 def _check_replaced(kind: str, path: Path, force: bool) -> None:
-    """Whether the file at `path`, which is not empty, may be replaced."""
+    """Raise UserError unless the non-empty file at `path` may be replaced."""
     if kind == "checkpoint":
         if not force and not _made_by_convert(path):
             raise UserError(
@@ -134,13 +132,13 @@ def _place(path: Path) -> Path:
 
 
 def _made_by_convert(path: Path) -> bool:
-    """Whether a file is a conversion that nobody has trained, by its own account."""
+    """Whether a checkpoint's provenance has a conversion and no training."""
     texts = _texts(path)
     return "convert" in texts and "finetune" not in texts
 
 
 def _texts(path: Path) -> set[str]:
-    """The texts in a checkpoint's plain data, keys among them, found without unpickling; none in another file."""
+    """All strings in a checkpoint's pickle, found without unpickling; empty for another file."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
@@ -151,19 +149,16 @@ def _texts(path: Path) -> set[str]:
         return set()
 
 
-# -- inputs
-
-
-TEXTS = (".txt", ".jsonl", ".parquet", ".npy")  # of a folder
+TEXTS = (".txt", ".jsonl", ".parquet", ".npy")  # endings of training files in a folder
 
 
 def text_files(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Files to train on: those named, and of each folder all in it, and in its folders, that end in one of `TEXTS`.
+    """Training files: `paths`, with folders replaced by all files in them, recursively, that end in one of TEXTS.
 
-    Those of a folder are in the order of their names. Names that begin with a dot are left out.
+    Files of a folder are sorted by name. Names that begin with a dot are skipped.
 
     Raises:
-        UserError: none is named, one is no file and no folder, or a folder has none.
+        UserError: no path, a path that does not exist, or a folder without training files.
     """
     if not paths:
         raise UserError("at least one file to train on", "none", "name a text file")
@@ -184,10 +179,10 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w-]*")
 
 
 def existing_model(path: str | Path) -> Path:
-    """`path` as a Path, if a file or folder is there.
+    """`path` as a Path, if it is a file or folder.
 
     Raises:
-        UserError: there is none. What looks like the id of a hub is answered with how to get its files.
+        UserError: it does not exist. For a hub id, the message says how to download it.
     """
     if os.path.isfile(path) or os.path.isdir(path):
         return Path(path)

@@ -1,7 +1,7 @@
-"""Other Pythons are started here alone: none of them takes a file of the current folder for a module.
+"""Start other Python processes. They never import modules from the current folder.
 
-Python puts the current folder first on the path of `-c` and `-m`. A file `onnxruntime.py` among somebody's downloads
-would be run in the library's place.
+With `-c` and `-m`, Python puts the current folder first on its path: a downloaded file named `onnxruntime.py` would run
+in place of the library.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 from t2r_runtime.errors import UserError
 
-ARGUMENTS = (sys.executable, "-P")  # of a command line that another program starts
+ARGUMENTS = (sys.executable, "-P")  # start of a command line for other programs
 THIS = shlex.join(ARGUMENTS)
 
 
 def start(*arguments: str, command: str = THIS, **options: Any) -> subprocess.Popen[Any]:
-    """A process of the Python that `command` starts, with its standard input closed unless `options` say otherwise.
+    """Start the Python that `command` names, with closed standard input unless `options` set it.
 
     Args:
-        arguments: of that Python, `-m` and a module, `-c` and a program.
-        command: as for a shell; an `env NAME=VALUE` before the Python is passed on.
-        options: of subprocess.Popen.
+        arguments: arguments of that Python, such as `-m` and a module or `-c` and a program.
+        command: a shell-quoted command; it may begin with `env NAME=VALUE`.
+        options: options of subprocess.Popen.
 
     Raises:
-        UserError: nothing starts.
+        UserError: the command does not start.
     """
-    environment = {**options.pop("env", os.environ), "PYTHONSAFEPATH": "1"}  # as -P, for a `command` without it
+    environment = {**options.pop("env", os.environ), "PYTHONSAFEPATH": "1"}  # -P for any `command`
     try:
         return subprocess.Popen(
             [*shlex.split(command), *arguments], env=environment, **{"stdin": subprocess.DEVNULL, **options}
@@ -39,7 +39,7 @@ def start(*arguments: str, command: str = THIS, **options: Any) -> subprocess.Po
 
 
 def run(*arguments: str, **options: Any) -> tuple[int, str, str]:
-    """Run this Python to its end: its exit code, and what it wrote to stdout and stderr."""
+    """Run this Python to completion; returns its exit code, stdout and stderr."""
     form: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace", **options}
     with start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **form) as process:
         try:

@@ -1,8 +1,7 @@
-"""Make a step graph smaller: fewer bits for its weights, and for activations where a scheme says so.
+"""Quantize an exported float32 graph: weights, and with some schemes activations.
 
-Requires a float32 graph of ours. Ensures the same inputs, outputs, opset and metadata but for the scheme's name; the
-states are the float32 tensors they were, whatever the scheme. The rounding is ONNX Runtime's own quantizers'; what is
-written here decides which nodes they touch. What each scheme costs is measured, by `t2r_export.quality.quantization`.
+Inputs, outputs, opset and metadata are kept except for the scheme's name; states stay float32. ONNX Runtime's
+quantizers do the rounding; the schemes choose the nodes. `t2r_export.quality.quantization` measures the loss.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ OPTIONS_KEY = PREFIX + "quantization_options"  # informative; no part of the con
 
 @dataclass(frozen=True)
 class QuantizeReport:
-    """What was written, and what it cost where that was measured."""
+    """Result of `quantize`."""
 
     files: list[Path]
     scheme: str
     bytes_before: int  # of all weights
     bytes_after: int
-    quality: Quality | None
-    left_out: Mapping[str, str] = field(default_factory=dict)  # companions that the source has, and why this has not
+    quality: Quality | None  # None without `check`
+    left_out: Mapping[str, str] = field(default_factory=dict)  # omitted companions → reason
 
 
 def quantize(
@@ -70,21 +69,20 @@ def quantize(
     check: Path | None = None,
     external_bytes: int = EXTERNAL_BYTES,
 ) -> QuantizeReport:
-    """Write the graph at `source` to `out`, quantized. Nothing stands at `out` until all of it is whole and good.
+    """Quantize the graph at `source` and write it to `out`, which appears when it is complete and passed `check`.
 
-    A generation graph beside `source` is made again from the quantized step, with which it shares a file of weights.
-    A prefill or draft-check graph is quantized in the same way, and shares it too; but it is left out by the schemes
-    that round all tokens of a run together, whose numbers would depend on how a text is cut.
-
-    A name that ends in .ort gets ONNX Runtime's own format, and what t2r_export.graph.ort writes beside it.
+    Companions are quantized too and share the file of weights. Schemes that round the tokens of a run together omit
+    prefill and draft-check graphs: their results would depend on how a text is divided into runs. An ending .ort
+    selects ONNX Runtime's own format, with the reports of t2r_export.graph.ort.
 
     Args:
-        check: a text, or token ids as .npy, to measure the quantized graph against `source` on.
-        external_bytes: weights past that go to a file beside the graph.
+        check: text, or token ids as .npy, on which the quantized graph is compared with `source`.
+        external_bytes: weights beyond this size go to a separate file.
 
     Raises:
-        UserError: a graph that is not ours or quantized already, or too short a calibration text.
-        QualityCheckFailed: the check was not passed; nothing is written.
+        UserError: a graph that was not exported by t2r or is already quantized, or a calibration text that is too
+            short.
+        QualityCheckFailed: the loss exceeds the scheme's bound; nothing is written.
     """
     source = Path(source)
     check_outputs(graph_outputs(out), [source, config.calibrate, check])
@@ -98,7 +96,7 @@ def export_quantized(
     config: QuantizeConfig,
     check: Path | None = None,
 ) -> tuple[ExportReport, QuantizeReport]:
-    """Export and quantize in one go. A float32 graph is written only where a text is read with it, and is gone then."""
+    """Export and quantize. A temporary float32 graph is written only for calibration or `check`."""
     out = Path(out)
     check_outputs(graph_outputs(out, options.companions), [config.calibrate, check])
     bundle, exported = build(checkpoint, options)
@@ -120,7 +118,7 @@ def _written(
     check: Path | None,
     external_bytes: int = EXTERNAL_BYTES,
 ) -> tuple[QuantizeReport, Signature]:
-    """Quantize a bundle and write it; the report, and the step's signature."""
+    """Quantize a bundle and write it; returns the report and the signature of the step graph."""
     refuse_companions(out, list(bundle.companions))
     before, quality = _weight_bytes(bundle), None
     made = quantized(bundle, config, float32)
@@ -141,28 +139,24 @@ def _written(
 
 
 def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = None) -> Bundle:
-    """A float32 bundle as the scheme makes it; its graphs are changed in place.
+    """Quantize a float32 bundle; its graphs are changed in place.
 
     Args:
-        float32: the step graph of `bundle` as a file, for a scheme that is calibrated with it.
+        float32: file of the step graph, required by calibrated schemes.
 
     Raises:
-        UserError: a bundle that is quantized or compiled already, or too short a calibration text.
+        UserError: a bundle that is already quantized or compiled, or a calibration text that is too short.
     """
     chosen, signature = scheme(config.scheme), bundle.signature
     if signature.quantization != "none":
-        raise UserError(
-            "a float32 graph", f"one that is quantized already, {signature.quantization}", "quantize the float32 export"
-        )
+        received = f"one that is quantized already, {signature.quantization}"
+        raise UserError("a float32 graph", received, "quantize the float32 export")
     if programs(bundle.step):
         raise UserError("a graph of operators", "one that is compiled", "quantize its source, then compile that")
     calibration = _calibration(float32, signature, chosen, config)
     weights, target = dict(bundle.weights), find(signature.target)
     if chosen.bits < 16 and not target.shared_table:
-        for graph in (
-            bundle.step,
-            *(bundle.companions[r] for r in (PREFILL, DRAFT_CHECK, ENCODER) if r in bundle.companions),
-        ):
+        for graph in (bundle.step, *(graph for role, graph in bundle.companions.items() if role != GENERATE)):
             untie_embedding(graph)
     if config.budget is not None:
         assert config.calibrate is not None
@@ -171,19 +165,17 @@ def quantized(bundle: Bundle, config: QuantizeConfig, float32: Path | None = Non
         else:
             passages = pair_passages(calibration_pairs(config.calibrate, signature), signature)
         config = replace(config, choices=choose(bundle, config, passages))
-    static = target.static
-    step = _quantized(bundle.step, weights, config, calibration, static)
+    step = _quantized(bundle.step, weights, config, calibration, target.static)
     signature = replace(signature, quantization=config.scheme)
     companions = {}
-    for role in (PREFILL, DRAFT_CHECK):
-        if role in bundle.companions and chosen.row_wise:
-            companions[role] = _quantized(bundle.companions[role], weights, config, None, static)
-    if ENCODER in bundle.companions:
-        companions[ENCODER] = _quantized(bundle.companions[ENCODER], weights, config, calibration, static)
+    for role in (PREFILL, DRAFT_CHECK, ENCODER):
+        if role in bundle.companions and (chosen.row_wise or role == ENCODER):
+            given = calibration if role == ENCODER else None
+            companions[role] = _quantized(bundle.companions[role], weights, config, given, target.static)
     if GENERATE in bundle.companions:
         companions[GENERATE] = generation_graph(step, signature)
-    given = {name: value for name, value in config.described().items() if name not in ("scheme", "calibrate")}
-    notes = {**bundle.notes, OPTIONS_KEY: json.dumps(given, sort_keys=True)}
+    options = {name: value for name, value in config.described().items() if name not in ("scheme", "calibrate")}
+    notes = {**bundle.notes, OPTIONS_KEY: json.dumps(options, sort_keys=True)}
     return Bundle(step, signature, weights, companions, notes)
 
 
@@ -194,7 +186,7 @@ def _quantized(
     calibration: Calibration | None,
     static: bool,
 ) -> onnx.ModelProto:
-    """`model` as the scheme makes it; its initializers hold their numbers, or name one of `weights`."""
+    """`model` quantized; its initializers hold their values or refer to `weights`."""
     chosen = scheme(config.scheme)
     if not chosen.block_wise:
         fill(model, weights)
@@ -217,7 +209,7 @@ def _calibration(
         return None
     assert config.calibrate is not None
     assert float32 is not None
-    Decoder(float32)  # says in one line why ONNX Runtime does not read it, which its calibrator would not
+    Decoder(float32)  # raises UserError if ONNX Runtime cannot open it; the calibrator would not
     steps = config.calibrate_steps or CALIBRATE_STEPS
     if signature.source is None:
         return Calibration(float32, calibration_tokens(config.calibrate, signature), steps)
@@ -225,10 +217,10 @@ def _calibration(
 
 
 def calibration_tokens(path: Path, signature: Signature) -> Tokens:
-    """A text to calibrate on, or a .npy, as tokens (N,).
+    """Calibration text or .npy as tokens (N,).
 
     Raises:
-        UserError: as for t2r_export.quality.quantization.read_tokens, and fewer than MIN_CALIBRATION.
+        UserError: as t2r_export.quality.quantization.read_tokens, or fewer than MIN_CALIBRATION tokens.
     """
     tokens = read_tokens(path, signature)
     _require_enough(len(tokens), path)
@@ -236,15 +228,15 @@ def calibration_tokens(path: Path, signature: Signature) -> Tokens:
 
 
 def check_calibration(path: Path, signature: Signature) -> None:
-    """Refuse with a UserError a text, or of a translator pairs, that a graph cannot be calibrated on."""
+    """Raise UserError unless a graph can be calibrated on the text, or for a translator the pairs, at `path`."""
     (calibration_tokens if signature.source is None else calibration_pairs)(path, signature)
 
 
 def calibration_pairs(path: Path, signature: Signature) -> list[TokenPair]:
-    """Pairs to calibrate a translator on.
+    """Calibration pairs for a translator.
 
     Raises:
-        UserError: as for t2r_export.quantizers.pairs.read_token_pairs, and fewer target tokens than MIN_CALIBRATION.
+        UserError: as t2r_export.quantizers.pairs.read_token_pairs, or fewer than MIN_CALIBRATION target tokens.
     """
     pairs = read_token_pairs(path, signature, CALIBRATION_PAIRS)
     _require_enough(sum(len(pair.target) for pair in pairs), path)
@@ -258,6 +250,6 @@ def _require_enough(tokens: int, path: Path) -> None:
 
 
 def _weight_bytes(bundle: Bundle) -> int:
-    """Of the step graph and an encoder graph; what both have counts once."""
+    """Bytes of the weights of step and encoder graph; shared weights count once."""
     tensors = {tensor.name: tensor for graph in bundle.halves for tensor in graph.graph.initializer}
     return sum(math.prod(t.dims) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors.values())

@@ -1,13 +1,11 @@
-"""Prove that a graph is still the model: the proof protocol.
+"""Verify parity of an exported graph with its eager model.
 
-Starts from random non-zero states, because a comparison that starts from zero cannot see a state that is never read.
-Runs many chained steps, and compares logits and every state with the eager model at each. The tokens are sampled from
-the eager model, so that it sees text like its own, and both sides are fed the same ones: a difference is a difference
-in arithmetic, never in what was read. Where it is larger than the fixed bound, the model's own float32 beside its
-float64 over the same tokens decides.
+States start random and non-zero: from zero, a state that is never read would go unnoticed. Logits and every state are
+compared at each of many chained steps. Both sides read the same tokens, sampled from the eager model. An error above
+the fixed bound is judged by the model's own rounding, float32 against float64 over the same tokens.
 
-A reference in float64 reads the tokens in pieces, since its steps would take most of the time: of each, the graph
-chooses all but the first, and states are compared after the last.
+A float64 reference reads tokens in pieces, because its single steps would dominate the run time: the graph samples all
+tokens of a piece but the first, and states are compared after each piece.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from t2r_runtime.session.stepper import SourceReader, Stepper
 from t2r_runtime.translate.translator import Translator
 
 PARALLEL_TOKENS = 96  # more than one chunk of the parallel form
-PIECE = 64  # tokens that the model reads at once where it is in float64, with states compared after the last
-FLOAT_LEVEL = 1  # of MatMulNBits: up to this accuracy level it computes in float32
+PIECE = 64  # tokens per piece of a float64 reference
+FLOAT_LEVEL = 1  # MatMulNBits computes in float32 up to this accuracy level
 GENERATED_TOKENS = 64
 GENERATED_BY = (
     Sampling(0, stop_tokens=()),
@@ -49,8 +47,8 @@ GENERATED_BY = (
     Sampling(1, seed=2, stop_tokens=(), min_p=0.02, repetition_penalty=1.3, no_repeat_ngram=3),
 )
 START_TEXTS, START_TOKENS = 16, 4
-# Steps in one chain where a cache grows. Softmax attention past the length that it was trained on is ill-conditioned:
-# at position 1,000 the eager float32 model of a checkpoint trained on 512 was itself 2e-4 off the float64 one.
+# Steps per chain of models with a growing cache. Softmax attention beyond its training length is ill-conditioned: at
+# position 1,000 the eager float32 model of a checkpoint trained on 512 was itself 2e-4 off the float64 one.
 GROWING_CHAIN = 256
 
 
@@ -70,18 +68,16 @@ def verify(
     """Compare the graph at `path` with the eager model of `checkpoint`.
 
     Args:
-        steps: chained steps to compare. A model whose positions end, or whose cache grows, starts again as often as
-            needed.
-        on_progress: called with the number of steps done, after each of them or several.
-        decoder: the graph at `path`, where it takes more than its path and provider to open. encoder: the same of a
-            translator, in what reads its sources.
-        rounding: measure the model's own rounding for every check, not only where the fixed bound does not hold. It
-            takes a copy of the model in float64 and a few times the time of the eager steps.
-        reference: the precision of the eager model. Against "float64" the graph shows all that float32 costs it, its
-            drift over a long text too, of which an eager model in float32 has its own.
+        steps: chained steps to compare. Models with limited positions or growing caches restart as needed.
+        on_progress: called with the number of steps done.
+        decoder: the opened graph; None opens `path` on `provider`. encoder: the same for a translator's sources.
+        rounding: measure the model's rounding for every check, not only above the fixed bound. Needs a float64 copy of
+            the model and a few times the time of the eager steps.
+        reference: precision of the eager model. "float64" shows the full float32 error of the graph, including drift
+            over long texts.
 
     Raises:
-        UserError: the graph is of a model of another shape, or nobody has measured a tolerance for the provider.
+        UserError: the graph belongs to a model of another shape, or the provider has no measured tolerance.
     """
     if steps < 1:
         raise UserError("at least 1 step", str(steps), "correct --steps")
@@ -91,7 +87,7 @@ def verify(
     bound = tolerance(provider, signature.quantization)
     model, folds = fold(checkpoint.model)
     unfolded = assemble(checkpoint.config, checkpoint.model.state_dict())  # the same weights
-    # the graph's own choice, so that a clamped graph is compared with a clamped model
+    # a clamped graph is compared with a clamped model
     for each in (model, unfolded):
         each.end_positions(signature.past_end)
     _same_interface(decoder, model)
@@ -122,7 +118,7 @@ def verify(
 
 
 class Checks:
-    """The checks of a report, each with its bound."""
+    """Collects the checks of a report."""
 
     def __init__(self, model: Transformer, bound: Tolerance, always: bool) -> None:
         self.made: list[Check] = []
@@ -137,7 +133,11 @@ class Checks:
         piece: int = 1,
         bound: Tolerance | None = None,
     ) -> None:
-        """What was measured over `texts`, states after each `piece` of their tokens; `bound` is the graph's own."""
+        """Add a check per kind of error `worst`, measured over `texts` with states compared after each `piece` tokens.
+
+        Args:
+            bound: tolerance of this check; None is the report's.
+        """
         fixed_by = bound or self._bound
         pairs = {kind: (getattr(worst, kind), getattr(fixed_by, kind)) for kind in kinds}
         holds = all(error <= fixed for error, fixed in pairs.values())  # NaN does not
@@ -149,7 +149,7 @@ class Checks:
 
 
 def _float_products(path: Path) -> bool:
-    """Whether no product of the step graph at `path` rounds its activations; False for a .ort file: nobody can say."""
+    """Whether no product of the step graph rounds its activations; False for .ort files, which cannot be read."""
     if path.suffix != ".onnx":
         return False
     attributes = [attribute for node in load(path).graph.node for attribute in node.attribute]
@@ -170,7 +170,7 @@ def _same_interface(decoder: Stepper, model: Transformer) -> None:
 
 
 def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_progress: Callable[[int], None]) -> None:
-    """Step after step from random states: worst logits, worst state, first greedy mismatch."""
+    """Chained steps from random states: worst logits and states, greedy agreement."""
     batch = both.decoder.signature.batch or 2
     done = same = 0
     mismatches = []
@@ -192,13 +192,13 @@ def _chained(report: Report, checks: Checks, both: SideBySide, steps: int, on_pr
             on_progress(done)
     report.greedy_agreement = same / (steps * batch)
     checks.add("chained steps", *both.compared(), piece=piece)
-    # two logits that are each off by the bound change places where they were twice that apart: a tie, no mismatch
+    # logits within twice the bound of each other may swap places: a tie, no mismatch
     tie = 2 * checks.made[0].tolerance if report.greedy_bound == 1 else 0.0
     report.first_greedy_mismatch = next((step for step, behind in mismatches if not behind <= tie), None)
 
 
 def _from_the_start(checks: Checks, both: SideBySide) -> None:
-    """Many short texts from the initial states, where denominators are small and a guard is most likely to act."""
+    """Short texts from the initial states, where denominators are small and guards act."""
     batch = both.decoder.signature.batch or START_TEXTS
     for _ in range(math.ceil(START_TEXTS / batch)):
         both.begin(both.initial(batch))
@@ -208,10 +208,10 @@ def _from_the_start(checks: Checks, both: SideBySide) -> None:
 
 
 def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance) -> None:
-    """The eager parallel form over a text, and the graph's prefill whole and in two parts, against its single steps.
+    """The eager parallel form, and the prefill graph in one call and in two, against single steps.
 
     Args:
-        at_once: how far the prefill graph may be from the steps.
+        at_once: tolerance of the prefill graph.
     """
     decoder, batch = both.decoder, both.decoder.signature.batch or 2
     start = both.random_state(batch)
@@ -225,7 +225,7 @@ def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance
     text.ids.extend(ids.T)
     checks.add("parallel form against steps", worst, [text])
     if PREFILL not in decoder.signature.graphs:
-        return  # a prompt is read by single steps
+        return  # prompts are read by steps
     by_steps = decoder.state()
 
     def read(*parts: np.ndarray) -> Errors:
@@ -240,7 +240,7 @@ def _sequence_against_steps(checks: Checks, both: SideBySide, at_once: Tolerance
 
 
 def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder) -> None:
-    """What the generation graph chooses against what its step graph does, greedy, sampled and with penalties."""
+    """Tokens of the generation graph against those of the step graph: greedy, sampled, with penalties."""
     start = both.random_state(1)
     count = both.room(PREFIX_TOKENS, GENERATED_TOKENS)
     differing, worst, texts = 0, 0.0, []
@@ -260,7 +260,7 @@ def _generation_against_steps(checks: Checks, both: SideBySide, decoder: Decoder
 
 
 def _batch_against_single(checks: Checks, both: SideBySide) -> None:
-    """Three sequences together against each alone."""
+    """A batch of three sequences against each sequence alone."""
     decoder, ids = both.decoder, both.random_ids((3, both.room(0, 32)))
     start = both.initial(3)
     decoder.set_state(both.packed(start))
@@ -275,7 +275,7 @@ def _batch_against_single(checks: Checks, both: SideBySide) -> None:
 
 
 def _encoder_against_eager(checks: Checks, both: SideBySide, encoder: SourceReader, bound: Tolerance) -> None:
-    """The encoder graph's states against the eager encoder's, and of a source alone against a batch's."""
+    """Encoder states of the graph against the eager encoder, and of single sources against a batch."""
     against_eager, alone = source_errors(both, encoder)
     checks.made.append(Check("encoder graph against eager, states", against_eager, bound.states))
     checks.made.append(Check("source alone against padded, states", alone, bound.states))

@@ -1,3 +1,3 @@
-"""The version, in a file of its own so that every module may name it."""
+"""The version of the package. Imports nothing, so that every module may import it."""
 
 __version__ = "0.1.0"

@@ -184,7 +184,7 @@ def test_what_another_text_made_is_no_result_of_this_one(built: Path) -> None:
 
 
 def test_another_version_is_another_program(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("t2r_export.made.__version__", "9.9")
+    monkeypatch.setattr("t2r_export.checkpoints.build_record.__version__", "9.9")
     with pytest.raises(UserError, match="made of another version of t2r-export"):
         build(built / "recipe.toml", built / "work", built)
 

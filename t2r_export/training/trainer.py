@@ -15,7 +15,6 @@ import pkgutil
 import signal
 import threading
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -267,8 +266,3 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
     if step < rising:
         return peak * (step + 1) / rising
     return peak * 0.5 * (1 + math.cos(math.pi * (step + 1 - rising) / (steps + 1 - rising)))
-
-
-def remove_state(path: Path) -> None:
-    """Delete the saved state of a run that is complete."""
-    path.unlink(missing_ok=True)

@@ -66,7 +66,7 @@ OTHERS = {
     "t2r_export/checkpoints/piece_tokenizer.py",
     "tests/golden/vocabularies.py",
     "t2r_export/graph/contents.py",
-    "t2r_export/made.py",
+    "t2r_export/checkpoints/build_record.py",
     "t2r_export/providers/bench.py",
     "t2r_export/providers/matrix.py",
     "t2r_export/providers/served.py",

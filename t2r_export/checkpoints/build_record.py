@@ -1,7 +1,7 @@
-"""What each file of a build was made of: a file is kept only where the recipe would make the same one again.
+"""Record of what each file of a build was made from; a file is reused only if the recipe would make the same again.
 
-The record is a JSON file in the folder of the build. A file's entry is written before the file is made, so that a build
-that is killed in between goes on: a file that stands there was made of what its entry says.
+The record is a JSON file in the build's folder. An entry is written before its file: after a kill in between, an
+existing file still matches its entry.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ from t2r_export.version import __version__
 from t2r_runtime.errors import UserError, printable, shown
 
 RECORD = "made.json"
-Of = Mapping[str, Any]  # plain data: a section of the recipe, or the hash of what was read
+Origin = Mapping[str, Any]  # plain data: sections of the recipe, hashes of inputs
 
 
-class Made:
+class BuildRecord:
     """The record of a build's folder."""
 
     def __init__(self, folder: Path, anew: bool, on_progress: Callable[[str], object]) -> None:
-        """`anew`: remove what was made of something else, which is an error otherwise."""
+        """`anew`: remove files with another origin instead of raising."""
         self.path, self.anew, self.on_progress = folder / RECORD, anew, on_progress
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             found = None
-        self.record: dict[str, Any] = found if isinstance(found, dict) else {}
+        self.entries: dict[str, Any] = found if isinstance(found, dict) else {}
 
-    def keeps(self, path: Path, of: Of, *others: Path) -> bool:
-        """Whether `path` stands there and was made of this. If not, it is recorded to be made of this now.
+    def current(self, path: Path, origin: Origin, *others: Path) -> bool:
+        """Whether `path` exists and has this origin. If not, the origin is recorded for the file to be made.
 
         Args:
-            of: a value for each thing that it is made of. others: files that were made with it, and go with it.
+            others: files written together with `path`, and removed with it.
 
         Raises:
-            UserError: it, or one of the others, was made of something else.
+            UserError: one of the files has another origin.
         """
-        now, there = self.check(path, of, *others)
-        if self.record.get(path.name) == now:
+        now, existing = self.check(path, origin, *others)
+        if self.entries.get(path.name) == now:
             return path.exists()
-        for file in there:
+        for file in existing:
             self.on_progress(f"removed, to be made again: {file}")
             file.unlink()
-        self.record[path.name] = now
-        write_bytes(self.path, (json.dumps(self.record, indent=1) + "\n").encode())
+        self.entries[path.name] = now
+        write_bytes(self.path, (json.dumps(self.entries, indent=1) + "\n").encode())
         return False
 
-    def check(self, path: Path, of: Of, *others: Path) -> tuple[dict[str, Any], list[Path]]:
-        """`keeps`, which changes nothing: the entry as it is written now, and what stands there."""
-        now: dict[str, Any] = json.loads(json.dumps({**of, "version of t2r-export": __version__}))
-        before = self.record.get(path.name)
-        there = [file for file in (path, *others) if file.exists()]
-        if there and before != now and not self.anew:
+    def check(self, path: Path, origin: Origin, *others: Path) -> tuple[dict[str, Any], list[Path]]:
+        """Raise as `current`, without changes. Returns the entry to record and the existing files."""
+        now: dict[str, Any] = json.loads(json.dumps({**origin, "version of t2r-export": __version__}))
+        before = self.entries.get(path.name)
+        existing = [file for file in (path, *others) if file.exists()]
+        if existing and before != now and not self.anew:
             raise UserError(
-                f"{there[0]} as this recipe makes it",
+                f"{existing[0]} as this recipe makes it",
                 f"one made of {_difference(before, now)}",
                 "name another folder, or give --anew to make it again",
             )
-        return now, there
+        return now, existing
 
 
-def _difference(before: Any, now: Of) -> str:
-    """What the old entry has that the new one has not."""
+def _difference(before: Any, now: Origin) -> str:
+    """The values of the old entry that differ from the new one."""
     if not isinstance(before, Mapping):
         return f"something that {RECORD} does not say"
     words = []
@@ -83,7 +83,7 @@ def _difference(before: Any, now: Of) -> str:
 
 
 def content(path: Path) -> str:
-    """The SHA-256 of a file, or of all files in a folder with their names."""
+    """SHA-256 of a file, or of the names and contents of all files in a folder."""
     if not path.is_dir():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
