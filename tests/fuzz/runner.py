@@ -17,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 20  # of a processor; a machine that does much else may take PATIENCE times as long
-PATIENCE = 6
+SECONDS = 20  # of a processor, however long a machine that does much else takes for them
+PATIENCE = 120  # seconds on the clock in which a case that works uses STIRS of a processor at least
+STIRS = 0.1
 MEMORY = 2 << 30  # bytes above what the process had before
 ENDINGS = (
     "refused",
@@ -26,7 +27,7 @@ ENDINGS = (
     "exit 3",  # a bug by our own word
     "escaped",  # an exception that is no T2RError
     "signal",
-    "hang",  # past SECONDS
+    "hang",  # past SECONDS, or asleep
     "memory",  # past MEMORY, or the system's
     "runtime refuses",  # a graph that we wrote
     "silently wrong",  # accepted, and another answer than there must be
@@ -76,6 +77,7 @@ def attempt(case: Callable[[Path], str]) -> Ending:
 
 def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -> None:
     """The child's part: it never comes back."""
+    os.setsid()
     answer.write(f"{_resident()}\n".encode())  # a fork's own: it leaves out what its parent has mapped from files
     answer.flush()
     # past that, an allocation fails by itself, before the machine is out of memory
@@ -103,17 +105,29 @@ def _run(case: Callable[[Path], str], folder: Path, answer: io.BufferedRandom) -
 
 
 def _wait(child: int) -> tuple[int, resource.struct_rusage, bool]:
-    """Its status, what it used, and whether it had to be stopped."""
-    end, late, pause = time.monotonic() + PATIENCE * SECONDS, False, 0.001
+    """Its status, what it used, and whether it slept and had to be stopped."""
+    since, used, late, pause = time.monotonic(), 0.0, False, 0.001
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
         if done:
             return status, usage, late
-        if time.monotonic() > end and not late:
-            late = True
-            os.kill(child, signal.SIGKILL)
+        if time.monotonic() > since + PATIENCE and not late:
+            before, used, since = used, _used(child), time.monotonic()
+            if late := used < before + STIRS:
+                os.killpg(child, signal.SIGKILL)
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
+
+
+def _used(session: int) -> float:
+    """Seconds of a processor of all processes of a session, and of those that they have waited for."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _resident() -> int:

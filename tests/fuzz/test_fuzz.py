@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -69,6 +70,23 @@ def spin(here: Path) -> str:
         pass
 
 
+def work(here: Path) -> str:
+    """Little of a processor in much time, as on a machine that does much else."""
+    while time.process_time() < 0.5:
+        time.sleep(0.05)
+        sum(range(1_000_000))
+    return "accepted"
+
+
+def ask(here: Path) -> str:
+    """It sleeps while another process works."""
+    if (child := os.fork()) == 0:
+        work(here)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return "accepted"
+
+
 def die(here: Path) -> str:
     os.kill(os.getpid(), signal.SIGSEGV)
     return "accepted"
@@ -106,9 +124,16 @@ def starve(here: Path) -> str:
 )
 def test_a_bad_ending_is_seen(case: object, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "SECONDS", 1)
-    monkeypatch.setattr(runner, "PATIENCE", 4)
+    monkeypatch.setattr(runner, "PATIENCE", 2)
     monkeypatch.setattr(runner, "MEMORY", 256 << 20)
     ending = runner.attempt(case)  # type: ignore[arg-type]
     assert ending.kind == kind
     assert kind in runner.BAD
     assert "TypeError: lost" in ending.said or kind != "escaped"
+
+
+@pytest.mark.parametrize("case", [work, ask])
+def test_who_works_slowly_is_waited_for(case: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENCE", 0.5)
+    monkeypatch.setattr(runner, "STIRS", 0.01)
+    assert runner.attempt(case) == runner.Ending("accepted", "")
