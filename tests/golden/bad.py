@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from golden.bad_tokenizers import PAST, PIECES
+from golden.bad_tokenizers import GROWS, PAST, PIECES, TEXT_PAST
 from golden.models import seeded
 from golden.texts import Case
 from t2r_export.config.attention import HeadsConfig
@@ -142,6 +142,7 @@ GRAPHS: dict[str, tuple[str, str, Change]] = {
         _tokenizer(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}),
     ),
     **{f"tokenizer-{name}": ("tokenizer", "tokenizer", _tokenizer(**parts)) for name, parts in PAST.items()},
+    "tokenizer-text-growth": ("encode", "tokenizer", _tokenizer(**GROWS)),
     "not-finite": ("generate", "graph", _not_finite),
 }
 
@@ -160,7 +161,7 @@ def cases(folder: Path) -> Iterator[Case]:
 
     write_bytes(place / "short.data", b"short")
     for name, (call, kind, change) in GRAPHS.items():
-        add(f"{name}.onnx", _changed(good, change), call, kind)
+        add(f"{name}.onnx", _changed(good, change), call, kind, **({"text": TEXT_PAST} if call == "encode" else {}))
     whole = (place / "good.onnx").read_bytes()
     for name, content in {"empty": b"", "text": b"no graph\n", "half": whole[: len(whole) // 2]}.items():
         add(f"{name}.onnx", content, "open", "graph")

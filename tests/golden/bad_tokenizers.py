@@ -23,6 +23,11 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
 
 
+def _nested(count: int) -> dict[str, Any]:
+    """A Unigram of pieces that each begin with all that are shorter."""
+    return {"type": "Unigram", "unk_id": 0, "vocab": [["b", -1.0], *(["a" * n, -1.0] for n in range(1, count + 1))]}
+
+
 def _sequence(part: dict[str, Any], count: int, name: str = "normalizers") -> dict[str, Any]:
     return {"type": "Sequence", name: [part] * count}
 
@@ -40,6 +45,9 @@ _METASPACE = {
     "prepend_scheme": "always",
     "split": True,
 }
+# what is refused of a tokenizer is a text
+GROWS: dict[str, Any] = {"model": _nested(64), "normalizer": _sequence(_replace("a", "aa"), 12)}
+TEXT_PAST = "a" * 65  # 4,096 bytes of each, and 64 pieces at each of those
 PAST: dict[str, dict[str, Any]] = {
     "id": {"model": _bpe(a=0, b=MAX_ID + 1)},
     "id-twice": {"model": _bpe(a=0, b=1, c=1)},

@@ -17,7 +17,7 @@ from tokenizers import normalizers
 
 from t2r_runtime import Tokenizer, UserError
 from t2r_runtime.text import tokenizer_bounds as bounds
-from t2r_runtime.text.tokenizer_file import MAX_TEXT
+from t2r_runtime.text.tokenizer_file import FREE_WORK, MAX_TEXT, MAX_WORK
 from t2r_runtime.text.tokenizer_parts import MAX_PARTS
 
 PAGE = (Path(__file__).parents[2] / "runtimes" / "CONTRACT.md").read_text(encoding="utf-8")
@@ -225,6 +225,7 @@ def test_the_contract_has_these_numbers() -> None:
         said.add(int(number.replace(",", "")) * bytes_of.get(unit.strip(), 1))
     named = {bounds.MAX_PIECE, bounds.MAX_UNIGRAM_PIECE, bounds.MAX_ADDED, bounds.MAX_ADDED_BYTES, MAX_TEXT, MAX_PARTS}
     named |= {bounds.MAX_ADDED_TOTAL, bounds.MAX_INSERTED, bounds.MAX_INSERTED_IDS, *bounds.MAX_GROWTH.values()}
+    named |= {bounds.MERGING, MAX_WORK, FREE_WORK}
     assert {*named, bounds.MAX_ID + 1} <= said
 
 
@@ -269,11 +270,25 @@ def test_a_text_that_grows_too_much_is_refused(little_memory: None) -> None:
     grows = sequence(*[replace("a", "aa")] * 12)
     made = Tokenizer(with_parts(normalizer=grows))
     assert len(made.encode("b" * 50_000)) == 50_000
-    with pytest.raises(UserError, match="makes at most 64 times as much; received 2,097,152 bytes of 512;") as caught:
+    with pytest.raises(
+        UserError, match="makes at most 3,200,000 bytes; received 3,407,872 or more of 50,000;"
+    ) as caught:
         made.encode("a" * 50_000)
     assert caught.value.kind == "tokenizer"
-    with pytest.raises(UserError, match="at most 64 times"):
+    with pytest.raises(UserError, match="at most 3,200,000 bytes"):
         made.encode_documents(["b", "a" * 50_000])
+
+
+def test_a_text_costs_a_unigram_the_bytes_of_its_longest_piece() -> None:
+    """Of 256 a text may grow 4 times, and a short one to 64 KiB."""
+    model = unigram("b", *("a" * size for size in range(1, 257)))
+    made = Tokenizer(with_parts(model=model, normalizer=sequence(*[replace("a", "aa")] * 5)))
+    assert len(made.encode("a" * 2048)) == 256
+    assert len(made.encode("a" * 3000 + "b" * 29_000)) == 376  # what is unknown is one
+    with pytest.raises(UserError, match="at most 65,536 bytes; received 65,568 or more of 2,049;"):
+        made.encode("a" * 2049)
+    with pytest.raises(UserError, match="makes at most 131,072 bytes"):
+        made.encode("a" * 32_768)
 
 
 def test_tokens_whose_text_is_too_large_are_refused(little_memory: None) -> None:

@@ -82,6 +82,16 @@ Wrong try_call(const std::string &folder, Json::Value bad) {
         return wrong;
     }
     t2r_kind kind = T2R_OK;
+    if (call == "encode") {
+        t2r_tokenizer *tokenizer;
+        ok(t2r_open_tokenizer(opened, &tokenizer));
+        const std::string_view text = bad.at("text").string();
+        const std::int64_t *tokens;
+        std::size_t count;
+        const Wrong wrong(t2r_encode(tokenizer, text.data(), text.size(), 1, &tokens, &count));
+        t2r_close_tokenizer(tokenizer);
+        return wrong;
+    }
     if (call == "generate") {
         const std::int64_t token = 1, *tokens;
         std::size_t count;

@@ -12,16 +12,20 @@ namespace {
 constexpr std::int64_t the_text = -1;
 constexpr double max_inserted = 256;
 
-// The pieces of a text to the model.
+// The pieces of a text of so many bytes to the model, as long as they are not too much for it.
 class Encoding : public PieceSink {
 public:
-    Encoding(Model &model, Ids &tokens) : model(model), tokens(tokens) {}
+    Encoding(Model &model, std::size_t bytes, Ids &tokens) : model(model), most(std::max(free_work, max_work * bytes) / model.looks), tokens(tokens) {}
     void take(Piece piece) override {
+        made += piece.text.size();
+        if (made > most) refuse_tokenizer("a text that grows less in this tokenizer", "one of which too many bytes reach its model");
         if (!piece.text.empty()) model.encode(piece.text, tokens);
     }
 
 private:
     Model &model;
+    const std::size_t most;
+    std::size_t made = 0;
     Ids &tokens;
 };
 
@@ -93,10 +97,9 @@ void Tokenizer::add_templates(Json::Value component) {
     });
 }
 
-void Tokenizer::encode_text(std::string_view text, bool first, Ids &tokens) {
+void Tokenizer::encode_text(std::string_view text, bool first, PieceSink &encoding, Ids &tokens) {
     const std::string normal = normalizer->normalize(std::string(text));
     if (tokens.size() <= before.size()) tokens.reserve(normal.size() / 3);  // often enough; what is not written is not there
-    Encoding encoding(*model, tokens);
     added->cut(normal, true, [&](const AddedTokens::Part &part) {
         if (part.id >= 0) return tokens.push_back(part.id);
         pre_tokenizer->cut({std::string_view(normal).substr(part.begin, part.end - part.begin), first && part.begin == 0}, encoding);
@@ -109,9 +112,10 @@ Ids Tokenizer::encode(std::string_view text, bool special) {
     const std::lock_guard<std::mutex> lock(mutex);
     Ids tokens;
     if (special) tokens = before;
+    Encoding encoding(*model, text.size(), tokens);
     added->cut(text, false, [&](const AddedTokens::Part &part) {
         if (part.id >= 0) tokens.push_back(part.id);
-        else encode_text(text.substr(part.begin, part.end - part.begin), part.begin == 0, tokens);
+        else encode_text(text.substr(part.begin, part.end - part.begin), part.begin == 0, encoding, tokens);
     });
     if (special) tokens.insert(tokens.end(), behind.begin(), behind.end());
     if (!tokens.empty()) return tokens;

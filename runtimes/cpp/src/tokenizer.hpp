@@ -18,7 +18,7 @@ public:
     std::string decode(const Ids &tokens) const { return decode(tokens.data(), tokens.size()); }
 
 private:
-    void encode_text(std::string_view text, bool first, Ids &tokens);
+    void encode_text(std::string_view text, bool first, PieceSink &encoding, Ids &tokens);
     void add_templates(Json::Value component);
 
     std::unique_ptr<Normalizer> normalizer;

@@ -18,6 +18,7 @@ namespace t2r {
 // Bounds of runtimes/CONTRACT.md, "Bounds of a tokenizer".
 constexpr std::size_t max_parts = 64;                   // of a normalizer, a decoder, ...
 constexpr std::size_t max_text = std::size_t{1} << 26;  // bytes, of all that a part writes
+constexpr std::size_t max_work = 1 << 10, free_work = 1 << 24;  // for a byte of a text; for a short one, whatever its length
 constexpr std::int64_t max_ids = std::int64_t{1} << 24;
 
 [[noreturn]] void refuse_part(const char *component, std::string_view name);
@@ -111,6 +112,7 @@ public:
     virtual void encode(std::string_view piece, Ids &tokens) = 0;
 
     Vocabulary vocabulary;
+    std::size_t looks = 16;  // at each byte that reaches it, at most: of a Unigram the bytes of its longest piece
 };
 std::unique_ptr<Model> make_model(Json::Value part);
 std::unique_ptr<Model> make_bpe(Json::Value part);

@@ -15,7 +15,7 @@ class Unigram : public Model {
 public:
     explicit Unigram(Json::Value part) {
         std::int64_t id = 0;
-        std::size_t longest = 4;  // bytes, of a character
+        looks = 1;
         part.at("vocab").each([&](Json::Value entry) {
             if (entry.size() != 2) refuse_tokenizer("pieces with their scores", "another");
             const std::string_view text = entry.first().string();
@@ -28,10 +28,10 @@ public:
         for (std::int64_t i = 0; i < id; i++) {
             const std::string_view text = vocabulary.text(i);
             if (vocabulary.find(text) == i && !text.empty()) sorted.push_back({text, static_cast<std::size_t>(i)});
-            longest = std::max(longest, text.size());
+            looks = std::max(looks, text.size());
         }
         std::size_t places = 1;
-        while (places <= longest) places *= 2;
+        while (places <= std::max<std::size_t>(looks, 4)) places *= 2;  // 4: of a character
         sums.resize(places);
         std::sort(sorted.begin(), sorted.end(), [](const Entry &a, const Entry &b) { return a.text < b.text; });
         if (const auto found = part.find("unk_id"); found && !found->is_null()) {

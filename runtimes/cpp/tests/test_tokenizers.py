@@ -206,6 +206,18 @@ def test_text_that_multiplies(library: Library) -> None:
         Tokenizer(library, json.dumps(bpe() | {"normalizer": several[1]}))
 
 
+def test_a_text_costs_a_unigram_the_bytes_of_its_longest_piece(library: Library) -> None:
+    """Of 256 a text may grow 4 times, and a short one to 64 KiB."""
+    model = BOUNDS.unigram("b", *("a" * size for size in range(1, 257)))
+    grows = BOUNDS.sequence(*[BOUNDS.replace("a", "aa")] * 5)
+    made = Tokenizer(library, BOUNDS.with_parts(model=model, normalizer=grows))
+    assert len(made.encode("a" * 2048)) == 256
+    assert len(made.encode("a" * 3000 + "b" * 29_000)) == 376
+    for text in ("a" * 2049, "a" * 32_768):
+        with pytest.raises(Failed, match="^tokenizer: expected a text that grows less in this tokenizer"):
+            made.encode(text)
+
+
 def test_bad_texts(library: Library) -> None:
     made = Tokenizer(library, json.dumps(bpe()))
     for text in (b"\xff", b"\xed\xa0\x80", b"a\xc3", b"\xf8\x88\x80\x80\x80"):

@@ -156,6 +156,7 @@ async function stream(golden, folder, options) {
 const CALLS = {
   open: async (file, _, folder, options) => opened(file, folder, options, () => {}),
   tokenizer: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.tokenizer()),
+  encode: async (file, _, folder, options, __, text) => opened(file, folder, options, (decoder) => decoder.tokenizer().encode(text)),
   snapshot: async (file, graph, folder, options) =>
     opened(graph, folder, options, async (decoder) => decoder.loadState(await folder.source(file))),
   generate: async (file, _, folder, options) => opened(file, folder, options, (decoder) => decoder.generate([1], 1)),
@@ -166,9 +167,9 @@ const CALLS = {
 
 async function bad(golden, folder, options) {
   const wrong = [];
-  for (const { file, call, kind, graph, tokens } of golden.files) {
+  for (const { file, call, kind, graph, tokens, text } of golden.files) {
     try {
-      await CALLS[call](file, graph, folder, options, tokens);
+      await CALLS[call](file, graph, folder, options, tokens, text);
       wrong.push(`${file} is taken`);
     } catch (error) {
       if (!(error instanceof T2RError)) wrong.push(`${file}: ${error}`);

@@ -9,7 +9,7 @@ import { processorOf } from "./post_processor.js";
 import { decodeTokens } from "./text_decoder.js";
 import { normalizerOf } from "./text_normalizer.js";
 import { splitterOf } from "./text_splitter.js";
-import { requireContent, requireTexts } from "./tokenizer_bounds.js";
+import { looksOf, requireContent, requireTexts, workOf } from "./tokenizer_bounds.js";
 import { readParts } from "./tokenizer_parts.js";
 import { Unigram } from "./unigram.js";
 
@@ -21,6 +21,7 @@ export class Tokenizer {
   #added;
   #split;
   #pieces;
+  #looks;
   #process;
   #decoder;
   #bos;
@@ -54,6 +55,7 @@ export class Tokenizer {
       this.#split = splitterOf(parts.pre_tokenizer);
       this.#process = processorOf(parts.post_processor);
       this.#pieces = piecesOf(model);
+      this.#looks = looksOf(model, pieces);
     } catch (error) {
       throw error instanceof T2RError ? error : refused("the text of a tokenizer.json", error);
     }
@@ -74,14 +76,15 @@ export class Tokenizer {
     if (typeof text !== "string" || /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/.test(text)) {
       throw refused("text in UTF-8", typeof text === "string" ? "half a character" : shown(text));
     }
-    const own = this.#added.split(requireTexts([text])[0]).flatMap((part) => (typeof part === "number" ? part : this.#idsOf(part)));
+    const parts = this.#added.split(requireTexts([text])[0]), bounded = workOf(text, this.#looks);
+    const own = parts.flatMap((part) => (typeof part === "number" ? part : this.#idsOf(part, bounded)));
     const ids = specialTokens ? this.#process(own) : own;
     if (!ids.length && this.#bos === null) throw refused("a text", "an empty one, of a model without a BOS token");
     return ids.length ? ids : [this.#bos];
   }
 
-  #idsOf({ text, first }) {
-    const pieces = this.#pieces(this.#split([text], first).filter(Boolean));
+  #idsOf({ text, first }, bounded) {
+    const pieces = this.#pieces(bounded(this.#split([text], first).filter(Boolean)));
     return pieces.map((piece) => this.#ids.get(piece) ?? this.#unknown).filter((id) => id !== undefined);
   }
 

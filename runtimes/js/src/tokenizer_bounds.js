@@ -10,6 +10,8 @@ const MAX_PIECE = 1 << 12, MAX_UNIGRAM_PIECE = 1 << 8; // bytes; Unigram looks f
 const MAX_ADDED = 1 << 16, MAX_ADDED_BYTES = 1 << 10, MAX_ADDED_TOTAL = 1 << 22;
 const MAX_INSERTED = 1 << 8; // bytes that one part looks for, or inserts
 const MAX_INSERTED_IDS = 1 << 8;
+const MERGING = 16; // what a byte costs a BPE, in bytes of the longest piece of a Unigram
+const MAX_WORK = 1 << 10, FREE_WORK = 1 << 24; // for a byte of a text; for a short text, whatever its length
 const MAX_GROWTH = { normalizer: 1 << 12, pre_tokenizer: 1 << 6, decoder: 1 << 6 }; // bytes for one
 /** How many bytes a part makes of one, at most; of others it is 1. */
 const GROWTH = {
@@ -147,6 +149,24 @@ export class Budget {
 
 function requireSmall(bytes) {
   require(MAX_TEXT, bytes, "bytes of a text, and of what any part makes of it");
+}
+
+/** How often a model looks at each byte that reaches it. */
+export function looksOf({ type }, pieces) {
+  if (type !== "Unigram") return MERGING;
+  let longest = 1;
+  for (const text of pieces.keys()) longest = Math.max(longest, sizeOf(text));
+  return longest;
+}
+
+/** A function that takes the texts that reach a model, of one that is encoded. @throws {T2RError} tokenizer: too much for it */
+export function workOf(text, looks) {
+  const most = Math.floor(Math.max(FREE_WORK, MAX_WORK * sizeOf(text)) / looks);
+  let made = 0;
+  return (texts) => {
+    for (const one of texts) require(most, (made += sizeOf(one)), "bytes that reach the model of a tokenizer");
+    return texts;
+  };
 }
 
 /** Bytes of a text as UTF-8. */

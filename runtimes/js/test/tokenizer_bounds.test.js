@@ -117,6 +117,14 @@ test("half a character in a tokenizer.json is refused", async () => {
   for (const whole of ['"\\ud83d\\ude00"', '"\\\\ud800"']) new Tokenizer(JSON.stringify({ ...plain, note: "HERE" }).replace('"HERE"', () => whole));
 });
 
+test("a text costs a Unigram the bytes of its longest piece: of 256 it may grow 4 times, and a short one to 64 KiB", async () => {
+  const growing = made({ ...unigram("b", ...many(256, (n) => "a".repeat(n + 1))), ...normalizers(...many(5, () => replace("a", "aa"))) });
+  assert.equal(growing.encode("a".repeat(2048)).length, 256);
+  assert.equal(growing.encode("a".repeat(3000) + "b".repeat(29000)).length, 29375);
+  await refused(() => growing.encode("a".repeat(2049)), "tokenizer", /at most 65536 bytes that reach the model/);
+  await refused(() => growing.encode("a".repeat(32768)), "tokenizer", /at most 131072 bytes that reach the model/);
+});
+
 test("a text of more than 64 MiB, and one that grows to more", async () => {
   const most = 2 ** 26, tokenizer = (change) => made({ model: { ...unigram().model, byte_fallback: false }, ...change });
   await refused(() => tokenizer({}).encode("a".repeat(most + 1)), "tokenizer", /67108864 bytes of a text/);

@@ -166,6 +166,8 @@ def _do(file: Mapping[str, Any], folder: Path) -> None:
     decoder = Decoder(folder / file["graph"] if call == "snapshot" else path, threads=1)
     if call == "tokenizer":
         Tokenizer.of(decoder.signature)
+    elif call == "encode":
+        Tokenizer.of(decoder.signature).encode(file["text"])
     elif call == "snapshot":
         decoder.load_state(path)
     elif call == "generate":

@@ -51,8 +51,8 @@ type golden struct {
 }
 
 type file struct {
-	File, Call, Kind, Graph string
-	Tokens                  [][]int64
+	File, Call, Kind, Graph, Text string
+	Tokens                        [][]int64
 }
 
 func (g golden) open(folder string) *t2r.Decoder {
@@ -311,6 +311,10 @@ func attempt(one file, folder string) error {
 	switch one.Call {
 	case "tokenizer":
 		_, err = decoder.Tokenizer()
+	case "encode":
+		made := got(decoder.Tokenizer())
+		defer made.Close()
+		_, err = made.Encode(one.Text)
 	case "snapshot":
 		_, err = decoder.Load(filepath.Join(folder, one.File))
 	case "generate":

@@ -251,6 +251,11 @@ final class Cases {
             switch (call) {
                 case "open" -> {}
                 case "tokenizer" -> decoder.tokenizer().close();
+                case "encode" -> {
+                    try (var tokenizer = decoder.tokenizer()) {
+                        tokenizer.encode(file.text("text"));
+                    }
+                }
                 case "snapshot" -> decoder.load(path);
                 case "generate" -> decoder.generate(new long[] {1}, 3, new Sampling());
                 case "read" -> Arrays.stream(file.rows("tokens")).forEach(decoder::step);

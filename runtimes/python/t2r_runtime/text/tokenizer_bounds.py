@@ -21,6 +21,7 @@ MAX_PIECE, MAX_UNIGRAM_PIECE = 1 << 12, 1 << 8  # bytes; Unigram looks for a pie
 MAX_ADDED, MAX_ADDED_BYTES, MAX_ADDED_TOTAL = 1 << 16, 1 << 10, 1 << 22
 MAX_INSERTED = 1 << 8  # bytes that one part looks for, or inserts
 MAX_INSERTED_IDS = 1 << 8
+MERGING = 16  # what a byte costs a BPE, in bytes of the longest piece of a Unigram
 MAX_GROWTH = {"normalizer": 1 << 12, "pre_tokenizer": 1 << 6, "decoder": 1 << 6}  # bytes for one
 # how many bytes a part makes of one at most; measured over all of Unicode
 GROWTH: dict[tuple[str, str], float] = {
@@ -41,13 +42,16 @@ class Bounded:
 
     Attributes:
         data: its JSON.
-        growth: bytes that the normalizer and the pre-tokenizer make of one byte of a text, at most.
+        work: what one byte of a text costs at most: bytes that the normalizer and the pre-tokenizer make of it, times
+            `looks`.
+        looks: what the model does with each byte that reaches it.
         token_bytes: bytes of text that one token becomes, at most.
         large: contents of added tokens that may be too large when they are normalized.
     """
 
     data: Data
-    growth: float
+    work: float
+    looks: int
     token_bytes: float
     large: tuple[str, ...]
 
@@ -72,8 +76,9 @@ def bounded(text: str) -> Bounded:
     large = _require_added(added, pieces, count, parts["normalizer"])
     _require_templates(parts["post_processor"])
     growth = math.prod(_grown(component, parts[component], 1) for component in ("normalizer", "pre_tokenizer"))
+    looks = max(1, longest) if isinstance(data["model"]["vocab"], list) else MERGING
     longest = max([longest, *(_size(entry["content"]) for entry in added)])
-    return Bounded(data, growth, _grown("decoder", parts["decoder"], longest), large)
+    return Bounded(data, growth * looks, looks, _grown("decoder", parts["decoder"], longest), large)
 
 
 def require_added_size(content: str, normalized: str) -> None:

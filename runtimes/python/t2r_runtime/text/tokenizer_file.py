@@ -22,8 +22,8 @@ from t2r_runtime.text.tokenizer_parts import DO, EDGES, FORM, LISTS, parts_of, r
 
 MAX_TEXT = 1 << 26  # bytes of tokens that may be long
 FREE_TOKEN = 1 << 12  # there may be more tokens if each becomes no more bytes than this
-GROWS = 64  # bytes that parts make of one byte of a text, over all of it
-FREE_TEXT = 1 << 23  # bytes that they may make of a short text, whatever its length
+MAX_WORK = 1 << 10  # for a byte of a text, over all of it: see Bounded.work
+FREE_WORK = 1 << 24  # for a short text, whatever its length
 LINEAR_EDGES = "^ +|(?<! ) +$"  # matches what EDGES does: a run of blanks is looked at once, not from each of them
 LESS = "give less at once"
 _stderr = threading.Lock()  # of the process: one thread may turn it aside
@@ -54,7 +54,7 @@ class Library:
             file = bounded(text)
         if not any_parts:
             require_known(file.data)
-        self._growth, self._token_bytes = file.growth, file.token_bytes
+        self._work, self._looks, self._token_bytes = file.work, file.looks, file.token_bytes
         with _quiet(), no_panic(FORM):
             self.tokenizer: Any = tokenizers.Tokenizer.from_str(_linear(text, file))
             self.tokenizer.no_truncation()
@@ -90,17 +90,17 @@ class Library:
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _require_text(self, text: str) -> None:
-        """Refuse a text that grows too much; it is tried in slices, each of which stays small."""
-        step = max(1, int(FREE_TEXT // (4 * self._growth)))  # characters, of at most 4 bytes
-        if self._growth <= GROWS or len(text) <= step:
+        """Refuse a text that costs too much; it is tried in slices, each of which stays small."""
+        step = max(1, int(FREE_WORK // (4 * self._work)))  # characters, of at most 4 bytes
+        if self._work <= MAX_WORK or len(text) <= step:
             return
-        made = size = 0
+        size, made = len(text.encode()), 0
+        most = max(FREE_WORK, MAX_WORK * size) // self._looks
         for at in range(0, len(text), step):
-            part = text[at : at + step]
-            made, size = made + len(self._cut(part).encode()), size + len(part.encode())
-            if made > GROWS * size:
-                expected = f"a text of which a tokenizer makes at most {GROWS} times as much"
-                raise UserError(expected, f"{made:,} bytes of {size:,}", LESS, "tokenizer")
+            made += len(self._cut(text[at : at + step]).encode())
+            if made > most:
+                expected = f"a text of which this tokenizer makes at most {most:,} bytes"
+                raise UserError(expected, f"{made:,} or more of {size:,}", LESS, "tokenizer")
 
     def _cut(self, text: str) -> str:
         """What the normalizer and the pre-tokenizer make of a text."""

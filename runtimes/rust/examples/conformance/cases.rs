@@ -237,6 +237,7 @@ fn attempt(case: &Json, folder: &Path) -> Outcome<()> {
     match case.at("call")?.text()? {
         "open" => drop(Decoder::open(file)?),
         "tokenizer" => drop(Decoder::open(file)?.tokenizer()?),
+        "encode" => drop(Decoder::open(file)?.tokenizer()?.encode(case.at("text")?.text()?)?),
         "snapshot" => drop(open(case, folder)?.load(file)?),
         "generate" => drop(Decoder::open(file)?.generate(&[1], 3, &Sampling::default())?),
         "read" => {

@@ -199,6 +199,7 @@ private func attempt(_ file: Golden, _ name: String, _ folder: String) throws {
     switch call {
     case "open": break
     case "tokenizer": _ = try decoder.tokenizer()
+    case "encode": _ = try decoder.tokenizer().encode(file.at("text").text())
     case "snapshot": _ = try decoder.load(path)
     case "generate": _ = try decoder.generate([1], maxTokens: 3)
     case "read": for tokens in try file.at("tokens").rows() { _ = try decoder.step(tokens) }
