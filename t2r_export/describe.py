@@ -174,6 +174,7 @@ def _graph(path: Path) -> Description:
         details={
             "opset": content.opsets,
             "ir_version": content.ir_version,
+            **({} if content.release is None else {"onnxruntime": f"{content.release} or later"}),
             "operators": dict(content.operators.most_common()),
             **({} if signature.source is None else _source(signature.source)),
             "batch": signature.batch or "any",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t2r_export.graph.reader import PARAMETERS, metadata, read_graph
+from t2r_export.graph.releases import first_release
 from t2r_runtime.session.session import open_graph
 
 
@@ -20,6 +21,7 @@ class Contents:
     opsets: dict[str, int]
     ir_version: int
     operators: Counter[str]
+    release: str | None = None  # of ONNX Runtime, the first that opens it; None of an .ort file
 
     @property
     def parameters(self) -> int:
@@ -46,6 +48,7 @@ def _onnx(path: Path) -> Contents:
         opsets={o.domain or "ai.onnx": o.version for o in model.opset_import},
         ir_version=model.ir_version,
         operators=Counter(node.op_type for node in model.graph.node),
+        release=first_release(model),
     )
 
 

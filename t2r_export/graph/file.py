@@ -25,6 +25,7 @@ from onnx import TensorProto, helper
 from t2r_export.config.targets import find
 from t2r_export.graph.bundle import Bundle
 from t2r_export.graph.ort import to_ort
+from t2r_export.graph.releases import release_note
 from t2r_export.graph.trial import run_once
 from t2r_export.graph.weights import Weight, hold, named, parts, placed, size
 from t2r_export.paths import refuse_companions
@@ -90,7 +91,8 @@ def _write_onnx(
         data, outside = _write_data(bundle, out)
         files.append(data)
     for (role, graph), initializers in zip(bundle.companions.items(), outside[1:], strict=True):
-        message = _message(graph, {**signature.companion(role).to_metadata(), **bundle.notes}, initializers)
+        said = {**signature.companion(role).to_metadata(), **bundle.notes, **release_note(graph)}
+        message = _message(graph, said, initializers)
         made = io.BytesIO()
         _write_inline(made, message, [], weights)
         content = made.getvalue()
@@ -100,7 +102,8 @@ def _write_onnx(
         signature = replace(signature, graphs={**signature.graphs, role: file.name})
         files.append(file)
     with replacing(out) as part:
-        _write_step(bundle, {**signature.to_metadata(), **bundle.notes}, outside[0] if outside else [], part)
+        said = {**signature.to_metadata(), **bundle.notes, **release_note(bundle.step)}
+        _write_step(bundle, said, outside[0] if outside else [], part)
         run_once(part)
         check(part)
     return files, signature

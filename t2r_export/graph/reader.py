@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from t2r_export.graph.bundle import Bundle
+from t2r_export.graph.releases import ONNXRUNTIME
 from t2r_export.graph.trial import any_opset
 from t2r_export.graph.weights import placed, values
 from t2r_runtime.contract.signature import PREFIX, ROLES, Signature
@@ -89,7 +90,8 @@ def read(path: Path) -> Bundle:
         role: load(existing_file(path.with_name(name), f"the {ROLES.get(role, role)}"))
         for role, name in signature.graphs.items()
     }
-    notes = {key: value for key, value in metadata(step).items() if key not in signature.to_metadata()}
+    known = {*signature.to_metadata(), ONNXRUNTIME}
+    notes = {key: value for key, value in metadata(step).items() if key not in known}
     bundle = Bundle(step, replace(signature, graphs={}), {}, companions, notes)
     for model in bundle.graphs:
         for tensor in model.graph.initializer:

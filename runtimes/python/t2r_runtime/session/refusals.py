@@ -12,6 +12,7 @@ from t2r_runtime.files import existing_file, require_path
 OPSET_SWITCH = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # ONNX Runtime reads newer opsets than its own where this is 0
 _TOO_NEW = re.compile("Current official support for domain .* is till opset [0-9]+")
 _TOO_NEW_FORMAT = re.compile("Unsupported model IR version: [0-9]+, max supported IR version: [0-9]+")
+_UNKNOWN_OPERATOR = re.compile(r"([\w.]+:\w+)\(-?[0-9]+\) is not a registered function/op")
 _NO_DATA = re.compile('External data path does not exist: "([^"]+)"')
 _BAD_DATA = re.compile("External (data path|initializer)")
 _HEADER_BYTES = 8  # of safetensors: the length of the JSON that follows
@@ -50,6 +51,9 @@ def not_opened(path: Path, who: str, error: Exception) -> UserError:
             f"export with --target portable or fused, or set {OPSET_SWITCH}=0 in the environment",
             "version",
         )
+    if unknown := _UNKNOWN_OPERATOR.search(text):
+        do = "use a newer ONNX Runtime: `t2r inspect` names the first that opens this graph, or export another target"
+        return UserError(f"operators that {who} has", f"the operator {printable(unknown[1])}", do, "version")
     if lost := _NO_DATA.search(text):
         return UserError(
             f"the weights {printable(Path(lost[1]).name)} beside {path}",
