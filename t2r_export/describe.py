@@ -58,18 +58,14 @@ class Description:
 
     @property
     def memory_reason(self) -> str:
-        """States of the layers, growing ones first."""
-        kept: dict[tuple[str, str], list[int]] = {}
-        parts = [(number, part) for number, layer in enumerate(self.layers) for part in _read(layer).mixers]
-        own = [(number, part) for number, part in parts if part.group == "layers"]
-        for number, part in sorted(own, key=lambda entry: not entry[1].grows):
-            kept.setdefault((part.label, part.state_summary()), []).append(number)
-        if len(kept) == 1:
-            return f"each layer keeps {next(iter(kept))[1]}"
-        return "; ".join(
-            f"layer{'s' if numbers[1:] else ''} {ranges(numbers)} ({kind}) {'keep' if numbers[1:] else 'keeps'} {words}"
-            for (kind, words), numbers in kept.items()
-        )
+        """The layers whose states grow with every token, by kind."""
+        grown: dict[str, list[int]] = {}
+        for number, layer in enumerate(self.layers):
+            for part in _read(layer).mixers:
+                if part.grows and part.group == "layers":
+                    grown.setdefault(part.label, []).append(number)
+        found = (f"layer{'s' * bool(n[1:])} {ranges(n)} ({kind})" for kind, n in grown.items())
+        return ", ".join(found) if grown else "all states have a fixed size"
 
     @property
     def reach(self) -> str:
@@ -197,8 +193,7 @@ def _checked(layer: dict[str, Any]) -> dict[str, Any]:
     if not known or not all(isinstance(part.get("fold", ""), str) for part in parts or []):
         expected = f"layers of parts in the metadata key {PREFIX}layers"
         raise UserError(expected, ascii(layer)[:200], "export the model again")
-    for part in _read(layer).mixers:
-        part.state_summary()
+    _read(layer)
     return layer
 
 

@@ -162,4 +162,4 @@ def test_what_cannot_be_measured(model: Path, tmp_path: Path, capsys: pytest.Cap
         assert main([*arguments]) == 2
         assert do in capsys.readouterr().err
     assert main(["evaluate", str(model), str(text), "--bleu", "1"]) == 2
-    assert "expected a .tsv of sources and translations beside --bleu" in capsys.readouterr().err
+    assert "expected a .tsv of sources and translations with --bleu" in capsys.readouterr().err

@@ -184,7 +184,7 @@ def test_lora_killed_and_resumed_is_never_interrupted(config: FinetuneConfig, tm
 
 
 def test_lora_needs_a_stage_that_takes_it(config: FinetuneConfig) -> None:
-    with pytest.raises(UserError, match="the stage distill or task beside --lora; received none; "):
+    with pytest.raises(UserError, match="the stage distill or task with --lora; received none; "):
         finetune(dataclasses.replace(config, plan=parse_plan("transfer", "3"), lora=True))
 
 

@@ -460,7 +460,7 @@ def test_export_and_quantize_in_one_go(tmp_path: Path) -> None:
         ),
         (
             {"scheme": "w4", "budget": 9, "head_bits": 4},
-            "expected a budget, which is spent on bits and blocks; received block_size or head_bits; leave one out",
+            "expected budget without block_size and head_bits; received both; leave one out",
         ),
         (
             {"scheme": "int8-static"},

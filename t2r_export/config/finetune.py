@@ -1,10 +1,9 @@
-"""The options of a finetuning run as plain data: frozen, validated on construction, readable without torch."""
+"""Options of a finetuning run: frozen, validated on construction. Imports without torch."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,27 +18,23 @@ from t2r_export.paths import check_outputs, existing_model, text_files
 from t2r_runtime.errors import UserError
 from t2r_runtime.files import existing_file
 
-SEPARATOR = "<|endoftext|>"  # a line of a text file that ends a document
+SEPARATOR = "<|endoftext|>"  # line that ends a document in a text file
 FIELD = "text"  # of JSON lines and Parquet
-SPLITS = ("order", "hash")  # how documents are divided in parts: t2r_export.data.documents.parted
-MAX_START = 1 << 30  # a position is an int32
-LENGTH = 256  # tokens
-EVAL_TOKENS = 500_000  # that an evaluation predicts where nobody says how many
-LEAST_EVAL_TOKENS = 2048  # of a run's own evaluations, where it trains on fewer
-START_POSITIONS = 4096  # of windows, where a student needs them (t2r_export.data.starts)
+SPLITS = ("order", "hash")  # see t2r_export.data.documents.parted
+MAX_START = 1 << 30  # positions are int32
+LENGTH = 256  # default window length in tokens
+EVAL_TOKENS = 500_000  # default number of predicted tokens per evaluation
+LEAST_EVAL_TOKENS = 2048  # minimum for evaluations within a run
+START_POSITIONS = 4096  # default range of start positions (t2r_export.data.starts)
 PRECISIONS = ("auto", "float32", "bf16")  # auto: bf16 autocast on CUDA, float32 elsewhere
-OPTIMIZERS = ("adamw", "muon")  # muon: for the blocks' matrices, AdamW for the rest
+OPTIMIZERS = ("adamw", "muon")  # muon: AdamW for weights that are not matrices of the blocks
 DEVICES = ("auto", "cpu", "cuda")
-PARTS = (
-    "train",
-    "valid",
-    "test",
-)  # of a text: what teaches, what chooses, and what reports and is read by nothing else
+PARTS = ("train", "valid", "test")  # test is used for reports only
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of a text is its valid part and how much its test part; the rest, its beginning, is to train on."""
+    """Fractions of the validation and test parts; the rest of a text, its beginning, is the training part."""
 
     valid: float = 0.05
     test: float = 0.05
@@ -50,175 +45,147 @@ class Shares:
             between(f"{name}_share", getattr(self, name), 0, 1)
         choice("split_by", self.by, SPLITS)
         if self.valid + self.test >= 1:
-            received = f"{self.valid:g} + {self.test:g}"
-            raise UserError(
-                "valid_share + test_share below 1, so that some text is left to train on", received, "lower one"
-            )
+            raise UserError("valid_share + test_share below 1", f"{self.valid:g} + {self.test:g}", "lower one")
 
 
 def usual_length(max_positions: int | None) -> int:
-    """Tokens in a window where nobody says how many: LENGTH, or a model's context if that is shorter."""
+    """Default window length in tokens: LENGTH, or the model's context if shorter."""
     return min(LENGTH, max_positions or LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """All options of a run. Values are checked here, files when they are read.
+    """Options of a finetuning run. Files are checked by `check_files`.
 
-    `result` says when an option is a part of the run's identity, because it changes the result: always, where it is
-    not at its default (changed), or where the option that it names is set. Without one, it changes nothing.
-    `within` is where the command line has an option inside of another: `loss.hidden`. `shared`: recipes say it once,
-    for all runs.
+    Metadata of options:
+
+    - `result`: whether the option affects the result and is part of the run's identity: "always" (the default), if
+      "changed" from its default, if the option of that name is set, or never (None).
+    - `within`: the command line groups the option: `loss.hidden` is `--loss hidden`.
+    - `shared`: recipes set the option once for all runs.
     """
 
     model: Path
     output: Path
     data: tuple[Path, ...] = option(
-        "Text, .jsonl, .parquet, a folder of them, or token ids as .npy, to train a decoder on; repeat for more.", ()
+        "Training data of a decoder: text, .jsonl, .parquet, a folder, or token ids as .npy; repeatable.",
+        (),
+        result=None,
     )
     pairs: tuple[Path, ...] = option(
-        "Lines with a source, a tab and its translation, to train a translator on; repeat for more.", ()
+        "Training data of a translator: lines of source, tab and translation; repeatable.", (), result=None
     )
-    valid: Path | None = option("Pairs that validations choose by.", None, usual="a share of --pairs")
-    test: Path | None = option("Pairs that are measured before and after.", None, usual="a share of --pairs")
+    valid: Path | None = option("Pairs for validation.", None, usual="a share of --pairs", result=None)
+    test: Path | None = option("Pairs for test reports only.", None, usual="a share of --pairs", result=None)
     plan: tuple[StagePlan, ...] = field(default_factory=parse_plan)
     teacher: Path | None = option(
-        "Model to learn from.", None, usual="what MODEL was converted from, rebuilt from its weights"
+        "Teacher model for distillation.", None, usual="the model that MODEL was converted from", result=None
     )
-    separator: str = option("Line that ends a document in a text.", SEPARATOR, within="split.separator", shared=True)
+    separator: str = option(
+        "Line that ends a document in a text.", SEPARATOR, within="split.separator", shared=True, result=None
+    )
     valid_share: float = option(
-        "Share of the text, before its test part, or of groups of pairs, that validations choose by.",
+        "Fraction of the text before its test part, or of pair groups, for validation.",
         Shares.valid,
         within="split.valid",
-        result="always",
         between=(0, 1),
         shared=True,
     )
     test_share: float = option(
-        "Share of the text, at its end, or of groups of pairs, that is measured before and after and read by nothing "
-        "else.",
+        "Fraction of the text at its end, or of pair groups, for test reports only.",
         Shares.test,
         within="split.test",
-        result="always",
         between=(0, 1),
         shared=True,
     )
     split_by: str = option(
-        "Parts by the order of documents, or by the hash of each.",
+        "Split documents by order, or by the hash of each.",
         SPLITS[0],
         SPLITS,
         within="split.by",
         result="changed",
         shared=True,
     )
-    text_field: str = option("Field of .jsonl and .parquet that is the text.", FIELD, within="split.field", shared=True)
+    text_field: str = option(
+        "Text field of .jsonl and .parquet.", FIELD, within="split.field", shared=True, result=None
+    )
     length: int | None = option(
-        "Window length in tokens, or the longest side of a pair; longer pairs are left out.",
+        "Window length in tokens; of pairs, the maximum length of a side, longer pairs are skipped.",
         None,
-        usual=f"{LENGTH}, or the model's context if that is shorter, or the rows' of a .npy",
-        result="always",
+        usual=f"{LENGTH}, the model's context if shorter, or the row length of a .npy",
         bounds=(1, MAX_STEPS),
     )
-    batch: int = option("Windows per step, over all processes.", 16, result="always", bounds=(1, MAX_STEPS))
+    batch: int = option("Windows per step, across all processes.", 16, bounds=(1, MAX_STEPS))
     pair_tokens: int = option(
-        "Tokens of pairs per step at most, both sides with their padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
+        "Maximum tokens of pairs per step, both sides with padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
     )
     hidden: float = option(
         "Weight of the hidden-state loss beside the KL loss in the distill stage.",
         5.0,
         within="loss.hidden",
-        result="always",
         bounds=(0, math.inf),
     )
     cross_entropy: float = option(
         "Weight of the cross-entropy loss beside the KL loss in the distill stage.",
         0.0,
         within="loss.cross_entropy",
-        result="always",
         bounds=(0, math.inf),
     )
     kl_top: int = option(
-        "Tokens that KL compares one by one, the teacher's most likely; the others as one. 0 is all tokens.",
+        "KL loss over this many of the teacher's top tokens, with the rest as one outcome; 0: all tokens.",
         0,
         within="loss.kl_top",
-        result="always",
         bounds=(0, MAX_STEPS),
     )
     label_smoothing: float = option(
-        "Share of each label that is spread over all tokens, in the task stage.",
-        0.0,
-        within="loss.label_smoothing",
-        result="changed",
-        between=(0, 1),
+        "Label smoothing in the task stage.", 0.0, within="loss.label_smoothing", result="changed", between=(0, 1)
     )
     dropout: float = option(
-        "Dropout probability on mixer and feed-forward outputs, in distill and task.",
+        "Dropout probability on mixer and feed-forward outputs, in the distill and task stages.",
         0.0,
         result="changed",
         between=(0, 1),
     )
-    rounding: QuantizeConfig | None = None  # train a folded student through what this scheme rounds: the stage round
+    rounding: QuantizeConfig | None = None  # for the stage round: train through this scheme's quantization
     start_positions: int | None = option(
-        "Start windows at one of so many positions, drawn at random; 0: at 0.",
+        "Start windows at random positions below N; 0: at position 0.",
         None,
-        usual=f"{START_POSITIONS} for gated layers behind a rotation, else 0",
-        result="always",
+        usual=f"{START_POSITIONS} for gated layers with rotary positions, else 0",
         bounds=(0, MAX_START),
     )
-    lora: bool = False  # distill and task train only adapters of the projections and the mixers' new parameters
+    lora: bool = False  # in distill and task, train only adapters and the mixers' new parameters
     lora_rank: int = option("Rank of the adapters.", 8, within="lora.rank", result="lora", bounds=(1, MAX_STEPS))
     lora_alpha: float = option(
-        "Scale of the adapters' output, before it is divided by the rank.",
+        "LoRA alpha: adapters are scaled by alpha / rank.",
         16.0,
         within="lora.alpha",
         result="lora",
         between=(0, math.inf),
     )
-    optimizer: str = option(
-        "Optimizer: adamw, or muon for the matrices of the blocks.", "adamw", OPTIMIZERS, result="always"
-    )
+    optimizer: str = option("Optimizer: adamw, or muon for the block matrices.", "adamw", OPTIMIZERS)
     warmup: float = option(
-        "Share of a stage's steps in which the learning rate rises.",
-        0.05,
-        within="optimizer.warmup",
-        result="always",
-        bounds=(0, 1),
+        "Fraction of a stage's steps for learning-rate warmup.", 0.05, within="optimizer.warmup", bounds=(0, 1)
     )
     weight_decay: float = option(
-        "Weight decay of all trained weights.",
-        0.0,
-        within="optimizer.weight_decay",
-        result="always",
-        bounds=(0, math.inf),
+        "Weight decay of trained weights.", 0.0, within="optimizer.weight_decay", bounds=(0, math.inf)
     )
-    clip: float = option(
-        "Largest norm of the gradient.", 1.0, within="optimizer.clip", result="always", between=(0, math.inf)
-    )
-    seed: int = option("Seed of the order of the windows.", 0, result="always", bounds=(0, MAX_STEPS))
+    clip: float = option("Maximum gradient norm.", 1.0, within="optimizer.clip", between=(0, math.inf))
+    seed: int = option("Random seed of data order, dropout and adapters.", 0, bounds=(0, MAX_STEPS))
     eval_tokens: int | None = option(
-        "Tokens of the test part that the teacher, and the student before and after, are measured on; 0 is all.",
+        "Test tokens for the evaluations of teacher and student; 0: all.",
         None,
-        usual=f"as many as are trained on, at most {EVAL_TOKENS:,}",
-        result="always",
+        usual=f"the number of training tokens, at most {EVAL_TOKENS:,}",
         bounds=(0, MAX_STEPS),
     )
-    precision: str = option(
-        "Precision of the arithmetic: auto is bf16 on CUDA, else float32.", "auto", PRECISIONS, result="always"
-    )
-    device: str = option("Device to compute on.", "auto", DEVICES)
+    precision: str = option("Training precision: auto is bf16 on CUDA, else float32.", "auto", PRECISIONS)
+    device: str = option("Device to train on.", "auto", DEVICES, result=None)
     checkpoint_every: int = option(
-        "Steps between two saved states of the run.", 200, within="every.checkpoint", bounds=(1, MAX_STEPS)
+        "Steps between training states.", 200, within="every.checkpoint", bounds=(1, MAX_STEPS), result=None
     )
-    validate_every: int = option(
-        "Steps between two validations on the valid part.",
-        200,
-        within="every.validate",
-        result="always",
-        bounds=(1, MAX_STEPS),
-    )
-    resume: bool = option("Resume an interrupted run; the result is the same.", False, shared=True)
-    log: Path | None = None  # default: beside the output
-    force: bool = False  # replace a trained model at `output`
+    validate_every: int = option("Steps between validations.", 200, within="every.validate", bounds=(1, MAX_STEPS))
+    resume: bool = option("Resume an interrupted run, with identical results.", False, shared=True, result=None)
+    log: Path | None = None  # default: OUTPUT.jsonl
+    force: bool = False  # overwrite a model at `output`
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -227,25 +194,20 @@ class FinetuneConfig:
         check_values(self)
         assert self.shares
         self._check_rounding()
-        given = [each.name for each in dataclasses.fields(self) if self._changed(each)]
+        optional = [each for each in dataclasses.fields(self) if each.default is not dataclasses.MISSING]
+        given = [each.name for each in optional if changed(self, each)]
         check_needs(FINETUNE, vars(self), given, within(type(self)))
         if self.pairs and self.data:
             raise UserError("pairs, or a text", "both", "leave one out")
 
-    def _changed(self, each: dataclasses.Field[Any]) -> bool:
-        """Whether a field that has a default is not at it."""
-        return each.default is not dataclasses.MISSING and changed(self, each)
-
     def _check_rounding(self) -> None:
         stages = [plan.stage for plan in self.plan if plan.steps]
         if ("round" in stages) != (self.rounding is not None) or ("round" in stages and stages != ["round"]):
-            raise UserError(
-                "the stage round, alone, with a scheme to round by, and no scheme without it",
-                f"the stages {', '.join(stages)} {'without' if self.rounding is None else 'with'} a scheme",
-                "train the student first, then give it --for w4 in a run of its own",
-            )
+            received = f"the stages {', '.join(stages)} {'without' if self.rounding is None else 'with'} --for"
+            do = "train the student first, then run --stages round --for w4"
+            raise UserError("--for with --stages round and no other stage", received, do)
         if self.rounding is not None and not scheme(self.rounding.scheme).block_wise:
-            raise UserError("a scheme of blocks to train for: w8 or w4", self.rounding.scheme, "choose one of those")
+            raise UserError("--for w8 or w4", self.rounding.scheme, "choose one of those")
 
     @property
     def shares(self) -> Shares:
@@ -253,12 +215,12 @@ class FinetuneConfig:
 
     @property
     def state_path(self) -> Path:
-        """Where the state of an unfinished run is kept."""
-        return Path(f"{self.output}.training")  # of / too, which has no name, and is refused as an output
+        """The training state of an unfinished run."""
+        return Path(f"{self.output}.training")  # not with_name, which fails for /
 
     @property
     def may_be_complete(self) -> bool:
-        """Whether what is to be resumed has no state but a result: that of this run, or of another."""
+        """Whether --resume finds a result but no training state."""
         return self.resume and not self.force and self.output.is_file() and not self.state_path.exists()
 
     @property
@@ -266,7 +228,7 @@ class FinetuneConfig:
         return self.log or Path(f"{self.output}.jsonl")
 
     def check_files(self) -> None:
-        """Raise UserError for an input that is not there, or an output that may not be written."""
+        """Raise UserError for missing inputs, and for outputs that must not be overwritten."""
         for path in (self.model, self.teacher):
             if path is not None:
                 existing_model(path)
@@ -279,51 +241,52 @@ class FinetuneConfig:
         check_outputs(outputs, [self.model, self.teacher, *self.data, *files], self.force or self.may_be_complete)
 
     def for_model(self, width: int, max_positions: int | None, row: int | None = None) -> FinetuneConfig:
-        """The config with every learning rate and the length known, for a model of this width and context, and a corpus
-        that is one stream, or windows of `row` tokens each."""
+        """The config with all learning rates and the window length set.
+
+        Args:
+            width: of the model.
+            max_positions: the model's context; None: unlimited.
+            row: window length of a corpus of fixed windows; None: a stream of tokens.
+        """
         length = self.length or row or usual_length(max_positions)
         return dataclasses.replace(self, plan=tuple(stage.for_width(width) for stage in self.plan), length=length)
 
     @property
     def window(self) -> int:
-        """The length, of a config `for_model`."""
+        """The window length, after `for_model`."""
         assert self.length is not None
         return self.length
 
     @property
     def trained_tokens(self) -> int:
-        """Tokens that all stages train on, at most; of a config `for_model`."""
+        """Maximum number of training tokens of all stages, after `for_model`."""
         return sum(plan.steps for plan in self.plan) * (self.pair_tokens if self.pairs else self.batch * self.window)
 
     @property
     def report_tokens(self) -> int:
-        """Tokens of the test part that the teacher, and the student before and after, are measured on; 0 is all.
-
-        Where nobody says how many, at most those that are trained on: no report costs more than the training.
-        """
+        """Test tokens per evaluation; 0: all. By default at most the number of training tokens."""
         if self.eval_tokens is not None:
             return self.eval_tokens
         return min(EVAL_TOKENS, max(LEAST_EVAL_TOKENS, self.trained_tokens))
 
     @property
     def validation_tokens(self) -> int:
-        """Tokens of a validation at most: all validations together read no more than is trained on."""
+        """Maximum tokens per validation, so that all validations read at most the number of training tokens."""
         count = sum(-(-plan.steps // self.validate_every) + 1 for plan in self.plan if plan.steps)
         return max(LEAST_EVAL_TOKENS, self.trained_tokens // count)
 
     def recipe(self) -> dict[str, Any]:
-        """The options that determine the result, as plain data: for the provenance and the identity of a run."""
+        """The options that determine the result, as plain data: the provenance and identity of the run."""
         plan = [
             {"stage": stage.stage, "steps": stage.steps, "learning_rate": stage.learning_rate}
             for stage in self.plan
             if stage.steps
         ]
         rounding = {} if self.rounding is None else {"for": self.rounding.described()}
-        return {"stages": plan, **{name: getattr(self, name) for name in self._decisive()}, **rounding}
+        decisive = [name for name, each in options(type(self)).items() if self._decides(each)]
+        return {"stages": plan, **{name: getattr(self, name) for name in decisive}, **rounding}
 
-    def _decisive(self) -> Iterator[str]:
-        """Names of the options that are a part of the run's identity."""
-        for name, each in options(type(self)).items():
-            when = each.metadata.get("result")
-            if when == "always" or (when == "changed" and changed(self, each)) or (when and getattr(self, when, None)):
-                yield name
+    def _decides(self, each: dataclasses.Field[Any]) -> bool:
+        """Whether an option is part of the run's identity."""
+        when = each.metadata.get("result", "always")
+        return when == "always" or (changed(self, each) if when == "changed" else bool(when and getattr(self, when)))

@@ -1,4 +1,4 @@
-"""How a model is meant to generate: the options that its graph has where a caller gives none (`t2r.generation`)."""
+"""Default generation options of a model, stored in the graph's metadata (`t2r.generation`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from t2r_runtime.contract.options import is_generation
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """Options of t2r_runtime.Sampling (of a decoder) or t2r_runtime.Beam (of a translator); None: nothing is said."""
+    """Defaults for t2r_runtime.Sampling (decoder) or t2r_runtime.Beam (translator); None: unset."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -29,12 +29,12 @@ class GenerationOptions:
     no_repeat_ngram: int | None = None
 
     def check(self, translates: bool) -> None:
-        """Refuse values out of range, and options that a decoder or a translator has not."""
+        """Raise UserError for values out of range, and for options of the other kind of model."""
         said = self.to_dict()
         need(is_generation(said, translates), "generation options within their ranges", said, "correct generation")
 
     def to_dict(self) -> dict[str, Any]:
-        """What is said, by name."""
+        """The options that are set, by name."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod

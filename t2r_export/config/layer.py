@@ -1,4 +1,4 @@
-"""A layer as one value: its parts, one after the other or beside each other. Imports without torch."""
+"""Layers: sequences of parts, sequential or parallel. Imports without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PARTS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The parts of a layer, in the order in which they are computed."""
+    """The parts of a layer in order of computation."""
 
     parts: tuple[PartConfig, ...]
 
@@ -30,37 +30,33 @@ class LayerConfig:
             len(parts),
             "correct the layer",
         )
-        need(not parts[0].beside, "a first part that stands beside no other", parts[0].kind, "correct the layer")
+        need(not parts[0].beside, "a first part that is not beside another", parts[0].kind, "correct the layer")
         pairs = [pair for pair in itertools.pairwise(parts) if pair[1].beside]
         wrong = next((part for pair in pairs for part in pair if part.norm_sum or not part.residual), None)
-        need(
-            wrong is None,
-            "a residual and no norm behind the sum where parts stand beside each other",
-            "a norm behind it" if wrong is not None and wrong.norm_sum else "no residual",
-            "correct the config",
-        )
+        received = "norm_sum" if wrong is not None and wrong.norm_sum else "no residual"
+        need(wrong is None, "parallel parts with a residual and without norm_sum", received, "correct the config")
 
     @property
     def mixers(self) -> tuple[PartConfig, ...]:
-        """The parts through which tokens see each other."""
+        """The parts in which tokens interact."""
         return tuple(part for part in self.parts if part.mixes)
 
     def replaced(self, old: PartConfig, new: PartConfig | None) -> LayerConfig:
-        """This layer with another part in the place of `old`, or with none."""
+        """A copy with `old` replaced, or removed if `new` is None."""
         parts = [new if part is old else part for part in self.parts]
         return dataclasses.replace(self, parts=tuple(part for part in parts if part is not None))
 
     def with_mixer(self, mixer: MixerConfig | PartConfig, group: str = "layers") -> LayerConfig:
-        """This layer with another mixer in its first part of the group `layers` or `crosses`.
+        """A copy with another mixer in the first mixing part of the group `layers` or `crosses`.
 
-        A `MixerConfig` takes the place of what is inside attention; a part takes the place of the part, with its norms.
+        A `MixerConfig` replaces the mixer inside attention; a `PartConfig` replaces the part but keeps its norms.
         """
         old = next(part for part in self.parts if part.group == group and part.mixes)
         return self.replaced(old, mixed(old, mixer))
 
 
 def mixed(part: PartConfig, mixer: MixerConfig | PartConfig) -> PartConfig:
-    """A part with another mixer inside, or another part with this one's norms."""
+    """`part` with another mixer inside, or another part with the norms of `part`."""
     if isinstance(mixer, MixerConfig):
         assert isinstance(part, InsideConfig), "only attention has a mixer inside"
         return dataclasses.replace(part, inside=mixer)
@@ -69,12 +65,12 @@ def mixed(part: PartConfig, mixer: MixerConfig | PartConfig) -> PartConfig:
 
 
 def mixer_of(part: PartConfig) -> MixerConfig | PartConfig:
-    """What a person chooses of a part: what is inside attention, or the part itself."""
+    """The mixer that users select: inside attention, or the part itself."""
     return part.inside if isinstance(part, InsideConfig) else part
 
 
 def check_borrowed(layers: Sequence[LayerConfig]) -> None:
-    """Refuse with a UserError attention that shares weights which the layer below does not have."""
+    """Raise UserError if attention borrows weights that the layer below does not have."""
     for number, layer in enumerate(layers):
         for part in layer.parts:
             if not part.borrows:
@@ -93,20 +89,20 @@ def check_borrowed(layers: Sequence[LayerConfig]) -> None:
             )
             assert lender is not None
             heads = [(one.heads, one.kv_heads) for one in (lender, part)]
-            same = f"as many heads in {what}s that share attention weights"
+            same = f"equal numbers of heads in {what}s that share attention weights"
             need(heads[0] == heads[1], same, heads, "correct the heads")
 
 
 def mapped(layers: Sequence[LayerConfig], change: Callable[[int, LayerConfig], LayerConfig]) -> tuple[LayerConfig, ...]:
-    """The layers with `change` of each one's number and config in its place."""
+    """Apply `change` to the number and config of each layer."""
     return tuple(change(number, layer) for number, layer in enumerate(layers))
 
 
 def described(layer: LayerConfig, folds: Mapping[int, str]) -> dict[str, Any]:
-    """A layer for a graph's metadata and for a person: its parts, and what became of those that mix.
+    """A layer as plain data for graph metadata and reports.
 
     Args:
-        folds: what became of the part of that number, or can.
+        folds: by part number, the fold status.
     """
     data: dict[str, Any] = to_plain(layer, short=True)
     for number, fold in folds.items():
@@ -115,11 +111,10 @@ def described(layer: LayerConfig, folds: Mapping[int, str]) -> dict[str, Any]:
 
 
 def kinds_of(layer: Mapping[str, Any]) -> list[str]:
-    """The kinds of the mixers in a described layer that read the text, as a person chooses them: of any graph, whose
-    parts may have other options than today's.
+    """The kinds of a described layer's self-attention mixers. Parts of other versions may have unknown options.
 
     Raises:
-        UserError: a layer without parts, or a part of no known kind.
+        UserError: no parts, or a part of unknown kind.
     """
     parts = layer.get("parts")
     known = isinstance(parts, list) and all(isinstance(part, Mapping) and part.get("kind") in PARTS for part in parts)

@@ -1,4 +1,4 @@
-"""Numbers of layers as text: as the command line reads them, and as reports write them."""
+"""Parse and format sets of layer numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from t2r_runtime.errors import UserError
 
 
 def choose_layers(text: str, softmax: Sequence[bool]) -> set[int]:
-    """The layers to convert that `all`, `softmax`, `none`, `every:N` or `0,2,5` name.
+    """The layers to convert, selected by `all`, `softmax`, `none`, `every:N` or `0,2,5`.
 
-    `every:N` converts all but each Nth: of eight layers, `every:4` keeps 3 and 7 softmax.
+    `every:N` converts all but every Nth: of eight layers, `every:4` leaves 3 and 7.
 
     Args:
-        softmax: of each layer whether it is softmax, over all tokens or over a window.
+        softmax: whether each layer is softmax attention, full or windowed.
+
+    Raises:
+        UserError: another form, or numbers that the model lacks.
     """
     count = len(softmax)
     everything = set(range(count))
@@ -28,10 +31,10 @@ def choose_layers(text: str, softmax: Sequence[bool]) -> set[int]:
 
 
 def read_layers(text: str) -> tuple[int, set[int] | None]:
-    """The N of `every:N`, 0 elsewhere; and the numbers of layers, None for `all`, `softmax` and `every:N`.
+    """Parse a selection into the N of `every:N` (else 0) and layer numbers (None for all, softmax and every:N).
 
     Raises:
-        UserError: none of these forms, whatever model has the layers.
+        UserError: another form.
     """
     try:
         if text in ("all", "softmax", "none"):
@@ -48,7 +51,7 @@ def read_layers(text: str) -> tuple[int, set[int] | None]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending integers: 0, 1, 2, 5 -> '0-2, 5'."""
+    """Format ascending integers: 0, 1, 2, 5 -> '0-2, 5'."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] + 1 == number:

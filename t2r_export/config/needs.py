@@ -1,8 +1,4 @@
-"""Options that mean something beside another alone: a table for each verb. Without that other, they are refused.
-
-A verb's options that are in no table stand for themselves. What an option needs of a model is checked where the model
-is known. Imports nothing heavy.
-"""
+"""Options that require other options, in a table per verb. Requirements on the model are checked elsewhere."""
 
 from __future__ import annotations
 
@@ -18,21 +14,21 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Need:
-    """What an option needs."""
+    """A requirement of an option."""
 
-    what: str  # as the message says it
+    what: str  # for the message
     met: Callable[[Options], Any]
 
 
 def _stage(*names: str) -> Need:
-    """At least one of these stages of finetuning, with steps."""
+    """One of these finetuning stages, with steps."""
     return Need(
         f"the stage {' or '.join(names)}", lambda o: any(plan.stage in names for plan in o["plan"] if plan.steps)
     )
 
 
 def _other(name: str) -> Need:
-    """The option of this name."""
+    """Another option."""
     return Need(f"--{name}", lambda o: o[name])
 
 
@@ -41,16 +37,16 @@ def _each(names: str, need: Need) -> dict[str, Need]:
 
 
 _TEXT = Need("--data, a text", lambda o: not o["pairs"])
-_PAIRS = Need("--pairs", lambda o: o["pairs"] or not o["data"])  # a recipe says which of them in another section
+_PAIRS = Need("--pairs", lambda o: o["pairs"] or not o["data"])  # recipes name the data in another section
 _SCHEME = Need("--quantize", lambda o: o["how"] is not None)
 _GRAPH = (".onnx", ".ort")
 _A_TEXT = Need(
     "a checkpoint and a text, not pairs", lambda o: o["text"].suffix != ".tsv" and o["model"].suffix not in _GRAPH
 )
 _NO_GRAPH = Need("no GRAPH", lambda o: o["graph"] is None)
-_A_PART = Need("a text that is cut in parts, with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
+_A_PART = Need("a text with --part", lambda o: _A_TEXT.met(o) and o["part"] != "all")
 
-FINETUNE = {  # of FinetuneConfig
+FINETUNE = {  # options of FinetuneConfig
     **_each("lora_rank lora_alpha", _other("lora")),
     **_each("batch separator split_by text_field", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
@@ -96,12 +92,14 @@ NEEDS: dict[str, dict[str, Need]] = {
 def check_needs(
     needs: Mapping[str, Need], options: Options, given: Iterable[str], within: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Raise UserError if an option of those `given` needs what `options`, the values of all, do not have.
+    """Raise UserError if a given option's requirement is not met.
 
     Args:
-        within: how the command line spells options whose names are not their own.
+        options: the values of all options.
+        given: names of the options that were set.
+        within: command-line spellings of grouped options.
     """
     for name in given:
         if name in needs and not needs[name].met(options):
             option = within.get(name, "--" + name.replace("_", "-"))
-            raise UserError(f"{needs[name].what} beside {option}", "none", f"add it, or leave {option} out")
+            raise UserError(f"{needs[name].what} with {option}", "none", f"add it, or leave {option} out")

@@ -1,4 +1,4 @@
-"""Norms of rows, as plain data. Imports without torch."""
+"""Norms as plain data. Imports without torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Options of configs: what a field declares of itself, and how a kind with its options is written as text.
+"""Options of configs: fields with help and bounds, checks of their values, and options as text.
 
-A field that a person sets is declared once, by `option`: the command line, recipes, the Python API, the identity of a
-run and the documentation read it from there. Imports without torch.
+Each user option is declared once, by `option`: the command line, recipes, the Python API, run identities and the
+documentation read it from the field. Imports without torch.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ def option(
     usual: Any = dataclasses.MISSING,
     **more: Any,
 ) -> Any:
-    """A field that a person sets.
+    """A field that users set.
 
     Args:
-        help: one sentence or two, for `--help` and lists of options.
-        default: without one, a file has to say it; and so has a person, unless there is a `usual` value.
-        choices: the values that it can have; empty: any of its type.
-        usual: what a person gets who does not say it, or a text that says what that depends on.
-        more: what the config that declares it reads from the field's metadata.
+        help: one or two sentences for `--help` and option lists.
+        default: required in files if missing; required from users too, unless `usual` is given.
+        choices: allowed values; empty: any value of the type.
+        usual: the value for users who set none, or a text that describes it.
+        more: further metadata, for `check_values` and for the declaring config.
     """
     usual = default if usual is dataclasses.MISSING else usual
-    metadata = {"help": help, "choices": choices, "usual": usual, **more}
+    return limited(default, help=help, choices=choices, usual=usual, **more)
+
+
+def limited(default: Any = dataclasses.MISSING, **metadata: Any) -> Any:
+    """A field that is not a user option, with metadata for `check_values`."""
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def options(cls: type) -> dict[str, dataclasses.Field[Any]]:
-    """The fields of a config that are declared by `option`, by name; those of a config inside it as `name.inner`."""
+    """The options of a config by name; options of a nested config are `name.inner`."""
     hints, found = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(cls):
         if "help" in field.metadata:
@@ -54,41 +58,39 @@ def options(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def within(cls: type) -> dict[str, str]:
-    """How the command line spells the options that are within others, by name: `--loss hidden`."""
+    """Command-line spellings of grouped options, by name: `--loss hidden`."""
     found = {name: field.metadata.get("within") for name, field in options(cls).items()}
     return {name: f"--{place.replace('.', ' ')}" for name, place in found.items() if place}
 
 
 def changed(config: Any, field: dataclasses.Field[Any]) -> bool:
-    """Whether a field of a config is not at its default."""
+    """Whether a field differs from its default."""
     factory = field.default_factory
     default = field.default if factory is dataclasses.MISSING else factory()
     return bool(getattr(config, field.name) != default)
 
 
 def check_values(config: Any) -> None:
-    """Refuse values that an option cannot have. A default is never refused.
+    """Check every flag, integer, number and choice of a config. Defaults are always valid.
 
-    Of an option's metadata: `choices`; `bounds`, the least and largest value of an integer or a number; `between`, two
-    numbers that a number must be between; `check`, a function that raises. Without these, an integer is a size, of 0
-    too where that is its default, and a number is positive.
+    Field metadata: `choices`; `bounds`, an inclusive range; `between`, an exclusive range of a number; `check`, a
+    function that raises. By default an integer is a size of at least 1 (0 if that is the default) and a number is
+    positive.
 
     Raises:
-        UserError: with the first of them.
+        UserError: names the first invalid field.
     """
     for field in dataclasses.fields(config):
-        value, meta = getattr(config, field.name), field.metadata
-        same = value == field.default and isinstance(value, bool) == isinstance(field.default, bool)
-        if "help" in meta and not same:
-            _check(field.name, value, str(field.type).partition(" ")[0], meta, field.default)
+        value = getattr(config, field.name)
+        if value != field.default or isinstance(value, bool) != isinstance(field.default, bool):
+            _check(field.name, value, str(field.type).partition(" ")[0], field.metadata, field.default)
 
 
 def _check(name: str, value: Any, form: str, meta: Mapping[str, Any], default: Any) -> None:
     low, high = meta.get("bounds", (int(default != 0), MAX_SIZE))
-    if meta["choices"]:
-        known = ", ".join(map(str, meta["choices"]))
-        do = did_you_mean(value, meta["choices"], f"choose one of those for {name}")
-        need(value in meta["choices"], f"{name} to be one of {known}", shown(value), do)
+    if choices := meta.get("choices"):
+        do = did_you_mean(value, choices, f"choose one of those for {name}")
+        need(value in choices, f"{name} to be one of {', '.join(map(str, choices))}", shown(value), do)
     elif form == "bool":
         flag(name, value)
     elif form == "int":
@@ -104,7 +106,7 @@ def _check(name: str, value: Any, form: str, meta: Mapping[str, Any], default: A
 
 
 def between(name: str, value: Any, low: float, high: float, closed: bool = False) -> None:
-    """Refuse what is no number in a range, whose ends belong to it where it is `closed`."""
+    """Refuse values that are not numbers in the open range, or in the `closed` range."""
     fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     if not fine or not (low <= value <= high if closed else low < value < high):
         above = f"from {low:g}" if closed else f"above {low:g}"
@@ -113,7 +115,7 @@ def between(name: str, value: Any, low: float, high: float, closed: bool = False
 
 
 def usual(field: dataclasses.Field[Any]) -> str:
-    """What holds where nobody says otherwise, for a person."""
+    """The text of a field's usual value for help."""
     value = field.metadata["usual"]
     if value is dataclasses.MISSING:
         return "required"
@@ -121,13 +123,13 @@ def usual(field: dataclasses.Field[Any]) -> str:
 
 
 def read_options(text: str, form: str) -> dict[str, Any]:
-    """`feature_size=16,guard.eps=1e-3` -> the values by name, those of a config inside as a mapping.
+    """Parse `feature_size=16,guard.eps=1e-3` into values by name; options of a nested config form a mapping.
 
     Args:
-        form: what the text is a part of, for messages.
+        form: the expected form, for messages.
 
     Raises:
-        UserError: another form, or a name that is there twice.
+        UserError: invalid syntax, or a duplicate name.
     """
     values: dict[str, Any] = {}
     for part in text.split(",") if text else []:
@@ -145,13 +147,13 @@ def read_options(text: str, form: str) -> dict[str, Any]:
 
 
 def read_kind(text: str) -> tuple[str, dict[str, Any]]:
-    """`linear:feature_size=16` -> a kind and its options; raises what `read_options` raises."""
+    """Parse `linear:feature_size=16` into a kind and its options. Raises UserError, as `read_options`."""
     kind, _, rest = text.partition(":")
     return kind, read_options(rest, "KIND:NAME=VALUE,NAME=VALUE")
 
 
 def names(values: Mapping[str, Any]) -> list[str]:
-    """The names in what was read, `name.inner` of those inside a config."""
+    """Names of parsed options; options of a nested config are `name.inner`."""
     return [
         f"{name}.{inner}" if inner else name
         for name, value in values.items()
@@ -170,7 +172,7 @@ def written(values: Mapping[str, Any], inside: str = "") -> str:
 
 
 def read_bytes(text: str) -> int:
-    """`4096`, `64k`, `1.5M` -> bytes. Raises UserError for anything else."""
+    """Parse `4096`, `64k` or `1.5M` as bytes. Raises UserError for anything else."""
     try:
         count = float(text.rstrip("kMG")) * UNITS.get(text[-1:], 1)
         if not 1 <= count < 1 << 53 or len(text) - len(text.rstrip("kMG")) > 1:
@@ -181,7 +183,7 @@ def read_bytes(text: str) -> int:
 
 
 def made(cls: type[C], values: Mapping[str, Any], what: str = "options") -> C:
-    """A config of options, texts where it has paths; or a UserError that names those that it does not have."""
+    """Create a config from options; strings become paths where needed. Raises UserError for unknown options."""
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     unknown = sorted(values.keys() - set(known))
     if unknown:

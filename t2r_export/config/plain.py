@@ -1,7 +1,7 @@
-"""Configs to plain data and back: any nesting of dataclasses, tuples and kinds, by the types of their fields.
+"""Convert configs to plain data (JSON, TOML, checkpoints) and back.
 
-Plain data is what JSON, TOML and a checkpoint hold. A config that has several kinds (`tagged.Kind`) is written with its
-`kind`, and read by the table that its base class names.
+Supports nested dataclasses, tuples and kinds. A config of several kinds (`tagged.Kind`) is stored with its `kind` and
+read with the table that its base class names.
 """
 
 from __future__ import annotations
@@ -12,42 +12,38 @@ import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from t2r_export.config.options import changed
 from t2r_export.config.tagged import HasConfig, Kind, resolve
 from t2r_export.config.validation import MAX_LAYERS, choice, fields, need
 
 C = TypeVar("C")
-MAX_NUMBERS = 1 << 20  # in a list of special tokens, say; layers and their parts are fewer
+MAX_NUMBERS = 1 << 20  # in a list of integers, such as special tokens
 
 
 def to_plain(value: Any, *, short: bool = False) -> Any:
-    """A config as dictionaries, lists and numbers; `from_plain` gives an equal config back.
+    """Convert a config to dictionaries, lists and scalars; `from_plain` restores it.
 
     Args:
-        short: leave out fields that have their default.
+        short: omit fields with default values.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind = {"kind": value.kind} if isinstance(value, Kind) else {}
-        said = [field for field in dataclasses.fields(value) if not (short and _is_default(field, value))]
+        said = [field for field in dataclasses.fields(value) if not short or changed(value, field)]
         return kind | {field.name: to_plain(getattr(value, field.name), short=short) for field in said}
     if isinstance(value, tuple | list):
         return [to_plain(item, short=short) for item in value]
     return value
 
 
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return bool(getattr(value, field.name) == made)
-
-
 def from_plain(cls: type[C], data: Any, what: str) -> C:
-    """The config of type `cls` that plain data describes.
+    """Create a config of type `cls` from plain data.
 
     Args:
-        cls: a dataclass, or the base class of several kinds, of which `data` names one.
-        what: of what the config is, for messages.
+        cls: a dataclass, or an abstract base with kinds.
+        what: the name of the config, for messages.
 
     Raises:
-        UserError: a key or value that is missing, unknown or impossible; the message names it.
+        UserError: names a missing, unknown or invalid key or value.
     """
     if issubclass(cls, Kind) and "kind" not in vars(cls):
         made: C = of_table(resolve(cls.TABLE), data, what)
@@ -58,7 +54,7 @@ def from_plain(cls: type[C], data: Any, what: str) -> C:
 
 
 def of_table(table: Mapping[str, HasConfig], data: Any, what: str) -> Any:
-    """The config of one of a table's kinds, by the `kind` that plain data names; raises what `from_plain` raises."""
+    """Create a config of the `kind` in plain data, with a table of kinds. Raises UserError, as `from_plain`."""
     need(isinstance(data, Mapping), f"{what} to be a JSON object", type(data).__name__, "correct the config")
     values = dict(data)
     kind = values.pop("kind", None)
@@ -73,13 +69,13 @@ def _forms(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def _tables(cls: Any) -> dict[str, str]:
-    """Of fields whose configs a table lists, and no base class: "module:NAME" of the table."""
+    """ "module:NAME" of the tables that fields name in their metadata."""
     found = {field.name: field.metadata.get("table") for field in dataclasses.fields(cls)}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def _read(form: Any, value: Any, what: str, table: str | None = None) -> Any:
-    """A field's value: configs and tuples are made; numbers and texts are the config's own to check."""
+    """A field's value; scalars are checked by the config itself."""
     if get_origin(form) in (Union, types.UnionType) and table is None:
         if value is None:
             return None
@@ -97,4 +93,4 @@ def _read(form: Any, value: Any, what: str, table: str | None = None) -> Any:
         return of_table(resolve(table), value, what)
     if value is not None and dataclasses.is_dataclass(form) and isinstance(form, type):
         return from_plain(form, value, what)
-    return value  # of a config that may not be None, too: its own checks say so
+    return value

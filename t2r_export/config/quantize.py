@@ -1,7 +1,6 @@
-"""The quantization schemes, by name, and what a quantization can be told.
+"""Quantization schemes and their options. Frozen, validated on construction.
 
-One explicit table: a new scheme is a line in `SCHEMES` and a function in t2r_export.quantizers, found by name when it
-is used. Frozen and validated when it is made: what contradicts itself is an error before any work.
+A new scheme is a line in `SCHEMES` and a function in t2r_export.quantizers.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ CALIBRATION_PAIRS = 512  # of a translator
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to make a graph smaller, and what it may cost."""
+    """A quantization scheme and its capabilities."""
 
     quantizer: str  # module:function, a t2r_export.quantizers.base.Quantizer
     bits: int  # of a weight
-    loss: float  # share by which nats/token may grow on a text; docs/quantization.md has what was measured
-    calibrated: bool = False  # needs a text
-    block_wise: bool = False  # takes a block size and an accuracy level, and its weights one at a time
-    budgeted: bool = False  # can be told a budget instead of bits
-    row_wise: bool = False  # rounds each token by itself: many at once give what steps give, within PROMPTS (proof)
+    loss: float  # allowed relative increase of nats/token; docs/quantization.md has measurements
+    calibrated: bool = False  # requires a calibration text
+    block_wise: bool = False  # has a block size and an accuracy level; quantizes weights one at a time
+    budgeted: bool = False  # accepts a byte budget
+    row_wise: bool = False  # rounds each token separately: prompts equal steps within PROMPTS (proof)
 
 
 _BLOCKS = "t2r_export.quantizers.blocks:blocks"
@@ -46,19 +45,15 @@ SCHEMES = {
 
 
 def scheme(name: str) -> Scheme:
-    """The scheme of that name.
-
-    Raises:
-        UserError: an unknown one; lists the known ones.
-    """
+    """Look up a scheme. Raises UserError for an unknown name."""
     return entry("a scheme", name, SCHEMES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeConfig:
-    """A scheme and its options; None is the scheme's own measured default.
+    """A scheme and its options; None is the scheme's measured default.
 
-    An option belongs to the schemes of which the flag named by its `of` is true.
+    An option applies to schemes whose flag `of` is true.
     """
 
     scheme: str
@@ -67,7 +62,7 @@ class QuantizeConfig:
     )
     asymmetric: bool = option("Round asymmetrically, with a zero point per scale.", False, of="block_wise")
     accuracy_level: int | None = option(
-        "Precision to compute in: 4 is int8; 0 is float32, which is slower and reads prompts at once as steps do.",
+        "Precision of the arithmetic: 4 is int8; 0 is float32, which is slower but gives prompts the numbers of steps.",
         None,
         (0, 1, 2, 3, 4),
         4,
@@ -77,19 +72,19 @@ class QuantizeConfig:
     embedding_bits: int | None = option(
         "Bits of the embedding: 8 with one scale, or 4 in blocks.", None, BLOCK_BITS, 8, of="block_wise"
     )
-    calibrate: Path | None = None  # text or token ids: of int8-static, and to choose by under a budget
+    calibrate: Path | None = None  # text or token ids, for int8-static and budgets
     calibrate_steps: int | None = option(
-        "Tokens to read per calibration passage.", None, usual=CALIBRATE_STEPS, of="calibrated"
+        "Tokens per calibration passage.", None, usual=CALIBRATE_STEPS, of="calibrated"
     )
     activation_bits: int = option("Bits per activation.", 8, (8, 16), of="calibrated")
     budget: int | None = option(
-        "Bytes of all weights at most, 64k or 1.5M: bits and block size of each product are chosen by measuring on the "
-        "text of --calibrate.",
+        "Maximum size of all weights in bytes, 64k or 1.5M; bits and block size of each MatMul are selected by "
+        "measurement on the text of --calibrate.",
         None,
         of="budgeted",
         bounds=(1, 1 << 53),
     )
-    choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # what it chose, by the weight's name
+    choices: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # bits and block size, by weight
 
     def __post_init__(self) -> None:
         chosen = scheme(self.scheme)
@@ -104,12 +99,12 @@ class QuantizeConfig:
             known = ", ".join(taken[:-1]) or "none"
             raise UserError(f"options that {self.scheme} takes ({known})", ", ".join(unfit), "leave them out")
         if self.budget is not None and (self.block_size or self.head_bits):
-            raise UserError("a budget, which is spent on bits and blocks", "block_size or head_bits", "leave one out")
+            raise UserError("budget without block_size and head_bits", "both", "leave one out")
         if reads and self.calibrate is None:
             raise UserError(f"a text to calibrate {self.scheme} on", "none", "name one with --calibrate")
 
     def described(self) -> dict[str, Any]:
-        """The scheme with its options that are not at their default, as plain data."""
+        """The scheme and its non-default options, as plain data."""
         return {each.name: getattr(self, each.name) for each in fields(self) if changed(self, each)}
 
 

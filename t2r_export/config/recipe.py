@@ -1,8 +1,7 @@
-"""Recipes as plain data: what a TOML file says of a text, a teacher and its students, checked before any work.
+"""Recipes: TOML files that describe data, a teacher and its students. Imports without torch.
 
-Each section has one table of its keys; what they say together is checked by the configs that are made of them. A recipe
-may come from a stranger: it names files inside the data folder and models inside the work folder, and no others.
-Imports without torch.
+A table per section lists its keys; combinations are checked by the configs made of them. Recipes are untrusted and can
+only name files in the data folder and models in the work folder.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from t2r_runtime.text.texts import read_text
 
 T = TypeVar("T")
 
-# kinds of values: their types in TOML, where a flag is no number, and their name
+# kinds of values: Python types (a bool is not a number), and a description
 TEXT, WHOLE, FLAG = ((str,), "a text"), ((int,), "a whole number"), ((bool,), "true or false")
 NUMBER, TABLE, TABLES = ((int, float), "a number"), ((dict,), "a table"), ((list,), "a list of tables")
 TEXTS = ((str, list), "a text or a list of texts")
@@ -59,7 +58,7 @@ MAX_COLUMN = 1 << 10
 MAX_BEAM = 1 << 10
 STUDENT: Keys = {"name": TEXT, "weights": TEXT, "sequence_beam": WHOLE, "convert": TABLE, "finetune": TABLE}
 KINDS = {"str": TEXT, "int": WHOLE, "int | None": WHOLE, "float": NUMBER, "bool": FLAG}
-TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r finetune`
+TRAINING: Keys = {  # [teacher] and finetune of [[student]]: options of `t2r finetune`
     **dict.fromkeys(("stages", "steps", "lr"), TEXT),
     **{
         name: KINDS[str(field.type)]
@@ -70,12 +69,12 @@ TRAINING: Keys = {  # of a teacher and of a student's finetune: words of `t2r fi
 }
 WEIGHTS = ("teacher", "random")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-RESERVED = ("teacher", "start", "results", "train", "valid", "test")  # what `build` writes beside the students
+RESERVED = ("teacher", "start", "results", "train", "valid", "test")  # names that `build` uses
 
 
 @dataclass(frozen=True)
 class Training:
-    """Stages, and options of FinetuneConfig."""
+    """A training plan, and options of FinetuneConfig."""
 
     plan: tuple[StagePlan, ...]
     options: Mapping[str, Any]
@@ -83,23 +82,23 @@ class Training:
 
 @dataclass(frozen=True)
 class StudentPlan:
-    """One student: what becomes of which layers, and its training."""
+    """One student: its conversion and training."""
 
     name: str
-    random: bool  # from random weights, not from the teacher's
-    kind: str  # of the mixer, and
-    options: Mapping[str, Any]  # its options, for t2r_export.config.students
+    random: bool  # random initial weights instead of the teacher's
+    kind: str  # of the mixer
+    options: Mapping[str, Any]  # of the mixer, for t2r_export.config.students
     layers: str
     seed: int
-    cross: MixerConfig | MergeConfig | None  # of a translator; None: as its teacher's
-    convert: Mapping[str, Any]  # as it was written, for the provenance
+    cross: MixerConfig | MergeConfig | None  # of a translator; None: the teacher's
+    convert: Mapping[str, Any]  # unparsed, for the provenance
     training: Training
-    sequence_beam: int = 0  # trained on what its teacher says with so wide a beam, not on the pairs; 0: on the pairs
+    sequence_beam: int = 0  # sequence-level distillation with this beam width; 0: train on the pairs
 
 
 @dataclass(frozen=True)
 class PairsPlan:
-    """Pairs of sentences in two columns of a text in a zip archive, and how many groups of them each part has."""
+    """Sentence pairs in two columns of a text file in a zip archive, and the number of groups per part."""
 
     file: str
     member: str
@@ -117,9 +116,9 @@ class PairsPlan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A text, or pairs, and students; their teacher is `source`, or a `model` with a tokenizer that is trained first.
+    """A text or pairs, a teacher and students. The teacher is `source`, or a `model` trained with a new tokenizer.
 
-    The parts of the text, or of the pairs, are the same for all of them, and for the tokenizer.
+    Tokenizer, teacher and students share the same split of the data.
     """
 
     texts: tuple[str, ...]
@@ -133,7 +132,7 @@ class Recipe:
     pairs: PairsPlan | None = None
 
     def check_files(self, data: Path) -> None:
-        """Raise UserError unless the texts and the source are in the folder `data`."""
+        """Raise UserError if a file is missing in the folder `data`."""
         if self.texts:
             text_files([data / text for text in self.texts])
         if self.pairs is not None:
@@ -143,16 +142,15 @@ class Recipe:
 
 
 def data_folder() -> Path:
-    """Where texts and source checkpoints are: $T2R_DATA, or shared/data beside the project."""
+    """The folder of texts and source checkpoints: $T2R_DATA, or ../shared/data."""
     return Path(os.environ.get("T2R_DATA", Path("..", "shared", "data")))
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a TOML file.
+    """Read a recipe from a TOML file.
 
     Raises:
-        UserError: no such file, or not one; a key that is unknown, missing or of another kind, a value that cannot be,
-            or a name that is not plain. The message names the file and the section.
+        UserError: an unreadable file, or an unknown, missing or invalid key or value; names file and section.
     """
     try:
         data = tomllib.loads(read_text(path, f"a recipe in {path}"))
@@ -203,7 +201,7 @@ def _students(tables: list[Any], file: str, read: Mapping[str, Any]) -> tuple[St
     names = [student.name for student in students]
     for name in names:
         if names.count(name) > 1 or name in RESERVED:
-            raise _wrong(file, f"another name for every student, and none of {', '.join(RESERVED)}", name)
+            raise _wrong(file, f"unique student names other than {', '.join(RESERVED)}", name)
     return students
 
 
@@ -231,7 +229,7 @@ def _student(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> St
 
 
 def _training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> Training:
-    """`read`: the field of FinetuneConfig that says what is trained on."""
+    """Args: read: the data field of FinetuneConfig."""
     _check(data, TRAINING, (), where)
     given = dict(data)
     words = [given.pop(key, None) for key in ("stages", "steps", "lr")]
@@ -243,7 +241,7 @@ def _training(data: Mapping[str, Any], where: str, read: Mapping[str, Any]) -> T
 
 
 def _check(data: Mapping[str, Any], keys: Keys, needed: tuple[str, ...] | Keys, where: str) -> None:
-    """Raise unless `data` has the `needed` keys and no others than `keys`, each of its kind."""
+    """Raise UserError unless `data` has all `needed` keys, and only `keys` with values of their kinds."""
     for key in data:
         if key not in keys:
             raise _wrong(where, f"the keys {', '.join(keys)}", f"the key {printable(key, 60)}")
@@ -257,13 +255,13 @@ def _check(data: Mapping[str, Any], keys: Keys, needed: tuple[str, ...] | Keys, 
 
 
 def _value(where: str, make: Callable[..., T], *arguments: Any) -> T:
-    """What `make` makes; its errors say where in the recipe."""
+    """Call `make`; its errors name the place in the recipe."""
     try:
         return make(*arguments)
     except UserError as error:
         raise _wrong(where, error.expected, error.received) from error
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        raise _wrong(where, "values of the kinds that are documented", printable(error)) from error
+        raise _wrong(where, "values of the documented kinds", printable(error)) from error
 
 
 def _texts(value: str | list[Any], where: str) -> tuple[str, ...]:
@@ -274,7 +272,7 @@ def _texts(value: str | list[Any], where: str) -> tuple[str, ...]:
 
 
 def _inside(name: str, where: str) -> str:
-    """`name`, if it is below the data folder, whatever that is."""
+    """`name`, if it is a relative path without `..`."""
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
         raise _wrong(where, "the name of a file in the data folder", repr(name))

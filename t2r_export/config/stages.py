@@ -1,4 +1,4 @@
-"""The stages of finetuning: what each needs and its defaults, and the plan of a run. Readable without torch."""
+"""Finetuning stages with their defaults, and the plan of a run. Imports without torch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MAX_STEPS = 1 << 40
 
 @dataclass(frozen=True)
 class StageKind:
-    """A stage of finetuning: its class, its defaults, and what it needs."""
+    """A finetuning stage: class, defaults and requirements."""
 
-    stage: str  # "module:Class" of its t2r_export.training.stages.Stage
+    stage: str  # "module:Class", a t2r_export.training.stages.Stage
     steps: int
-    learning_rate: float  # the peak, for a model of width 64
-    scaled: bool = True  # by 64 / width, as Adam on a layer's matrices wants it (Yang et al. 2022, arXiv 2203.03466)
+    learning_rate: float  # peak, for width 64
+    scaled: bool = True  # scale the learning rate by 64 / width (Adam, Yang et al. 2022, arXiv 2203.03466)
     needs_teacher: bool = True
-    takes_lora: bool = False  # trains all weights, or adapters where the student has them
-    drops: bool = False  # may drop numbers on the way
+    takes_lora: bool = False  # can train adapters only
+    drops: bool = False  # supports dropout
 
 
-# All stages by name. The figures were found on stories260K, whose width is 64; a feature map's inputs are a head's, so
-# the learning rate of transfer does not depend on the width.
+# The defaults were tuned on stories260K (width 64). Feature maps read single heads, so the learning rate of transfer is
+# independent of the width.
 STAGES = {
     "transfer": StageKind("t2r_export.training.layerwise:Transfer", 300, 1e-2, scaled=False),
     "align": StageKind("t2r_export.training.layerwise:Align", 300, 1e-2),
@@ -35,7 +35,7 @@ STAGES = {
     "round": StageKind("t2r_export.training.stages:Round", 500, 1e-3),
     "task": StageKind("t2r_export.training.stages:Task", 1000, 1e-3, needs_teacher=False, takes_lora=True, drops=True),
 }
-USUAL_STAGES = "transfer,distill"  # where nobody says which; without those that have nothing to train in a student
+USUAL_STAGES = "transfer,distill"  # default; stages without trainable weights are skipped
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class StagePlan:
     """One stage of a run."""
 
     stage: str
-    steps: int  # 0 leaves the stage out
-    learning_rate: float | None  # the peak; None: the stage's default for the model's width
-    optional: bool = False  # left out where it has nothing to train in the student, which is an error otherwise
+    steps: int  # 0 skips the stage
+    learning_rate: float | None  # peak; None: the stage's default for the model's width
+    optional: bool = False  # skip the stage if it has no weights to train; otherwise that is an error
 
     def __post_init__(self) -> None:
         choice("stage", self.stage, tuple(STAGES))
@@ -55,12 +55,12 @@ class StagePlan:
 
     @property
     def peak(self) -> float:
-        """The learning rate, of a plan `for_width`."""
+        """The peak learning rate, after `for_width`."""
         assert self.learning_rate is not None
         return self.learning_rate
 
     def for_width(self, width: int) -> StagePlan:
-        """The plan with a learning rate: its own, or the default for this width."""
+        """The plan with its own learning rate, or the default for this width."""
         if self.learning_rate is not None:
             return self
         default = STAGES[self.stage]
@@ -70,9 +70,12 @@ class StagePlan:
 def parse_plan(
     stages: str | None = None, steps: str | None = None, learning_rates: str | None = None
 ) -> tuple[StagePlan, ...]:
-    """`transfer,distill`, `300,1500`, `1e-2,2e-3` -> a plan; one number is for all stages, none is their defaults.
+    """Parse `transfer,distill`, `300,1500`, `1e-2,2e-3`. A single number applies to all stages; None selects defaults.
 
-    Without stages, the usual ones, which are optional.
+    Default stages are optional.
+
+    Raises:
+        UserError: an unknown stage, or an invalid number or count of numbers.
     """
     names = [name.strip() for name in (USUAL_STAGES if stages is None else stages).split(",")]
     for name in names:
@@ -92,9 +95,6 @@ def _numbers(what: str, text: str | None, kind: type, names: list[str]) -> list[
     if len(numbers) == 1:
         numbers *= len(names)
     if len(numbers) != len(names):
-        raise UserError(
-            f"{len(names)} {what}, one for each of {', '.join(names)}, or one for all",
-            repr(text),
-            f"correct the {what}",
-        )
+        expected = f"{len(names)} {what}, one for each of {', '.join(names)}, or one for all"
+        raise UserError(expected, repr(text), f"correct the {what}")
     return numbers

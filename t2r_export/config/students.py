@@ -1,7 +1,6 @@
-"""The mixer of a student: the options that somebody chose, and defaults for the rest. Imports without torch.
+"""Mixer configs of students: given options, and defaults for the rest. Imports without torch.
 
-The command line, the Python API and recipes all take their mixers from here, so that the same options make
-the same student everywhere.
+Used by the command line, the Python API and recipes, so that equal options give equal students.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ from t2r_export.config.validation import entry
 from t2r_runtime.errors import UserError, did_you_mean
 
 GATE = {"update_rule": "gated", "gate": "data"}
-MEASURED = {"feature_map": "relu", "normalizer": "z"}  # with features that rotate
+MEASURED = {"feature_map": "relu", "normalizer": "z"}  # with rotated features
 
 
 def student_mixer(
     kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
 ) -> tuple[MixerConfig | PartConfig, dict[str, Any]]:
-    """The config of a mixer, and what of it the defaults for this model chose (see `suited`).
+    """The config of a student's mixer, and the defaults that `suited` selected.
 
     Args:
-        kind: a name in MIXERS. given: options that somebody chose; a guard is a mapping with `kind`, `eps` or both.
-        model: the model that is converted; None: a decoder without rotary positions.
+        kind: a name in MIXERS.
+        given: user options; a guard is a mapping with `kind`, `eps` or both.
+        model: the teacher; None: a decoder without rotary positions.
 
     Raises:
-        UserError: an unknown kind, an option that the kind does not have, or one that is missing or impossible.
+        UserError: an unknown kind, or an unknown, missing or invalid option.
     """
     cls = entry("a mixer", kind, MIXERS).config
-    of_layer = {field.name for field in dataclasses.fields(PartConfig)}  # norms and residual stay the layer's
+    of_layer = {field.name for field in dataclasses.fields(PartConfig)}  # norms and residual are those of the layer
     options = {field.name: field for field in dataclasses.fields(cls) if field.name not in of_layer}
     stray = [name for name in given if name not in options]
     if stray:
@@ -59,20 +59,16 @@ def student_mixer(
 
 
 def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None) -> dict[str, Any]:
-    """Defaults that depend on the model and on the other options.
+    """Default options that depend on the model and on the given options. Arguments as in `student_mixer`.
 
-    Linear attention forgets by a gate that each token sets: without one it predicts worse at the length of the
-    training texts, and is lost past it (docs/quality.md). A rotary model's features rotate behind the map, which
-    folds. Exceptions:
+    Linear attention gets a data-dependent gate: without one it is less accurate at the training length and fails beyond
+    (docs/quality.md). In rotary models the features rotate after the map, which folds. Exceptions:
 
-    - a persistent memory, which goes with plain sums alone;
-    - translators: their texts are sentences, and without a gate the student is 0.5 BLEU from its teacher. Merged layers
-      would also have to keep the source's sums apart;
-    - hybrid layers: beside a softmax window the gate changed nothing measurable at the training length;
-    - rotations behind other maps or normalizers than those that were measured.
-
-    Args:
-        kind, given, model: as in `student_mixer`.
+    - persistent memory, which requires ungated sums;
+    - translators: sentences are short, and ungated students are within 0.5 BLEU of the teacher; merged layers with a
+      gate would also need separate sums of the source;
+    - hybrid layers: with a softmax window, the gate made no measurable difference at the training length;
+    - rotated features with feature maps or normalizers that were not measured.
     """
     if kind != LinearConfig.kind or (model is not None and model.encoder is not None):
         return {}
@@ -82,19 +78,16 @@ def suited(kind: str, given: Mapping[str, Any], model: ModelConfig | None = None
     if not gated or rule != "gated" or model is None or not model.rotates or "positions" in given:
         return chosen
     size = given.get("feature_size", LinearConfig.__dataclass_fields__["feature_size"].metadata["usual"])
-    if (
-        not isinstance(size, int)
-        or size < 2
-        or any(given.get(name, value) != value for name, value in MEASURED.items())
-    ):
+    measured = all(given.get(name, value) == value for name, value in MEASURED.items())
+    if not isinstance(size, int) or size < 2 or not measured:
         return chosen
     odd = size % 2 and "rotary_size" not in given  # features rotate in pairs
     return {**chosen, "positions": "after", **({"rotary_size": size - 1} if odd else {})}
 
 
 def reason(chosen: Mapping[str, Any]) -> str:
-    """One line for a person: the defaults that were chosen, and why."""
+    """Describe the selected defaults and their reasons in one line."""
     why = ["without a gate, linear attention is less accurate and fails on texts longer than those of training"]
     why = why * ("update_rule" in chosen or "gate" in chosen)
-    why += ["features that rotate behind the map can be folded"] * ("positions" in chosen)
+    why += ["features that rotate after the map can be folded"] * ("positions" in chosen)
     return f"default options: {written(chosen)} ({'; '.join(why)}; see docs/mixers.md)"

@@ -1,4 +1,4 @@
-"""Configs of which there are several kinds, each with options of its own, and the tables that name them."""
+"""Configs of several kinds, and the tables that list the kinds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 @dataclass(frozen=True)
 class Kind:
-    """Base of such configs; their fields are the options."""
+    """Base of configs with kinds; the fields are the options."""
 
     kind: ClassVar[str]
-    TABLE: ClassVar[str] = ""  # of a base class of several kinds: "module:NAME" of the table that lists them
+    TABLE: ClassVar[str] = ""  # "module:NAME" of the table of kinds; set by abstract bases
 
     def summary(self) -> str:
-        """The options for a person, after the kind."""
+        """The options as text for reports, without the kind."""
         return ""
 
 
@@ -24,7 +24,7 @@ K_co = TypeVar("K_co", bound=Kind, covariant=True)
 
 @dataclass(frozen=True)
 class Entry(Generic[K_co]):
-    """A line of a table of kinds: the config, and `module:Class` of what is built from it, resolved on use."""
+    """A table line: the config class, and `module:Class` of the module that is built from it."""
 
     config: type[K_co]
     model: str | None
@@ -34,11 +34,10 @@ class HasConfig(Protocol):
     """A line of any table of kinds."""
 
     @property
-    def config(self) -> type[Any]:
-        """The config's class."""
+    def config(self) -> type[Any]: ...
 
 
 def resolve(path: str | None) -> Any:
-    """The object at "module:NAME". It is imported here, so that a table of plain data can name what needs torch."""
+    """Import the object at "module:NAME", so that tables of plain data can name modules that need torch."""
     assert path is not None
     return pkgutil.resolve_name(path)

@@ -1,4 +1,4 @@
-"""Values of the types that annotations name: arguments of a function, fields of a dataclass. For what users call."""
+"""Runtime type checks of function arguments and dataclass fields, for the public API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ R = TypeVar("R")
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses arguments of other types than its annotations name.
+    """Decorate a function with checks of its argument types against its annotations.
 
     Raises:
-        UserError: another type, by the function that is given back.
+        UserError: when the decorated function is called with an argument of another type.
     """
     signature = inspect.signature(function)
 
@@ -35,7 +35,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def with_paths(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a dataclass, those texts as paths whose annotations name Path."""
+    """Options of a dataclass, with strings converted to paths where the annotation is Path."""
     hints = _hints(cls)
     return {
         name: Path(value)
@@ -46,10 +46,10 @@ def with_paths(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fields(config: Any) -> None:
-    """Refuse fields of other types than a dataclass's annotations name.
+    """Check the field types of a dataclass against its annotations.
 
     Raises:
-        UserError: with the first of them.
+        UserError: names the first mismatch.
     """
     _require({field.name: getattr(config, field.name) for field in dataclasses.fields(config)}, type(config))
 

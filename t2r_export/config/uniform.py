@@ -1,13 +1,14 @@
-"""Models whose layers are alike but for their mixers, in few words: what recipes, importers and tests write.
+"""A shorthand for models with equal layers, for recipes, importers and tests. Imports without torch.
 
-Every layer is attention, attention to the source where there is an encoder, and a feed-forward, with equal norms.
-`build` makes the ModelConfig, in which nothing is implied. Imports without torch.
+Every layer is a mixer, cross-attention if there is an encoder, and a feed-forward, with equal norms. `build` returns
+the explicit ModelConfig.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from t2r_export.config.attention import HeadsConfig
@@ -17,7 +18,7 @@ from t2r_export.config.mixers import INSIDES, MixerConfig, SharedConfig, Softmax
 from t2r_export.config.mixers.linear import LinearConfig
 from t2r_export.config.model import EncoderConfig, ModelConfig
 from t2r_export.config.norm import NormConfig
-from t2r_export.config.options import option
+from t2r_export.config.options import check_values, limited, option
 from t2r_export.config.parts import (
     PARTS,
     AttentionConfig,
@@ -37,30 +38,31 @@ from t2r_export.config.parts import (
 from t2r_export.config.plain import of_table
 from t2r_export.config.positions import POSITIONS, LearnedConfig, PositionConfig
 from t2r_export.config.tagged import Entry, HasConfig, Kind
-from t2r_export.config.validation import choice, flag, need, size
+from t2r_export.config.validation import MAX_VOCABULARY, need
 
-# what softmax attention can become: another mixer inside, or another part in its place
+MAX_POSITIONS = 1 << 31
+
+# replacements of softmax attention: another mixer inside, or another part
 MIXERS: dict[str, HasConfig] = {
     **{kind: inside for kind, inside in INSIDES.items() if "causal" in inside.forms},
     **{config.kind: PARTS[config.kind] for config in (LSTMConfig, GRUConfig, AverageConfig)},
 }
-# what a layer can mix by: those, and parts that a model is trained with from the start
+# those, and parts that no conversion produces
 TRAINED = (GatedDeltaConfig, Mamba2Config, ShortConvConfig)
 LAYERS: dict[str, HasConfig] = {**MIXERS, **{config.kind: PARTS[config.kind] for config in TRAINED}}
 
 
 @dataclass(frozen=True)
 class MergeConfig(Kind):
-    """No part of its own for the source: the layer's own attention reads it beside the prefix (`MergedConfig`)."""
+    """Self-attention also reads the source (`MergedConfig`), instead of a cross-attention part."""
 
     kind: ClassVar[str] = "merged"
 
-    shared: bool = option("Project the source's keys and values as the prefix's, without weights of their own.", False)
-    feed_forward: bool = option("Take the feed-forward into the attention's values and output (CAN).", False)
+    shared: bool = option("Share the prefix's key and value projections with the source.", False)
+    feed_forward: bool = option("Move the feed-forward into the attention's value and output projections (CAN).", False)
 
     def __post_init__(self) -> None:
-        flag("shared", self.shared)
-        flag("feed_forward", self.feed_forward)
+        check_values(self)
 
 
 CROSSES: dict[str, HasConfig] = {
@@ -69,10 +71,10 @@ CROSSES: dict[str, HasConfig] = {
 
 
 def mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig | PartConfig:
-    """What softmax attention can become, from plain data with its `kind`.
+    """A config of MIXERS from plain data with its `kind`.
 
     Raises:
-        UserError: a missing, unknown or impossible value.
+        UserError: a missing, unknown or invalid value.
     """
     made: MixerConfig | PartConfig = of_table(MIXERS, data, "mixer")
     return made
@@ -80,14 +82,14 @@ def mixer_from_dict(data: Mapping[str, Any]) -> MixerConfig | PartConfig:
 
 @dataclass(frozen=True)
 class Dense(Kind):
-    """Dense, of the model's ffn_size and activation."""
+    """A dense feed-forward with the model's ffn_size and activation."""
 
     kind: ClassVar[str] = "dense"
 
 
 @dataclass(frozen=True)
 class NoFeedForward(Kind):
-    """No feed-forward and no norm before it: a layer is its mixer, as in all-attention networks and LSTMs."""
+    """No feed-forward: the layer is its mixer, as in all-attention networks and LSTMs."""
 
     kind: ClassVar[str] = "none"
 
@@ -98,45 +100,52 @@ FEED_FORWARDS: dict[str, HasConfig] = {
 
 
 def _of(table: str, default: Any = MISSING) -> Any:
-    """A field whose configs a table of this module lists."""
-    return field(default=default, metadata={"table": f"{__name__}:{table}"})
+    """A field whose kinds are listed in a table of this module."""
+    return limited(default, table=f"{__name__}:{table}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class UniformEncoder:
-    """An encoder of equal layers; norms, activation and kind of positions are the decoder's."""
+    """An encoder of equal layers with the decoder's norms, activation and kind of positions."""
 
     layers: tuple[MixerConfig, ...]
     attention: HeadsConfig
     ffn_size: int = 1
-    vocab_size: int | None = None
-    max_positions: int | None = None
+    vocab_size: int | None = limited(None, bounds=(1, MAX_VOCABULARY))
+    max_positions: int | None = limited(None, bounds=(1, MAX_POSITIONS))  # of learned positions
+
+    def __post_init__(self) -> None:
+        check_values(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UniformConfig:
-    """A ModelConfig in few words. Fields that are not explained here are ModelConfig's own."""
+    """Shorthand for a ModelConfig. Fields without a comment are those of ModelConfig and its parts."""
 
-    vocab_size: int
+    NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
+    NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "both")
+
+    vocab_size: int = limited(bounds=(1, MAX_VOCABULARY))
     width: int
-    layers: tuple[MixerConfig | PartConfig, ...] = _of("LAYERS")  # one mixer a layer
-    attention: HeadsConfig | None = None  # of the layers that have attention; None where none has
-    attentions: tuple[HeadsConfig, ...] = ()  # one a layer, where they differ
+    layers: tuple[MixerConfig | PartConfig, ...] = _of("LAYERS")  # one mixer per layer
+    attention: HeadsConfig | None = None  # of all attention layers
+    attentions: tuple[HeadsConfig, ...] = ()  # one per layer, if they differ
     ffn_size: int = 1
-    norm: str = "layer"  # layer, rms or none
+    norm: str = limited("layer", choices=NORMS)
     norm_eps: float = 1e-5
-    norm_position: str = "pre"  # pre: x + f(norm(x)); post: norm(x + f(x)); both: x + norm'(f(norm(x)))
+    # pre: x + f(norm(x)); post: norm(x + f(x)); both: x + norm'(f(norm(x)))
+    norm_position: str = limited("pre", choices=NORM_POSITIONS)
     parallel: bool = False
     activation: str = "gelu_tanh"
     gated_ffn: bool = False
-    position: str = "learned"  # a kind of position, or none; of attention: where that does not say its own
-    max_positions: int | None = None  # of learned positions
+    position: str = limited("learned", choices=(*POSITIONS, "none"))  # rotary and ALiBi: where attention has none
+    max_positions: int | None = limited(None, bounds=(1, MAX_POSITIONS))  # of learned positions
     tied_head: bool = True
     head_bias: bool = False
     ffn_bias: bool = True
-    bos_token: int | None = None
+    bos_token: int | None = limited(None, bounds=(0, MAX_VOCABULARY))
     eos_tokens: tuple[int, ...] = ()
-    # one a layer; empty: dense in all
+    # one per layer; empty: dense
     feed_forwards: tuple[Dense | NoFeedForward | ProductKeyConfig, ...] = _of("FEED_FORWARDS", ())
     residual: bool = True
     embedding_scale: float = 1.0
@@ -145,65 +154,50 @@ class UniformConfig:
     embedding_norm: bool = False
     last_norm: bool = True
     encoder: UniformEncoder | None = None
-    crosses: tuple[MixerConfig | MergeConfig, ...] = _of("CROSSES", ())  # how each layer looks at the source
+    crosses: tuple[MixerConfig | MergeConfig, ...] = _of("CROSSES", ())  # one per layer of a translator
     start_tokens: tuple[int, ...] = ()
     banned_tokens: tuple[int, ...] = ()
     generation: GenerationOptions | None = None
 
-    NORMS: ClassVar[tuple[str, ...]] = ("layer", "rms", "none")
-    NORM_POSITIONS: ClassVar[tuple[str, ...]] = ("pre", "post", "both")
-
     def __post_init__(self) -> None:
-        self.build()  # which checks everything
+        check_values(self)
+        self._check_counts()
+        self._built  # noqa: B018  # validates the parts
 
     def with_attention(self, **changes: Any) -> UniformConfig:
-        """This model with other heads, biases or rotations in every layer."""
+        """A copy with changed heads, biases or positions in every layer."""
         one = None if self.attention is None else replace(self.attention, **changes)
         return replace(self, attention=one, attentions=tuple(replace(heads, **changes) for heads in self.attentions))
 
-    def build(self) -> ModelConfig:
-        """The model.
+    def _check_counts(self) -> None:
+        count, readers = len(self.layers), 0 if self.encoder is None else len(self.layers)
+        for name, counts in (("feed_forwards", (0, count)), ("attentions", (0, count)), ("crosses", (readers,))):
+            received, known = len(getattr(self, name)), " or ".join(map(str, dict.fromkeys(counts)))
+            need(received in counts, f"{known} {name} for {count} layers", received, f"correct {name}")
 
-        Raises:
-            UserError: what the configs of its parts refuse, or lists of another length than `layers`.
-        """
-        choice("norm", self.norm, self.NORMS)
-        choice("norm_position", self.norm_position, self.NORM_POSITIONS)
-        for name in ("embedding_norm", "last_norm"):
-            flag(name, getattr(self, name))
-        choice("position", self.position, (*POSITIONS, "none"))
-        size("width", self.width)
-        size("ffn_size", self.ffn_size)
-        count = len(self.layers)
-        named = {"feed_forwards": "a feed-forward", "attentions": "an attention"}
-        for name, what in named.items():
-            fine = len(getattr(self, name)) in (0, count)
-            need(
-                fine,
-                f"{what} for each of the {count} layers, or none named",
-                len(getattr(self, name)),
-                f"correct {name}",
-            )
-        looking = 0 if self.encoder is None else count
-        expected = f"{looking} layers that look at a source, one per layer where there is an encoder"
-        need(len(self.crosses) == looking, expected, len(self.crosses), "correct crosses")
+    def build(self) -> ModelConfig:
+        """The explicit config. It was validated on construction."""
+        return self._built
+
+    @cached_property
+    def _built(self) -> ModelConfig:
         own = {one.name for one in fields(ModelConfig)} & {one.name for one in fields(self)}
         values: dict[str, Any] = {name: getattr(self, name) for name in own}
         values |= {"embedding_norm": self._norm(self.embedding_norm), "last_norm": self._norm(self.last_norm)}
         values["positions"] = self._embedded(self.max_positions)
-        layers = tuple(map(self._layer, range(count)))
+        layers = tuple(map(self._layer, range(len(self.layers))))
         return ModelConfig(**{**values, "layers": layers, "encoder": self._encoder()})
 
     def _embedded(self, max_positions: int | None) -> PositionConfig | None:
-        """What is added to the embeddings of a stack."""
+        """Positions that are added to the embeddings."""
         if self.position == LearnedConfig.kind:
             return LearnedConfig(max_positions)  # type: ignore[arg-type]  # which refuses None
-        without = f"no max_positions, since positions of the kind {self.position} do not end"
+        without = f"no max_positions with positions of the kind {self.position}, which are unlimited"
         need(max_positions is None, without, max_positions, "leave max_positions out")
         return self._positions(embeds=True)
 
     def _positions(self, embeds: bool) -> PositionConfig | None:
-        """The kind of `position`, where its place is this one."""
+        """The config of `position`, if that kind is (not) added to embeddings."""
         config = POSITIONS[self.position].config if self.position in POSITIONS else None
         return config() if config is not None and config.embeds == embeds else None
 
@@ -211,7 +205,7 @@ class UniformConfig:
         return NormConfig(self.norm, self.norm_eps) if there and self.norm != "none" else None
 
     def _sublayer(self) -> dict[str, Any]:
-        """What all parts have: norms and residual."""
+        """Norms and residual of every part."""
         before = self._norm(self.norm_position != "post")
         after, behind = self._norm(self.norm_position == "both"), self._norm(self.norm_position == "post")
         return {"norm": before, "norm_after": after, "norm_sum": behind, "residual": self.residual}
@@ -229,7 +223,7 @@ class UniformConfig:
         return self._parts(*parts, feed_forward)
 
     def _parts(self, first: PartConfig, *rest: PartConfig | None) -> LayerConfig:
-        """A layer of those parts that there are."""
+        """A layer of the parts that are not None."""
         others = [replace(part, beside=self.parallel) for part in rest if part is not None]
         return LayerConfig(parts=(first, *others))
 
@@ -247,7 +241,7 @@ class UniformConfig:
         return part
 
     def _heads(self, heads: HeadsConfig) -> dict[str, Any]:
-        """Fields of attention, with what all attention of the model has."""
+        """Fields of attention parts, with the model's defaults."""
         values = {one.name: getattr(heads, one.name) for one in fields(HeadsConfig)}
         return values | {"positions": heads.positions or self._positions(embeds=False), "norm_eps": self.norm_eps}
 
@@ -257,8 +251,8 @@ class UniformConfig:
         inside = {}
         if merge.feed_forward:
             plain = not self.gated_ffn and isinstance(after, NoFeedForward)
-            what = "merged layers with the feed-forward inside to have no other, and no gate in it"
-            need(plain, what, "one", "give those layers the feed-forward none")
+            what = "merged layers with an ungated feed-forward inside and no other"
+            need(plain, what, "another", "set their feed_forwards to none")
             inside = {"hidden": self.ffn_size, "hidden_bias": self.ffn_bias, "activation": self.activation}
         return self._attention(MergedConfig, mixer, number, shared=merge.shared, **inside)
 
@@ -275,7 +269,6 @@ class UniformConfig:
             return None
         heads = self._heads(self.encoder.attention)
         after = self._feed_forward(Dense(), self.encoder.ffn_size)
-        size("ffn_size", self.encoder.ffn_size)
         assert after is not None
         layers = tuple(
             self._parts(EncoderAttentionConfig(inside=inside, **heads, **self._sublayer()), after)

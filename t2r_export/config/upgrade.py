@@ -1,7 +1,4 @@
-"""Configs and names of weights that older versions wrote, as today's: one function a version.
-
-A checkpoint's `version` says which it is. `upgrade` takes it up step by step; nothing else reads an older form.
-"""
+"""Upgrade configs and weight names of older checkpoints, with one function per version."""
 
 from __future__ import annotations
 
@@ -13,18 +10,18 @@ from t2r_export.config.plain import from_plain, to_plain
 from t2r_export.config.uniform import UniformConfig
 
 OLD_PART = re.compile(r"((?:encoder\.)?blocks\.(\d+)\.)(mixers|norms|norms_after|ffn|ffn_norm|ffn_norm_after)\.(.+)")
-SCALED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positions")  # of version 3's rotary positions
+SCALED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positions")  # keys in version 3
 
-Upgraded = tuple[dict[str, Any], Callable[[str], str]]  # a config, and the new name of a weight
+Upgraded = tuple[dict[str, Any], Callable[[str], str]]  # a config, and a function that renames weights
 
 
 def upgrade(config: Mapping[str, Any], version: int) -> Upgraded:
-    """A config of an older version as today's, and what renames its weights.
+    """Upgrade a config of an older version; also returns a function that renames weights.
 
     Raises:
-        UserError: a config that its own version refuses.
+        UserError: an invalid config.
     """
-    data: Any = config  # a stranger's can be anything
+    data: Any = config  # untrusted
     renames: list[Callable[[str], str]] = []
     for step in UPGRADES[version - 1 :]:
         data, rename = step(data)
@@ -39,7 +36,7 @@ def upgrade(config: Mapping[str, Any], version: int) -> Upgraded:
 
 
 def _layers_become_values(data: Mapping[str, Any]) -> Upgraded:
-    """Version 1 had a model's options once for all layers, and a block's parts under names of their own."""
+    """Version 1 had model-wide layer options, and a named module per sublayer."""
     heads = {"attention": _heads(data.get("attention")), "attentions": [*map(_heads, data.get("attentions", ()))]}
     encoder = data.get("encoder") and {**data["encoder"], "attention": _heads(data["encoder"].get("attention"))}
     flat = from_plain(UniformConfig, {**data, **heads, "encoder": encoder}, "model")
@@ -69,7 +66,7 @@ def _layers_become_values(data: Mapping[str, Any]) -> Upgraded:
 
 
 def _parts_stand_beside_each_other(data: Mapping[str, Any]) -> Upgraded:
-    """Version 2 had `parallel` of a layer, for all its parts."""
+    """Version 2 had a flag `parallel` per layer."""
     stacks = [dict(data), *([dict(data["encoder"])] if data.get("encoder") else [])]
     for stack in stacks:
         layers = [dict(layer) for layer in stack["layers"]]
@@ -81,8 +78,7 @@ def _parts_stand_beside_each_other(data: Mapping[str, Any]) -> Upgraded:
 
 
 def _positions_become_kinds(data: Mapping[str, Any]) -> Upgraded:
-    """Version 3 had `position` and `max_positions` of a stack, and in `rotary` of attention the options of all
-    scalings. What has none of these stays as it is."""
+    """Version 3 had `position` and `max_positions` per stack, and `rotary` with all scaling options in attention."""
     encoder = data.get("encoder")
     return _stack(data) | ({"encoder": _stack(encoder)} if encoder else {}), lambda name: name
 
@@ -97,12 +93,12 @@ def _stack(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_layer(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A layer of version 3, as the metadata of a graph may have it, as today's."""
+    """Upgrade a layer of version 3, also from graph metadata; newer layers are unchanged."""
     return {**layer, "parts": [_heads(part) for part in layer["parts"]]}
 
 
 def _heads(data: Any) -> Any:
-    """Attention with its `rotary`, if it has any, as `positions` of that kind."""
+    """Convert `rotary` of an attention part to `positions`."""
     if not isinstance(data, Mapping) or "rotary" not in data:
         return data
     rest, rotary = {key: value for key, value in data.items() if key != "rotary"}, data["rotary"]

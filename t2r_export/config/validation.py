@@ -1,4 +1,4 @@
-"""Checks of plain values that a config is made of: each says what was expected, what came, and what to do."""
+"""Checks of plain config values. Each raises UserError with expected value, received value and advice."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from t2r_runtime.errors import UserError, did_you_mean, printable, shown
 
 V = TypeVar("V")
 
-# Bounds on what a stranger's config may ask for. They stop an absurd number before anything is allocated, and are
-# far above any decoder that a single machine runs.
+# Limits for untrusted configs, checked before allocation; far above any decoder that runs on a single machine.
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 20  # any one of D, ffn, heads, head size, feature size
 MAX_VOCABULARY = 1 << 22
-MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary ones: their tables have 1,024 such rows
-LARGEST = 1e300  # any number that is not a size
+MAX_TURNED = 1 << 14  # D of sinusoidal positions, head size of rotary positions: tables have 1,024 rows of this size
+LARGEST = 1e300  # of a number that is not a size
 
 
 def need(condition: bool, expected: str, received: Any, do: str) -> None:
+    """Raise UserError unless the condition holds."""
     if not condition:
         raise UserError(expected, printable(received) if isinstance(received, str) else shown(received), do)
 
@@ -34,11 +34,6 @@ def size(name: str, value: Any, limit: int = MAX_SIZE, least: int = 1) -> None:
     )
 
 
-def amount(name: str, value: Any, limit: int = MAX_SIZE) -> None:
-    """A number of things that need not be there."""
-    size(name, value, limit, least=0)
-
-
 def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     otherwise = f"choose one of those for {name}"
     expected = f"{name} to be one of {', '.join(known)}"
@@ -46,10 +41,13 @@ def choice(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def entry(what: str, name: str, table: Mapping[str, V]) -> V:
-    """What a table has under a name; `what` is the kind of thing, with its article.
+    """Look up a name in a table.
+
+    Args:
+        what: the kind of entry with its article, for messages.
 
     Raises:
-        UserError: nothing; lists the names.
+        UserError: an unknown name; lists the known ones.
     """
     need(
         isinstance(name, str) and name in table,
@@ -61,7 +59,7 @@ def entry(what: str, name: str, table: Mapping[str, V]) -> V:
 
 
 def number(name: str, value: Any, positive: bool = True) -> None:
-    # a comparison, because a NaN fails it and an integer too large for a float does not raise in it
+    # the comparison is false for NaN and accepts integers too large for a float
     fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     need(
         fine and (value > 0 or not positive),
@@ -76,7 +74,7 @@ def flag(name: str, value: Any) -> None:
 
 
 def fields(cls: type, data: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Check that `data` has the dataclass's fields and no others, so that a misspelt key is never ignored."""
+    """Copy `data` after checking that its keys are the dataclass's fields. Raises UserError otherwise."""
     need(isinstance(data, Mapping), f"{what} to be a JSON object", type(data).__name__, f"correct {what}")
     names = {f.name for f in dataclasses.fields(cls)}
     required = {

@@ -77,7 +77,7 @@ def test_an_option_without_what_it_needs(
     assert main([verb, *line, option.opts[0], *value(option)]) == 2
     err = capsys.readouterr().err
     assert err.startswith("t2r: expected ") and err.count("\n") == 1
-    assert f" beside {option.opts[0]}; received none; add it, or leave {option.opts[0]} out" in err
+    assert f" with {option.opts[0]}; received none; add it, or leave {option.opts[0]} out" in err
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_an_option_without_what_it_needs(
 def test_the_same_in_python(given: dict[str, object], stages: str) -> None:
     config = {"model": Path("m"), "output": Path("o"), "data": (Path("t"),), "plan": parse_plan(stages)}
     name = next(iter(given))
-    with pytest.raises(UserError, match=f"beside {WITHIN.get(name, f'--{name}')}; received none"):
+    with pytest.raises(UserError, match=f"with {WITHIN.get(name, f'--{name}')}; received none"):
         FinetuneConfig(**config, **given)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def test_export_quantized(model: Path, tmp_path: Path, capsys: Output) -> None:
         _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--quantize", mistake, code=2)
         assert f"options of {mistake.partition(':')[0]} ({known}" in error
     _, error = run(capsys, "export", model, tmp_path / "r.onnx", "--calibrate", model, code=2)
-    assert "expected --quantize beside --calibrate; received none; add it, or leave --calibrate out" in error
+    assert "expected --quantize with --calibrate; received none; add it, or leave --calibrate out" in error
 
 
 def test_help_of_a_scheme(capsys: Output) -> None:

@@ -31,7 +31,7 @@ def test_to_plain_data_and_back(name: str) -> None:
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_an_encoder_has_the_rest_from_its_decoder() -> None:
+def test_encoder_inherits_decoder_options() -> None:
     config = TRANSLATORS["marian"].build()
     made = config.encoder
     assert made is not None
@@ -41,7 +41,7 @@ def test_an_encoder_has_the_rest_from_its_decoder() -> None:
     assert (config.source_vocab_size, dense.size, len(made.layers)) == (config.vocab_size, 12, 2)
 
 
-def test_an_encoders_table_of_positions_is_its_own() -> None:
+def test_encoder_position_table() -> None:
     config = TRANSLATORS["cross_normed"].build()
     assert config.encoder is not None
     assert (config.max_positions, config.encoder.max_positions) == (small.POSITIONS, small.M + 5)
@@ -64,7 +64,7 @@ def encoder(**changes: Any) -> UniformEncoder:
         ({"vocab_size": 1 << 40}, "vocab_size to be an integer from 1"),
     ],
 )
-def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
+def test_invalid_encoder(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         dataclasses.replace(TRANSLATORS["cross_linear"], encoder=encoder(**changes))
     assert str(caught.value).startswith(f"expected {message}")
@@ -73,45 +73,39 @@ def test_an_encoder_refuses(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (
-            {"crosses": (SOFTMAX,)},
-            "2 layers that look at a source, one per layer where there is an encoder; received 1",
-        ),
-        ({"encoder": None}, "0 layers that look at a source, one per layer where there is an encoder; received 2"),
+        ({"crosses": (SOFTMAX,)}, "2 crosses for 2 layers; received 1; correct crosses"),
+        ({"encoder": None}, "0 crosses for 2 layers; received 2; correct crosses"),
         ({"crosses": (LSTMConfig(),) * 2}, "a mixer inside cross; received"),
         ({"crosses": (SOFTMAX, GATED)}, "no update_rule in cross layers"),
         (
             {"attention": None, "layers": (LSTMConfig(),) * 2},
             "an attention config for layer 0, a linear layer; received none",
         ),
-        (
-            {"crosses": (MERGED,) * 2, "layers": (small.WINDOW,) * 2},
-            "softmax layers, or linear ones of the update rules",
-        ),
-        (
-            {"crosses": (MERGED,) * 2, "layers": small.DELTA},
-            "softmax layers, or linear ones of the update rules linear",
-        ),
+        ({"crosses": (MERGED,) * 2, "layers": (small.WINDOW,) * 2}, "softmax layers, or linear layers with the update"),
+        ({"crosses": (MERGED,) * 2, "layers": small.DELTA}, "softmax layers, or linear layers with the update rule"),
         ({"crosses": (MERGED,) * 2, "layers": (linear(conv=2),) * 2}, "no conv in merged layers; received 2"),
         (
             {"crosses": (MERGED,) * 2, "attention": ROTATED},
             "merged layers without positions, qk_norm and gate",
         ),
-        ({"start_tokens": ()}, "start_tokens where there is an encoder, and neither these nor banned_tokens where"),
+        (
+            {"start_tokens": ()},
+            "start_tokens for a translator, and neither start_tokens nor banned_tokens for a decoder",
+        ),
         ({"start_tokens": (17,)}, "special tokens from 0 to 16; received 17"),
         ({"banned_tokens": (-1,)}, "special tokens from 0 to 16; received -1"),
         ({"last_norm": 1}, "last_norm to be true or false; received 1"),
         ({"position": "learned", "max_positions": 9}, "max_positions to be an integer from 1"),  # of the encoder
     ],
 )
-def test_a_translator_refuses(changes: dict[str, Any], message: str) -> None:
+def test_invalid_translator(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         dataclasses.replace(TRANSLATORS["cross_linear"], **changes)
     assert str(caught.value).startswith(f"expected {message}")
 
 
-def test_a_decoder_alone_has_no_start_tokens() -> None:
-    with pytest.raises(UserError, match="start_tokens where there is an encoder"):
+def test_decoder_without_start_tokens() -> None:
+    with pytest.raises(UserError, match="start_tokens for a translator"):
         dataclasses.replace(GPT2, start_tokens=(1,))
 
 
@@ -119,6 +113,6 @@ def test_a_decoder_alone_has_no_start_tokens() -> None:
     "key, value",
     [("crosses", {}), ("crosses", [{"kind": "window", "window": 3}]), ("encoder", []), ("encoder", {"layers": 3})],
 )
-def test_plain_data_of_the_wrong_form(key: str, value: object) -> None:
+def test_invalid_plain_data(key: str, value: object) -> None:
     with pytest.raises(UserError):
         from_plain(UniformConfig, {**to_plain(TRANSLATORS["softmax"]), key: value}, "model")

@@ -142,7 +142,7 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"max_positions": None}, "max_positions to be an integer from 1 to 2147483648; received None"),
     (
         {"position": "none"},
-        "no max_positions, since positions of the kind none do not end; received 40; leave max_positions out",
+        "no max_positions with positions of the kind none, which are unlimited; received 40; leave max_positions out",
     ),
     (
         {"positions": RotaryConfig(), "head_size": 3},
@@ -157,14 +157,14 @@ BAD_MODELS: list[tuple[dict[str, Any], str]] = [
     ({"eos_tokens": (True,)}, "special tokens from 0 to 16; received True"),
     (
         {"layers": (LinearConfig(5, shared_features=True),)},
-        "as many kv heads as query heads where q and k share a feature map; received 3 kv heads, 6 query heads; leave",
+        "as many kv heads as query heads with shared_features; received 3 kv heads, 6 query heads; leave",
     ),
     (
         {
             "positions": RotaryConfig(),
             "layers": (LinearConfig(5, folded=True),),
         },
-        "an unfolded layer where positions are rotated before φ; received folded=True with positions='keep'; set posi",
+        "an unfolded layer if q and k rotate before φ; received folded=True with positions='keep'; set posi",
     ),
     ({"layers": (LinearConfig(6, positions="after"),)}, "positions after only for a rotary model; received no rotary"),
     (

@@ -353,8 +353,8 @@ def failed(checkpoint: Any, place: Path, wrong: onnx.ModelProto) -> set[str]:
         (
             "none",
             {"target": "npu"},
-            "expected one step at a time with target npu: accelerators take no loops; received a generation graph; "
-            "leave out --generate, or choose another --target",
+            "expected no generation graph with target npu: accelerators run no loops; received --generate; leave out "
+            "--generate, or choose another --target",
         ),
     ],
 )

@@ -306,8 +306,8 @@ def test_no_prompts_of_any_length_on_npu() -> None:
     with pytest.raises(UserError) as caught:
         ExportConfig(target="npu", prefill=True)
     assert str(caught.value) == (
-        "expected one token at a time with target npu: every dimension is a number there; received a prefill "
-        "graph, for any number of tokens; leave out --prefill, or choose another --target"
+        "expected no prefill graph with target npu: all dimensions are fixed; received --prefill; leave out --prefill, "
+        "or choose another --target"
     )
 
 

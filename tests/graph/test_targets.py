@@ -180,7 +180,7 @@ def test_npu_refuses_packed_states() -> None:
     with pytest.raises(UserError) as caught:
         ExportConfig(target="npu", state_layout="packed")
     assert str(caught.value) == (
-        "expected the state layout layers with target npu: accelerators take tensors of up to 4 axes; "
+        "expected state_layout layers with target npu, whose tensors have at most 4 axes; "
         "received 'packed'; leave out state_layout, or choose another target"
     )
 

@@ -103,10 +103,10 @@ REFUSED = "softmax, window, span or hybrid layers with alibi positions, or linea
         (lambda: small.with_layers(ALIBI, linear(6, positions="after")), f"{REFUSED} a linear layer"),
         (
             lambda: small.translator(base=ALIBI),
-            "alibi positions in attention to the tokens before; received encoder_attention; choose others",
+            "alibi positions only in causal attention; received encoder_attention; choose others",
         ),
         (lambda: ALIBI.with_attention(positions=AlibiConfig(max_bias=0)), "alibi max_bias to be a finite positive"),
-        (lambda: dataclasses.replace(ALIBI, max_positions=9), "no max_positions, since positions of the kind alibi do"),
+        (lambda: dataclasses.replace(ALIBI, max_positions=9), "no max_positions with positions of the kind alibi"),
     ],
 )
 def test_what_cannot_have_it_is_refused_by_name(change: Any, message: str) -> None:

@@ -213,12 +213,11 @@ def test_one_rotation_for_all_layers_alike() -> None:
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, attentions=(SOFTMAX.attention,)),
-            "expected an attention for each of the 2 layers, or none named; received 1; correct attentions",
+            "expected 0 or 2 attentions for 2 layers; received 1; correct attentions",
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, parallel=True, norm_position="post"),
-            "expected a residual and no norm behind the sum where parts stand beside each other; received a norm "
-            "behind it; correct the config",
+            "expected parallel parts with a residual and without norm_sum; received norm_sum; correct the config",
         ),
         (
             lambda: dataclasses.replace(SOFTMAX, norm_position="middle"),

@@ -331,5 +331,5 @@ def test_a_text_is_for_decoders_and_pairs_are_for_translators(config: FinetuneCo
         finetune(config)
     with pytest.raises(UserError, match="expected pairs, or a text; received both"):
         dataclasses.replace(config, data=(text,))
-    with pytest.raises(UserError, match="--pairs beside --valid; received none"):
+    with pytest.raises(UserError, match="--pairs with --valid; received none"):
         dataclasses.replace(config, pairs=(), pair_tokens=4096, valid=text)

@@ -1,8 +1,4 @@
-"""What can mix inside attention, as plain data: one config per kind, in one table.
-
-Imports without torch. A new kind is a config here, a class in t2r_export.model.mixers, and a line in `INSIDES`. What a
-kind cannot be between given heads is the business of its `check`.
-"""
+"""The kinds of attention mixers: one config each, listed in `INSIDES`. Imports without torch."""
 
 from __future__ import annotations
 
@@ -20,9 +16,9 @@ MODEL = "t2r_export.model.mixers"
 
 @dataclass(frozen=True)
 class Inside:
-    """A line of INSIDES: the config, and the class of each form that the kind has (`resolve`).
+    """A line of INSIDES: the config, and `module:Class` of each form that the kind has.
 
-    Forms: `causal`, to the tokens before; `encoder`, of a source to itself; `cross`, of a decoder to a source.
+    Forms: `causal` self-attention of a decoder, `encoder` self-attention of a source, `cross` attention to a source.
     """
 
     config: type[MixerConfig]

@@ -1,4 +1,4 @@
-"""A softmax window beside linear attention. Imports without torch."""
+"""Hybrid layers: a softmax window and linear attention. Imports without torch."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from t2r_export.config.positions import RotaryConfig
 
 @dataclass(frozen=True)
 class HybridConfig(MixerConfig):
-    """Linear attention to what is far and a softmax window on what is near (Zhang et al. 2024, arXiv 2410.10254)."""
+    """Softmax over a window and linear attention to all earlier tokens (Zhang et al. 2024, arXiv 2410.10254)."""
 
     kind: ClassVar[str] = "hybrid"
-    MERGED: ClassVar[dict[str, str]] = {"sum": "sum", "gate": "gate", "token": "a gate of the token"}  # for a person
+    MERGED: ClassVar[dict[str, str]] = {"sum": "sum", "gate": "gate", "token": "a token gate"}  # for summaries
     MERGES: ClassVar[tuple[str, ...]] = tuple(MERGED)
     POSITIONS: ClassVar[tuple[str, ...]] = ("keep", "after")
-    UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # those with a z
+    UPDATE_RULES: ClassVar[tuple[str, ...]] = ("linear", "gated")  # rules with a normalizer z
 
-    window: int = option("Number of last tokens that a query sees, its own among them: W.")
+    window: int = option("Window size W: number of most recent tokens, including the current one.")
     feature_size: int = option("Number of features per head: K.", usual=32)
     feature_map: str = option("Feature map of q and k (docs/mixers.md).", "relu", LinearConfig.FEATURE_MAPS)
     merge: str = option(
-        "How window and sums are merged: by one common division, by a learned gate, or by one computed from the token.",
+        "Merge of window and sums: one common normalizer (sum), a learned gate, or a gate computed from the token.",
         "sum",
         MERGES,
     )
-    guard: Guard = None  # type: ignore[assignment]  # of a gate's linear part; by the positions, as LinearConfig's
-    update_rule: str = option("Rule by which the sums take in a token that leaves the window.", "linear", UPDATE_RULES)
+    guard: Guard = None  # type: ignore[assignment]  # of the gates' linear part; default as LinearConfig's
+    update_rule: str = option("Update rule for tokens that leave the window.", "linear", UPDATE_RULES)
     gate: str = option(
-        "What the sums keep per step under a gated rule: a share fixed per head, or one computed from the token.",
+        "Gate of the gated rule: none, fixed per head, or computed from the token (data).",
         "none",
         LinearConfig.GATES,
     )
-    sinks: int = option("Number of first tokens that every query sees beside the window.", 0)
+    sinks: int = option("Number of first tokens that stay visible (attention sinks).", 0)
     positions: str = option(
-        "Rotary models: keep the rotation before the feature map, or rotate the features after it.", "keep", POSITIONS
+        "Rotary models: rotate before the feature map (keep), or rotate the features (after).", "keep", POSITIONS
     )
-    rotary_size: int | None = option("positions after: number of features of a head that rotate; else all.", None)
-    frequency_scale: float = option("positions after: factor of the model's rotary frequencies.", 1.0)
+    rotary_size: int | None = option("positions after: number of rotated features per head; default all.", None)
+    frequency_scale: float = option("positions after: factor on the model's rotary frequencies.", 1.0)
 
     def __post_init__(self) -> None:
         check_values(self)
         object.__setattr__(self, "guard", self.linear().guard)
 
     def linear(self) -> LinearConfig:
-        """The linear part alone."""
+        """The config of the linear part."""
         return LinearConfig(
             self.feature_size,
             guard=self.guard,
@@ -68,13 +68,9 @@ class HybridConfig(MixerConfig):
         self.linear().check(heads)
 
     def summary(self) -> str:
-        first = f" and the first {self.sinks}" if self.sinks else ""
+        first = f" and {self.sinks} sinks" if self.sinks else ""
         rule = "" if self.update_rule == "linear" else f", update rule {self.update_rule}, gate {self.gate}"
         return (
-            f"the last {self.window} tokens{first}, {self.feature_size} {self.feature_map} features of those before, "
+            f"window of {self.window}{first}, {self.feature_size} {self.feature_map} features of earlier tokens, "
             f"merged by {self.MERGED[self.merge]}{rule}{', features rotated' * (self.positions == 'after')}"
         )
-
-    def state_summary(self, heads: HeadsConfig) -> str:
-        first = f" and the first {self.sinks}" if self.sinks else ""
-        return f"{self.linear().state_summary(heads)}, and k and v of the last {self.window} tokens{first}"

@@ -1,18 +1,16 @@
-"""Layers that take the attention weights of the layer below. Imports without torch."""
+"""Layers that reuse the attention weights of the layer below. Imports without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MixerConfig
 
 
 @dataclass(frozen=True)
 class SharedConfig(MixerConfig):
-    """Softmax attention with the weights of the layer below and values of its own (SAN, Xiao et al. 2019, arXiv
-    1906.11024)."""
+    """Softmax attention with the attention weights of the layer below (SAN, Xiao et al. 2019, arXiv 1906.11024)."""
 
     kind: ClassVar[str] = "shared"
     grows: ClassVar[bool] = True
@@ -20,10 +18,7 @@ class SharedConfig(MixerConfig):
 
     @property
     def lends(self) -> bool:
-        return True  # what it was lent itself
+        return True  # passes the borrowed weights on
 
     def summary(self) -> str:
         return "the attention weights of the layer below"
-
-    def state_summary(self, heads: HeadsConfig) -> str:
-        return "v of every token"

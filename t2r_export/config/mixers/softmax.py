@@ -1,4 +1,4 @@
-"""Softmax attention: over everything, over the first tokens and the last, over learned spans. Imports without torch."""
+"""Softmax attention: full, sliding window, and adaptive span. Imports without torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import ClassVar
 from t2r_export.config.attention import HeadsConfig
 from t2r_export.config.mixers.base import MEMORY, MixerConfig, require_none_merged
 from t2r_export.config.options import check_values, option
-from t2r_export.config.validation import MAX_SIZE, flag, need, size
+from t2r_export.config.validation import MAX_SIZE, need, size
 
 
 @dataclass(frozen=True)
 class SoftmaxConfig(MixerConfig):
-    """Causal softmax attention with a cache that grows by one key and value a step."""
+    """Causal softmax attention with a key/value cache that grows by one token per step."""
 
     kind: ClassVar[str] = "softmax"
     grows: ClassVar[bool] = True
@@ -34,18 +34,15 @@ class SoftmaxConfig(MixerConfig):
     def summary(self) -> str:
         return f"memory of {self.memory}" if self.memory else ""
 
-    def state_summary(self, heads: HeadsConfig) -> str:
-        return "k and v of every token"
-
 
 @dataclass(frozen=True)
 class WindowConfig(MixerConfig):
-    """Softmax attention over the first tokens and the last ones (Xiao et al. 2023, arXiv 2309.17453)."""
+    """Sliding-window softmax attention with attention sinks (Xiao et al. 2023, arXiv 2309.17453)."""
 
     kind: ClassVar[str] = "window"
 
-    window: int = option("Number of last tokens that a query sees, its own among them: W.")
-    sinks: int = option("Number of first tokens that every query sees beside the window.", 4, bounds=(0, MAX_SIZE))
+    window: int = option("Window size W: number of most recent tokens, including the current one.")
+    sinks: int = option("Number of first tokens that stay visible (attention sinks).", 4, bounds=(0, MAX_SIZE))
     memory: int = option(MEMORY, 0)
 
     def __post_init__(self) -> None:
@@ -53,28 +50,24 @@ class WindowConfig(MixerConfig):
 
     def summary(self) -> str:
         memory = f", memory of {self.memory}" if self.memory else ""
-        return f"the last {self.window} tokens and the first {self.sinks}{memory}"
-
-    def state_summary(self, heads: HeadsConfig) -> str:
-        return f"k and v of the last {self.window} tokens" + (f" and the first {self.sinks}" if self.sinks else "")
+        return f"window of {self.window} and {self.sinks} sinks{memory}"
 
 
 @dataclass(frozen=True)
 class SpanConfig(MixerConfig):
-    """Softmax attention whose heads learn how far they look back (Sukhbaatar et al. 2019, arXiv 1905.07799)."""
+    """Softmax attention with a learned span per head (Sukhbaatar et al. 2019, arXiv 1905.07799)."""
 
     kind: ClassVar[str] = "span"
 
-    span: int = option("Largest attention span of a head, in tokens, its own among them.")
-    ramp: int = option("Number of tokens over which the mask falls from 1 to 0 behind a head's span.", 32)
-    span_loss: float = option("Weight of the largest span of all heads in the loss.", 0.02, bounds=(0, math.inf))
-    folded: bool = False  # every kv head has a buffer of its own length, and the masks are constants
-    spans: tuple[int, ...] = ()  # those lengths, where folded
+    span: int = option("Maximum attention span in tokens, including the current one.")
+    ramp: int = option("Length in tokens of the soft mask's ramp from 1 to 0 beyond the span.", 32)
+    span_loss: float = option("Weight of the mean span in the loss.", 0.02, bounds=(0, math.inf))
+    folded: bool = False  # constant masks, and a buffer length per kv head
+    spans: tuple[int, ...] = ()  # the buffer lengths if folded
 
     def __post_init__(self) -> None:
         check_values(self)
         need(self.ramp <= self.span, f"a ramp of at most the span, {self.span}", self.ramp, "correct ramp")
-        flag("folded", self.folded)
         need(isinstance(self.spans, list | tuple), "spans to be a list", type(self.spans).__name__, "correct spans")
         object.__setattr__(self, "spans", tuple(self.spans))
         for length in self.spans:
@@ -85,8 +78,5 @@ class SpanConfig(MixerConfig):
         need(len(self.spans) == wanted, f"{wanted} spans", f"{len(self.spans)}", "correct spans")
 
     def summary(self) -> str:
-        spans = f"the last {', '.join(map(str, self.spans))}" if self.folded else f"up to the last {self.span}"
+        spans = f"spans of {', '.join(map(str, self.spans))}" if self.folded else f"span of at most {self.span}"
         return f"{spans} tokens, ramp {self.ramp}"
-
-    def state_summary(self, heads: HeadsConfig) -> str:
-        return f"k and v of the last {', '.join(map(str, self.spans or (self.span,)))} tokens"

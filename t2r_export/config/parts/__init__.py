@@ -1,7 +1,4 @@
-"""What a layer can be made of: one config per kind of part, in one table.
-
-Imports without torch. A new part is a config here, a class in t2r_export.model.parts, and a line in `PARTS`.
-"""
+"""The kinds of parts of a layer: one config each, listed in `PARTS`. Imports without torch."""
 
 from __future__ import annotations
 

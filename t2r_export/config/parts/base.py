@@ -1,4 +1,4 @@
-"""The base of the parts that a layer is made of. Imports without torch."""
+"""The base of the parts of a layer. Imports without torch."""
 
 from __future__ import annotations
 
@@ -6,72 +6,66 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from t2r_export.config.norm import NormConfig
+from t2r_export.config.options import check_values
 from t2r_export.config.positions import RotaryConfig
 from t2r_export.config.tagged import Kind
-from t2r_export.config.validation import flag, number
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartConfig(Kind):
-    """One sublayer: x + norm_after(f(norm(x))) · multiplier, then norm_sum; without a residual the second term alone.
+    """One sublayer: norm_sum(x + multiplier · norm_after(f(norm(x)))); x is left out without a residual.
 
-    A part that stands `beside` the one before it sees what that one sees, and both are added to it; without a norm of
-    its own it sees that part's normed input.
+    A part `beside` the previous one reads the same x, and both outputs are added to it. Without a norm it reads the
+    previous part's normalized input.
 
-    A kind is a config with its own sizes, a class in t2r_export.model.parts, and a line in `parts.PARTS`.
+    A new kind is a config, a class in t2r_export.model.parts, and a line in `parts.PARTS`.
     """
 
     TABLE: ClassVar[str] = "t2r_export.config.parts:PARTS"
-    mixes: ClassVar[bool] = True  # tokens see each other: the part has states, or reads a source
-    reads_source: ClassVar[bool] = False  # of a translator: it has a `read`
-    group: ClassVar[str] = "layers"  # by which reports list what became of the part
+    mixes: ClassVar[bool] = True  # tokens interact: the part has states, or reads a source
+    reads_source: ClassVar[bool] = False  # the part has a `read`; translators only
+    group: ClassVar[str] = "layers"  # of the reports: layers, crosses or encoder
 
-    norm: NormConfig | None = None  # in front of the part
-    norm_after: NormConfig | None = None  # of what it gives
-    norm_sum: NormConfig | None = None  # behind the sum
-    multiplier: float = 1.0  # of what it gives
+    norm: NormConfig | None = None
+    norm_after: NormConfig | None = None
+    norm_sum: NormConfig | None = None
+    multiplier: float = 1.0
     residual: bool = True
-    beside: bool = False  # the part before it
+    beside: bool = False
 
     def __post_init__(self) -> None:
-        number("multiplier", self.multiplier)
-        flag("residual", self.residual)
-        flag("beside", self.beside)
+        check_values(self)
 
     @property
     def label(self) -> str:
-        """The kind that a person chooses: of attention that of its inside."""
+        """The kind as users select it: of attention, its mixer's kind."""
         return self.kind
 
     @property
     def grows(self) -> bool:
-        """Whether the part keeps more with every token."""
+        """Whether the states grow with every token."""
         return False
 
     @property
     def folded(self) -> bool:
-        """Whether the exported form of the weights has taken the place of the trained one."""
+        """Whether the weights are in their exported form."""
         return False
 
     @property
     def borrows(self) -> bool:
-        """Whether the part takes the attention weights of the layer below."""
+        """Whether the part uses the attention weights of the layer below."""
         return False
 
     @property
     def lends(self) -> bool:
-        """Whether the layer above can have this part's attention weights."""
+        """Whether the layer above can use this part's attention weights."""
         return False
 
     @property
     def cache_size(self) -> int:
-        """Numbers a token that a key/value cache in the part's place would hold; 0 where nothing is cached."""
+        """Numbers per token of a key/value cache that would replace the part; 0 if there is none."""
         return 0
 
     def rotations(self) -> list[tuple[RotaryConfig, int]]:
-        """Rotations that the part asks the model for, each with the number of dimensions of a head that rotate."""
+        """Rotations that the part uses, each with the number of rotated dimensions per head."""
         return []
-
-    def state_summary(self) -> str:
-        """What the part carries from one token to the next, for a person."""
-        return "nothing"

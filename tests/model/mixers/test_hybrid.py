@@ -258,7 +258,7 @@ def test_the_graph_is_the_model(model: str, merge: str, target: str, tmp_path: P
     (kind, options, _, fold), _ = described.rows[1]
     assert (kind, options) == (
         "hybrid",
-        f"the last 5 tokens, 6 hedgehog features of those before, merged by {HybridConfig.MERGED[merge]}",
+        f"window of 5, 6 hedgehog features of earlier tokens, merged by {HybridConfig.MERGED[merge]}",
     )
     assert fold.startswith("not folded: a key")
 
@@ -275,8 +275,7 @@ def test_every_weight_learns(merge: str, kind: str) -> None:
 
 def test_gates_and_sinks_are_in_the_summary() -> None:
     assert HybridConfig(4, K, **KINDS["fixed_sinks"]).summary() == (
-        "the last 4 tokens and the first 1, 5 relu features of those before, merged by sum, update rule gated, "
-        "gate fixed"
+        "window of 4 and 1 sinks, 5 relu features of earlier tokens, merged by sum, update rule gated, gate fixed"
     )
 
 

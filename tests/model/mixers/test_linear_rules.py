@@ -235,7 +235,7 @@ def test_a_moving_average_forgets_its_start() -> None:
         ),
         (
             {"update_rule": "gated", "gate": "data", "memory": 2},
-            "expected a memory only with the update rule linear; received gated; leave memory out",
+            "expected memory only with the update rule linear; received gated; leave memory out",
         ),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_layer_has_its_feed_forward_as_a_part() -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"feed_forwards": [{"kind": "dense"}]},
-        "a feed-forward for each of the 2 layers, or none named; received 1; corr",
+        "0 or 2 feed_forwards for 2 layers; received 1; correct feed_forwards",
     ),
     (
         {"feed_forwards": {"kind": "dense"}},
@@ -187,7 +187,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"keys": 1025}, "keys to be an integer from 1 to 1024; received 1025; correct keys"),
     ({"top": 6}, "top to be an integer from 1 to 5; received 6; correct top"),
-    ({"query_size": 7}, "an even query_size, to cut in two halves; received 7; correct it"),
+    ({"query_size": 7}, "an even query_size; received 7; correct it"),
     ({"heads": 0}, "heads to be an integer from 1 to 1048576; received 0; correct heads"),
     (
         {"wide": 1},

@@ -187,9 +187,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"crosses": (MergeConfig(), SOFTMAX)},
-        f"{BELOW} layer 1, which shares its attention weights; received softmax, with the so",
+        f"{BELOW} layer 1, which shares its attention weights; received softmax, merged with the so",
     ),
-    ({"crosses": (MergeConfig(), MergeConfig())}, "softmax layers, or linear ones of the update rules"),
+    ({"crosses": (MergeConfig(), MergeConfig())}, "softmax layers, or linear layers with the update rule"),
 ]
 
 
@@ -203,7 +203,7 @@ def test_what_cannot_share(changes: dict[str, Any], message: str) -> None:
 def test_heads_are_the_same() -> None:
     assert GPT2.attention is not None
     other = dataclasses.replace(GPT2.attention, kv_heads=H)
-    with pytest.raises(UserError, match="as many heads in layers that share attention weights; received"):
+    with pytest.raises(UserError, match="equal numbers of heads in layers that share attention weights; received"):
         small.with_layers(GPT2, SOFTMAX, SHARED, attentions=(GPT2.attention, other))
     assert small.with_layers(
         GPT2, SOFTMAX, SHARED, attentions=(GPT2.attention, dataclasses.replace(GPT2.attention, head_size=7))
