@@ -88,6 +88,15 @@ def test_the_verb(graph: tuple[Path, str], capsys: Output, monkeypatch: pytest.M
     assert told == "".join(talk.answer("hello there")) + "\n"
 
 
+def test_answers_have_noise_of_their_own(graph: tuple[Path, str]) -> None:
+    """At a temperature at which the noise alone chooses, one seed would give one answer, whatever was said."""
+    decoder = Decoder(graph[0])
+    rules = Sampling(temperature=1e9, seed=5)
+    talks = [Conversation(decoder, Tokenizer.of(decoder.signature), rules, 12) for _ in range(2)]
+    first, second = (["".join(talk.answer(said)) for said in ("hello", "hello")] for talk in talks)
+    assert first == second and first[0] != first[1]
+
+
 def test_an_answer_that_is_left_is_forgotten(graph: tuple[Path, str]) -> None:
     decoder = Decoder(graph[0])
     talk = Conversation(decoder, Tokenizer.of(decoder.signature), GREEDY, 12)

@@ -113,6 +113,23 @@ test("a seed gives one text, and Reset another beginning", async () => {
   });
 });
 
+test("what is written on has noise of its own", async () => {
+  await visited({}, async ({ page }) => {
+    const texts = await page.evaluate(async (name) => {
+      const { Asker } = await import("./asker.js");
+      const written = [], worker = new Asker(new URL("./worker.js", location.href), (said) => written.at(-1).push(said.token));
+      await worker.ask("open", name, "wasm");
+      for (let n = 0; n < 2; n++) {
+        written.push([]);
+        await worker.ask("write", "", { temperature: 1e9, seed: 5 }, 12, false); // the noise alone chooses
+      }
+      return written;
+    }, list.graph);
+    assert.ok(texts.every((tokens) => tokens.length > 0));
+    assert.notDeepEqual(texts[0], texts[1]);
+  });
+});
+
 test("stop ends within a token, and Write goes on from there", async () => {
   await visited({}, async ({ page }) => {
     await settings(page, { temperature: 1, tokens: 100000, seed: 4 });

@@ -51,8 +51,9 @@ async function write(text, options, most, withPeer) {
   if (text) prompt.push(...tokenizer.encode(text, { specialTokens: fresh }));
   if (!prompt.length) prompt.push(...tokenizer.encode(""));
   const stream = tokenizer.stream(prompt);
+  const rules = { ...options, seed: options.seed + decoder.position }; // what is written on has other noise than what was before
   let waiting = prompt, count = 0, before = performance.now();
-  for await (const token of decoder.stream(prompt, most, options)) {
+  for await (const token of decoder.stream(prompt, most, rules)) {
     const now = performance.now();
     [pending, fresh] = [token, false];
     const said = { text: stream.feed(token), token, ms: count || prompt.length === 1 ? now - before : null, ...cost() };

@@ -116,12 +116,13 @@ class Conversation:
         return ids
 
     def _rules(self) -> Sampling:
-        """Sampling that stops at the end of a turn, too, as the template has it."""
+        """Sampling that stops at the end of a turn, too, as the template has it; each answer has a seed of its own."""
         import dataclasses
 
         end = self.tokenizer.end_of_turn
         stop = [*self.decoder.signature.eos_tokens, *([] if end is None else [end])]
-        return dataclasses.replace(self.sampling, stop_tokens=stop)
+        answers, seed = sum(message["role"] == "assistant" for message in self.messages), self.sampling.seed
+        return dataclasses.replace(self.sampling, stop_tokens=stop, seed=None if seed is None else seed + answers)
 
 
 def _lines() -> Iterator[str]:
