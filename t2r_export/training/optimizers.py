@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from t2r_runtime.errors import UserError
+from t2r_export.training.muon import Muon
 
 BETAS = (0.9, 0.95)
 BLOCKS = ("blocks.", "encoder.blocks.")  # where a model's blocks stand
@@ -25,20 +25,15 @@ def make_optimizer(
         kind: `adamw`, or `muon`: Muon (Jordan et al. 2024) for the matrices inside the blocks, with steps of AdamW's
             size (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that one learning rate serves both.
         weight_decay: of matrices only; biases and norms do not decay.
-
-    Raises:
-        UserError: Muon with a torch that has none.
     """
     if kind == "adamw":
         return _adamw(list(parameters.values()), rate, weight_decay)
-    if not hasattr(torch.optim, "Muon"):
-        raise UserError("a torch with Muon, 2.9 or later", torch.__version__, "update torch, or use adamw")
     inside = {name for name, p in parameters.items() if p.ndim == 2 and name.startswith(BLOCKS)}
     matrices = [p for name, p in parameters.items() if name in inside]
     others = [p for name, p in parameters.items() if name not in inside]
     parts: list[Optimizer] = [_adamw(others, rate, weight_decay)] if others else []
     if matrices:
-        parts.append(torch.optim.Muon(matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
+        parts.append(Muon(matrices, rate, weight_decay))
     return CombinedOptimizer(parts)
 
 

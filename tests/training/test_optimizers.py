@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
 import small
 from t2r_export.data.batch import window_batch
 from t2r_export.training.optimizers import CombinedOptimizer, make_optimizer
 from t2r_export.training.stages import Task
-from t2r_runtime.errors import UserError
 
 
 def stepped(steps: int, restart: int | None = None, broken: int | None = None) -> dict[str, torch.Tensor]:
@@ -73,9 +71,3 @@ def test_a_stage_without_matrices_in_blocks_is_adamws_alone() -> None:
     optimizer = make_optimizer(maps, 0.1, 0.0, "muon")
     assert isinstance(optimizer, CombinedOptimizer)
     assert [type(part) for part in optimizer.parts] == [torch.optim.AdamW]
-
-
-def test_a_torch_without_muon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(UserError, match="a torch with Muon, 2.9 or later; received .*; update torch, or use adamw"):
-        make_optimizer({}, 0.1, 0.0, "muon")
