@@ -19,6 +19,7 @@ from t2r_runtime.cli import bulk, providers
 from t2r_runtime.cli.output import note, show
 from t2r_runtime.errors import UserError
 from t2r_runtime.session.segment import repeats, split_sentences
+from t2r_runtime.text.copied import missing_names, missing_numbers
 from t2r_runtime.text.texts import STDIN, decode_lines
 
 if TYPE_CHECKING:
@@ -62,6 +63,12 @@ Refuse = Callable[[int, UserError], None]
     is_flag=True,
     help="Translate each line as one source. Default: sentence by sentence, unless --n-best is above 1.",
 )
+@click.option(
+    "--check-numbers",
+    is_flag=True,
+    help="Name numbers, and names behind a title, that a line has and its translation has not: on stderr, and as "
+    '"missing" in JSON.',
+)
 @bulk.option('a "source"')
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
 @providers.options
@@ -74,6 +81,7 @@ def command(
     max_tokens: int | None,
     batch_size: int,
     whole: bool,
+    check_numbers: bool,
     jsonl: tuple[Path, Path] | None,
     threads: int | None,
     provider: str,
@@ -87,7 +95,7 @@ def command(
 
     beam = Beam(width, length_penalty, max_tokens=max_tokens, n_best=n_best)
     translator = providers.translator(graph, provider, threads, provider_options, allow_fallback)
-    target = Tokenizer.of(translator.signature)
+    source, target = Tokenizer.of_source(translator.signature), Tokenizer.of(translator.signature)
 
     most = Rules(beam, translator.signature).max_tokens
     ends = translator.signature.eos_tokens
@@ -97,6 +105,11 @@ def command(
         for key, what in (("cut", f"was cut at {most} tokens"), ("repeats", "repeats itself")):
             if any(one[key] for one in found[:1]):
                 note(f"line {line.number}: the translation {what}")
+        if check_numbers:
+            for one in found:
+                one["missing"] = _missing(line.text, one["text"], source)
+            for word in [word for one in found[:1] for word in one["missing"]]:
+                note(f"line {line.number}: the translation has no {word}")
         return found
 
     def write(line: Line) -> None:
@@ -107,7 +120,7 @@ def command(
         for score, one in zip(scores or [""], found or [{"text": ""}], strict=True):
             click.echo(score + " ".join(one["text"].splitlines()))
 
-    lines = Lines(translator, Tokenizer.of_source(translator.signature), batch_size, whole or n_best > 1)
+    lines = Lines(translator, source, batch_size, whole or n_best > 1)
     if jsonl is None:
         typed = decode_lines(iter(sys.stdin.buffer.readline, b""), STDIN)
         lines.translate(enumerate(typed, 1), beam, write, _refuse)
@@ -124,6 +137,15 @@ def command(
 
 def _refuse(number: int, error: UserError) -> None:
     raise UserError(error.expected, f"{error.received} in line {number}", error.do) from error
+
+
+def _missing(line: str, translation: str, tokenizer: Tokenizer) -> list[str]:
+    """Numbers and names of a line that its translation has not."""
+
+    def pieces(word: str) -> int:
+        return len(tokenizer.encode_documents([f" {word}"])[0])
+
+    return missing_numbers(line, translation) + missing_names(line, translation, pieces)
 
 
 def _joined(sentences: Sequence[Translation], target: Tokenizer, most: int, ends: Sequence[int]) -> dict[str, Any]:
