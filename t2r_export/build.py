@@ -22,7 +22,8 @@ from t2r_export.config.recipe import Recipe, StudentPlan, Training, read_recipe
 from t2r_export.config.students import reason, student_mixer
 from t2r_export.convert import convert, provenance
 from t2r_export.data.documents import Texts, parted
-from t2r_export.data.pairs import read_archived, read_pairs, split_groups, write_pairs
+from t2r_export.data.pair_sources import read_plan
+from t2r_export.data.pairs import read_pairs, split_groups, write_pairs
 from t2r_export.data.vocabulary import train_pair_tokenizer, train_tokenizer
 from t2r_export.export import export, read_by_beam
 from t2r_export.files import sha256, write_bytes
@@ -110,11 +111,18 @@ class Build:
                 "test_share": plan.shares.test,
             }
             return {"text": texts, "[top]": options}, {"data": tuple(data / text for text in plan.texts), **options}
-        origin = {"archive of pairs": sha256(data / plan.pairs.file), "[pairs]": asdict(plan.pairs)}
+        named = {name: value for name, value in asdict(plan.pairs).items() if value or name not in ("more", "held_out")}
+        origin: dict[str, Any] = {"archive of pairs": sha256(data / plan.pairs.file), "[pairs]": named}
+        if plan.pairs.more:
+            origin["more pairs"] = [sha256(data / more.file) for more in plan.pairs.more]
+        if plan.held_out is not None:
+            origin["held-out pairs"] = sha256(plan.held_out)
         files = {name: work / f"{name}.tsv" for name in ("train", "valid", "test")}
         current = [self.record.current(path, origin) for path in files.values()]  # records all three
         if not all(current):
-            pairs = read_archived(data / plan.pairs.file, plan.pairs.member, (plan.pairs.source, plan.pairs.target))
+            pairs, skipped = read_plan(plan.pairs, data, plan.held_out)
+            if skipped:
+                self.on_progress(f"note: skipped {skipped:,} pairs that share a sentence with {plan.held_out}")
             parts = split_groups(pairs, plan.pairs.valid_groups, plan.pairs.test_groups)
             for name, path in files.items():
                 write_pairs(path, getattr(parts, name))

@@ -255,6 +255,31 @@ def test_a_recipe_of_pairs_makes_translators(pairs_place: Path) -> None:
     assert student.teacher_nats > 0
 
 
+def test_further_pairs_and_pairs_that_stay_unseen(pairs_place: Path) -> None:
+    place, more = pairs_place, 'more = [{ file = "more.tsv", label = 2, without = "odd" }]\nheld_out = "unseen.tsv"\n'
+    lines = [f"neu {number}\tnew {number}\t{'odd' if number % 2 else 'even'}\n" for number in range(8)]
+    (place / "more.tsv").write_text("".join(lines))
+    (place / "unseen.tsv").write_text("Neu, 2!\tsomething\tkind\nirgendwas\tHund Rot.\tkind\n")
+    (place / "recipe.toml").write_text(PAIRS.replace("[tokenizer]", more + "\n[tokenizer]", 1))
+    said: list[str] = []
+    build(place / "recipe.toml", place / "work", place, said.append)
+    pairs = [pair for name in ("train", "valid", "test") for pair in read_pairs(place / "work" / f"{name}.tsv")]
+    new = sorted(pair for pair in pairs if pair[0].startswith("neu"))
+    assert new == [("neu 0", "new 0"), ("neu 4", "new 4"), ("neu 6", "new 6")]
+    assert len(pairs) == 24 - 1 + 3 and ("rot Hund", "Hund rot") not in pairs
+    assert any(line.startswith("note: skipped 2 pairs that share a sentence with ") for line in said)
+    (place / "unseen.tsv").write_text("anders\tother\n")
+    with pytest.raises(UserError, match="held-out pairs"):
+        build(place / "recipe.toml", place / "work", place)
+
+
+def test_what_is_held_out_has_to_be_there(pairs_place: Path) -> None:
+    for line, what in (('held_out = "u.tsv"', "holds out"), ('more = [{ file = "m.tsv" }]', "further pairs")):
+        (pairs_place / "recipe.toml").write_text(PAIRS.replace("[tokenizer]", line + "\n[tokenizer]", 1))
+        with pytest.raises(UserError, match=what):
+            build(pairs_place / "recipe.toml", pairs_place / "work", pairs_place)
+
+
 def test_a_student_learns_what_its_teacher_says(pairs_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of it that is there is not made again."""
     monkeypatch.setattr("t2r_export.build.PIECE", 11)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from t2r_export.config.augment import read_augment
 from t2r_export.config.needs import FINETUNE, check_needs
 from t2r_export.config.options import between, changed, check_values, option, options, within
 from t2r_export.config.quantize import QuantizeConfig, scheme
@@ -118,6 +119,12 @@ class FinetuneConfig:
     batch: int = option("Windows per step, across all processes.", 16, bounds=(1, MAX_STEPS))
     pair_tokens: int = option(
         "Maximum tokens of pairs per step, both sides with padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
+    )
+    augment: str = option(
+        "Tell pairs otherwise in training, NAME=SHARE,…: numbers, names, join, stop, capitals, small.",
+        "",
+        result="changed",
+        check=read_augment,
     )
     hidden: float = option(
         "Weight of the hidden-state loss beside the KL loss in the distill stage.",

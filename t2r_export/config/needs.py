@@ -51,7 +51,7 @@ FINETUNE = {  # options of FinetuneConfig
     **_each("batch separator split_by text_field", _TEXT),
     "start_positions": Need(_TEXT.what, lambda o: _TEXT.met(o) or not o["start_positions"]),
     **_each("valid test", _other("pairs")),
-    "pair_tokens": _PAIRS,
+    **_each("pair_tokens augment", _PAIRS),
     "valid_share": Need("no --valid", lambda o: o["valid"] is None),
     "test_share": Need("no --test", lambda o: o["test"] is None),
     **_each("hidden cross_entropy kl_top", _stage("distill")),

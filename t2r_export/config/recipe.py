@@ -51,9 +51,11 @@ TOP: Keys = {
 }
 TOKENIZER: Keys = {"vocab_size": WHOLE}
 PAIRS: Keys = {
-    **dict.fromkeys(("file", "member"), TEXT),
+    **dict.fromkeys(("file", "member", "held_out"), TEXT),
     **dict.fromkeys(("source", "target", "valid_groups", "test_groups"), WHOLE),
+    "more": TABLES,
 }
+MORE: Keys = {"file": TEXT, **dict.fromkeys(("source", "target", "label"), WHOLE), "without": TEXTS}
 MAX_COLUMN = 1 << 10
 MAX_BEAM = 1 << 10
 STUDENT: Keys = {"name": TEXT, "weights": TEXT, "sequence_beam": WHOLE, "convert": TABLE, "finetune": TABLE}
@@ -97,6 +99,23 @@ class StudentPlan:
 
 
 @dataclass(frozen=True)
+class MorePairs:
+    """Another file of sentence pairs."""
+
+    file: str
+    source: int = 0  # columns
+    target: int = 1
+    label: int | None = None  # column with the source of a pair
+    without: tuple[str, ...] = ()  # labels to skip
+
+    def __post_init__(self) -> None:
+        for name in ("source", "target", *(["label"] if self.label is not None else [])):
+            size(name, getattr(self, name), MAX_COLUMN, least=0)
+        if self.without and self.label is None:
+            raise UserError("the column `label` for `without`", "none", "name the column, or remove `without`")
+
+
+@dataclass(frozen=True)
 class PairsPlan:
     """Sentence pairs in two columns of a text file in a zip archive, and the number of groups per part."""
 
@@ -106,6 +125,8 @@ class PairsPlan:
     target: int = 1
     valid_groups: int = 2000
     test_groups: int = 2000
+    more: tuple[MorePairs, ...] = ()
+    held_out: str | None = None  # file beside the recipe; its sentences are in no part
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -130,13 +151,23 @@ class Recipe:
     teacher: Training | None
     students: tuple[StudentPlan, ...]
     pairs: PairsPlan | None = None
+    folder: Path = Path()  # of the recipe
+
+    @property
+    def held_out(self) -> Path | None:
+        """The file of held-out pairs."""
+        return None if self.pairs is None or self.pairs.held_out is None else self.folder / self.pairs.held_out
 
     def check_files(self, data: Path) -> None:
-        """Raise UserError if a file is missing in the folder `data`."""
+        """Raise UserError if a file is missing in the folder `data`, or the held-out pairs beside the recipe."""
         if self.texts:
             text_files([data / text for text in self.texts])
         if self.pairs is not None:
             existing_file(data / self.pairs.file, "the recipe's archive of pairs")
+            for more in self.pairs.more:
+                existing_file(data / more.file, "the recipe's further pairs")
+        if self.held_out is not None:
+            existing_file(self.held_out, "the pairs that the recipe holds out")
         if self.source is not None:
             existing_model(data / self.source)
 
@@ -179,13 +210,30 @@ def read_recipe(path: Path) -> Recipe:
         _training({"stages": "task", **data["teacher"]}, f"[teacher] of {path}", read) if made else None,
         students,
         _pairs(data["pairs"], f"[pairs] of {path}") if "pairs" in data else None,
+        path.parent,
     )
 
 
 def _pairs(data: Mapping[str, Any], where: str) -> PairsPlan:
     _check(data, PAIRS, ("file", "member"), where)
     _inside(data["file"], f"file in {where}")
-    return _value(where, lambda: PairsPlan(**data))
+    held_out = data.get("held_out")
+    if held_out is not None and (PurePath(held_out).name != held_out or "\0" in held_out or held_out == ".."):
+        raise _wrong(where, "the name of a file beside the recipe as held_out", repr(held_out))
+    more = tuple(_more(table, f"more in {where}") for table in data.get("more", []))
+    return _value(where, lambda: PairsPlan(**{**data, "more": more}))
+
+
+def _more(data: Any, where: str) -> MorePairs:
+    if not isinstance(data, dict):
+        raise _wrong(where, "a list of tables", printable(repr(data), 60))
+    _check(data, MORE, ("file",), where)
+    _inside(data["file"], f"file in {where}")
+    without = data.get("without", [])
+    labels = [without] if isinstance(without, str) else without
+    if not all(isinstance(label, str) for label in labels):
+        raise _wrong(where, TEXTS[1], printable(repr(without), 60))
+    return _value(where, lambda: MorePairs(**{**data, "without": tuple(labels)}))
 
 
 def _vocabulary(data: Mapping[str, Any], where: str) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from t2r_export.config.augment import read_augment
 from t2r_export.config.finetune import FinetuneConfig, Shares
 from t2r_export.config.model import ModelConfig
+from t2r_export.data.augment import Augmenter
 from t2r_export.data.batch import Batch
 from t2r_export.data.corpus import spread
 from t2r_export.data.pairs import Pair, PairParts, read_pairs, split_shares
@@ -58,6 +60,7 @@ class TokenPairs:
     sources: Ragged
     targets: Ragged  # with the tokens that begin and end a translation
     starts: int  # tokens that begin one
+    texts: tuple[Pair, ...] = ()  # that they are the tokens of
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -102,7 +105,10 @@ def tokenize_pairs(
         expected = f"pairs of at most {most_source} tokens on the source's side and {most_target} on the target's"
         raise UserError(expected, f"{len(pairs)} longer ones", "give shorter ones")
     made = TokenPairs(
-        Ragged.of([sources[n] for n in kept]), Ragged.of([targets[n] for n in kept]), len(model.start_tokens)
+        Ragged.of([sources[n] for n in kept]),
+        Ragged.of([targets[n] for n in kept]),
+        len(model.start_tokens),
+        tuple(pairs[n] for n in kept),
     )
     for side, vocabulary in ((made.sources, model.encoder.vocab_size), (made.targets, None)):
         size = vocabulary or model.vocab_size
@@ -174,8 +180,17 @@ def _parts(pairs: list[Pair], valid: Path | None, test: Path | None, shares: Sha
 class PairBatches:
     """A corpus of pairs as a run reads it: `t2r_export.data.batch.Batches`."""
 
-    def __init__(self, corpus: PairCorpus, config: FinetuneConfig) -> None:
+    def __init__(
+        self,
+        corpus: PairCorpus,
+        config: FinetuneConfig,
+        tokenize: Callable[[Sequence[Pair]], TokenPairs] | None = None,
+    ) -> None:
+        """`tokenize`: of texts as t2r_export.data.augment changes them; None: nothing is changed."""
         self._train, self._most = corpus.train, config.pair_tokens
+        self._tokenize, self._longest = tokenize, config.window
+        if tokenize is not None:
+            self._augment = Augmenter(corpus.train.texts, read_augment(config.augment), config.seed)
         self._order = ByLength(corpus.train.sources.lengths, corpus.train.targets.lengths, self._most, config.seed)
         self.test = corpus.test.batches(self._most, config.report_tokens)
         valid = corpus.valid.batches(self._most)
@@ -189,7 +204,18 @@ class PairBatches:
         return self._order.count
 
     def __call__(self, step: int) -> Batch:
-        return self._train.batch(self._order(step))
+        chosen = self._order(step)
+        plain = self._train.batch(chosen)
+        if self._tokenize is None:
+            return plain
+        assert plain.source is not None
+        room = self._longest // max(plain.source.shape[1], plain.ids.shape[1])
+        texts = [self._train.texts[n] for n in chosen.tolist()]
+        try:
+            told = self._tokenize(self._augment(texts, step, max(1, room)))
+        except UserError:  # all are longer now than the model has positions
+            return plain
+        return told.batch(torch.arange(len(told)))
 
     def validation(self, processes: int) -> list[Batch]:
         return self._valid

@@ -120,6 +120,19 @@ REFUSED = [  # what is replaced in which recipe, by what, and what is said
     (TEACHER, 'text = "t"', 'pairs = { file = "../p", member = "m" }', "the name of a file in the data folder"),
     (TEACHER, 'text = "t"', 'pairs = { file = "p" }', "in \\[pairs\\] of .* the key member; received none"),
     (TEACHER, 'text = "t"', 'pairs = { file = "p", member = "m", source = -1 }', "source to be an integer from 0"),
+    *(
+        (TEACHER, 'text = "t"', f'pairs = {{ file = "p", member = "m", {rest} }}', message)
+        for rest, message in (
+            ('held_out = "../x.tsv"', "the name of a file beside the recipe as held_out; received '../x.tsv'"),
+            ('held_out = ".."', "the name of a file beside the recipe as held_out"),
+            ("more = [5]", "in more in .*pairs.* of .* a list of tables; received 5"),
+            ('more = [{ file = "../p" }]', "the name of a file in the data folder"),
+            ('more = [{ file = "p", without = ["a"] }]', "the column `label` for `without`"),
+            ('more = [{ file = "p", label = 2, without = [5] }]', "a text or a list of texts"),
+            ('more = [{ file = "p", label = -2 }]', "label to be an integer from 0"),
+            ('more = [{ name = "p" }]', "received the key name"),
+        )
+    ),
     (TEACHER, "{ feature_size = 7 }", "{ feature_size = 7, cross = { kind = 'gru' } }", "in convert in .*1 of .*"),
     (SOURCE, '"random"', '"random"\nsequence_beam = 4', "pairs, whose sources a teacher translates; received a sequ"),
     (SOURCE, '"random"', '"random"\nsequence_beam = 0.5', "sequence_beam to be a whole number"),

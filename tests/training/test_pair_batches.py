@@ -258,9 +258,36 @@ def test_layers_for_fast_decoding_learn_from_pairs(
     assert report.after.nats < 0.9 * report.before.nats
 
 
+def test_pairs_are_told_otherwise_in_training_alone(config: FinetuneConfig) -> None:
+    """Joined by two to four, so that rows are fewer and longer, but where they would be longer than pairs may be."""
+    files = config.pairs, config.valid, config.test
+    assert TRANSLATOR.encoder is not None
+    encoder = dataclasses.replace(TRANSLATOR.encoder, max_positions=None)
+    model = dataclasses.replace(TRANSLATOR, position="sinusoidal", max_positions=None, encoder=encoder).build()
+    corpus = read_pair_corpus(*files, TOKENIZERS, model, config.shares, 60)
+
+    def batches(augment: str, longest: int) -> PairBatches:
+        settings = dataclasses.replace(config, augment=augment, length=longest)
+        return PairBatches(corpus, settings, lambda pairs: tokenize_pairs(pairs, TOKENIZERS, model, 1000)[0])
+
+    plain, joined, short = batches("", 60), batches("join=1", 1000), batches("join=1", 60)
+    fewer = set()
+    for step in range(plain.count):
+        before, after = plain(step), joined(step)
+        assert len(after) in {-(-len(before) // count) for count in (2, 3, 4)}
+        assert torch.equal(after.ids, joined(step).ids)
+        fewer.add(len(short(step)) < len(before))
+        assert fewer == {True} or short(step).ids.shape[1] <= 64
+    assert fewer == {False, True}
+    for one, other in zip(plain.test + plain.validation(1), joined.test + joined.validation(1), strict=True):
+        assert torch.equal(one.ids, other.ids)
+
+
+@pytest.mark.parametrize("augment", ["", "join=0.5,capitals=0.2"])
 def test_a_run_on_pairs_goes_on_to_the_same_bits(
-    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    augment: str, config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = dataclasses.replace(config, augment=augment)
     whole = dataclasses.replace(config, output=tmp_path / "whole.pt")
     finetune(whole)
     batch_of = PairBatches.__call__

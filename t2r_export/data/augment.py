@@ -1,0 +1,165 @@
+"""Pairs as they are told otherwise in training: other numbers and names, joined, in capitals, without a final stop.
+
+What a batch becomes is a function of the seed and the step: nothing to save or restore. Numbers and names are replaced
+on both sides alike, where both sides have the same ones; other pairs stay as they are. New names are made of syllables.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from t2r_export.config.augment import AugmentConfig
+from t2r_export.data.pairs import Pair
+
+NUMBER = re.compile(r"(\d+(?:[.,:/]\d+)*)(st|nd|rd|th)?\b")
+WORD = re.compile(r"[^\W\d_]+")
+YEARS = range(1900, 2030)  # that become one of them
+DAYS = range(2, 29)  # where both sides have a month: as every month has them
+HOURS = range(2, 13)  # where the source has Uhr, and of a time: as both languages' clocks have them
+MONTHS = re.compile(r"\b(Jan|Feb|Mar|Mär|Apr|Ma[iy]\b|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])")
+ONSETS = ["B", "Br", "D", "F", "Fr", "G", "H", "J", "K", "Kl", "L", "M", "N", "P", "R", "S", "Sch", "St", "T", "V", "W"]
+VOWELS = ["a", "e", "i", "o", "u", "ei", "au", "ü", "ö", "ä"]
+MIDDLES = ["l", "r", "n", "m", "nd", "rt", "lb", "ck", "ss", "b", "d", "t"]
+ENDINGS = ["e", "a", "er", "el", "en", "o", "in", "ing", "mann", "feld", "berg", "ow"]
+LEAST = 3  # letters of a name
+
+
+class Augmenter:
+    """What the pairs of each step become.
+
+    Args:
+        pairs: all that are trained on; words that are names in them are replaced.
+    """
+
+    def __init__(self, pairs: Iterable[Pair], config: AugmentConfig, seed: int) -> None:
+        self.config, self.seed = config, seed
+        self.names = found_names(pairs) if config.names else frozenset()
+
+    def __call__(self, pairs: Sequence[Pair], step: int, most: int = 4) -> list[Pair]:
+        """The pairs of a step, at most `most` of them in a line."""
+        drawn, share = random.Random(f"{self.seed} {step}"), self.config
+        told = [self._told(pair, drawn) for pair in pairs]
+        if drawn.random() < share.join:
+            told = joined(told, min(most, drawn.randint(2, 4)), drawn)
+        each: list[tuple[float, Callable[[Pair], Pair]]] = [
+            (share.stop, without_stop),
+            (share.capitals, in_capitals),
+            (share.small, without_capitals),
+        ]
+        for chance, change in each:
+            told = [change(pair) if drawn.random() < chance else pair for pair in told]
+        return told
+
+    def _told(self, pair: Pair, drawn: random.Random) -> Pair:
+        """With other numbers and names, by chance."""
+        if drawn.random() < self.config.numbers:
+            pair = with_numbers(pair, drawn)
+        if drawn.random() < self.config.names:
+            pair = with_names(pair, self.names, drawn)
+        return pair
+
+
+def with_numbers(pair: Pair, drawn: random.Random) -> Pair:
+    """Other numbers of the same digits, unless both sides have not the same: 4,20 and 4.20 are."""
+    found = [{digits(match[1]) for match in NUMBER.finditer(side)} for side in pair]
+    if found[0] != found[1]:
+        return pair
+    texts = {digits(match[1]): match[1] for side in pair for match in NUMBER.finditer(side)}
+    of = HOURS if "Uhr" in pair[0] else DAYS if all(map(MONTHS.search, pair)) else range(0)
+    others = {runs: _other(runs, texts[runs], of, drawn) for runs in sorted(found[0])}
+    if len(set(others.values())) < len(others):  # two that would be one
+        return pair
+    source, target = (NUMBER.sub(lambda match: _written(match, others), side) for side in pair)
+    return source, target
+
+
+def digits(number: str) -> tuple[str, ...]:
+    """The runs of its digits."""
+    return tuple(re.findall(r"\d+", number))
+
+
+def _other(runs: tuple[str, ...], text: str, of: range, drawn: random.Random) -> tuple[str, ...]:
+    """Digits in the place of others: a time is a time, a year a year, an hour or a day one of `of`; 0 and 1 stay, as
+    words beside them would change."""
+    if ":" in text and len(runs) == 2:
+        return (str(drawn.choice(HOURS)), f"{drawn.randint(1, 59):02}")
+    value = int(runs[0])
+    if len(runs) == 3 and int(runs[2]) in YEARS and "," not in text:
+        return tuple(str(drawn.choice(one)) for one in (DAYS, HOURS, YEARS))
+    if len(runs) == 1 and (value < 2 or runs[0].startswith("0")):
+        return runs
+    if len(runs) == 1 and value in YEARS:
+        return (str(drawn.choice(YEARS)),)
+    if len(runs) == 1 and value in of:
+        return (str(drawn.choice(of)),)
+    return (_like(runs[0], 2, drawn), *(_like(run, 0, drawn) for run in runs[1:]))
+
+
+def _like(run: str, least: int, drawn: random.Random) -> str:
+    """A number of as many digits."""
+    low = max(least, 10 ** (len(run) - 1) if least and len(run) > 1 else 0)
+    return str(drawn.randrange(low, 10 ** len(run))).zfill(len(run))
+
+
+def _written(match: re.Match[str], others: dict[tuple[str, ...], tuple[str, ...]]) -> str:
+    """A number's other digits between its own separators, with the ending of an English ordinal."""
+    text, ordinal = match[1], match[2]
+    new = iter(others[digits(text)])
+    text = re.sub(r"\d+", lambda _: next(new), text)
+    return text + (_ending(int(digits(text)[-1])) if ordinal else "")
+
+
+def _ending(value: int) -> str:
+    special = value % 100 in (11, 12, 13)
+    return "th" if special else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+
+
+def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
+    """Words that both languages have alike and that are no months: inside a target with a capital, nowhere without."""
+    alike, small = Counter[str](), set[str]()
+    for source, target in pairs:
+        words = WORD.findall(target)
+        small |= {word for word in words if word.islower()}
+        alike.update({word for word in words[1:] if len(word) >= LEAST and word.istitle()} & set(WORD.findall(source)))
+    return frozenset(word for word in alike if word.lower() not in small and not MONTHS.match(word))
+
+
+def with_names(pair: Pair, names: frozenset[str], drawn: random.Random) -> Pair:
+    """Another name in the place of each that both sides have: Toms Hund and Tom's dog have one."""
+    sides = [set(WORD.findall(side)) for side in pair]
+    here = sorted(name for name in sides[1] & names if {name, name + "s"} & sides[0])
+    others = {name: made_name(drawn) for name in here}
+    others |= {name + "s": other + "s" for name, other in others.items() if name + "s" not in others}
+    source, target = (WORD.sub(lambda match: others.get(match[0], match[0]), side) for side in pair)
+    return source, target
+
+
+def made_name(drawn: random.Random) -> str:
+    """A name that nobody has to have: Kormann, Frauda."""
+    return "".join(map(drawn.choice, (ONSETS, VOWELS, MIDDLES, ENDINGS)))
+
+
+def joined(pairs: Sequence[Pair], count: int, drawn: random.Random) -> list[Pair]:
+    """So many pairs in a line, in an order that is drawn; all of them are told."""
+    order = drawn.sample(pairs, len(pairs))
+    lines = [order[first : first + count] for first in range(0, len(order), count)]
+    return [(" ".join(source for source, _ in line), " ".join(target for _, target in line)) for line in lines]
+
+
+def without_stop(pair: Pair) -> Pair:
+    """Without the full stop that ends both sides; a question keeps its mark."""
+    ends = all(side.endswith(".") and not side.endswith("..") and len(side) > 1 for side in pair)
+    return (pair[0][:-1], pair[1][:-1]) if ends else pair
+
+
+def in_capitals(pair: Pair) -> Pair:
+    """Both sides."""
+    return pair[0].upper(), pair[1].upper()
+
+
+def without_capitals(pair: Pair) -> Pair:
+    """The source as somebody types it; the target is as it should be."""
+    return pair[0].lower(), pair[1]

@@ -1,0 +1,168 @@
+"""What pairs become in training: the same on both sides, a function of seed and step, and no more than asked."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from t2r_export.config.augment import AugmentConfig, read_augment
+from t2r_export.data import augment
+from t2r_export.data.augment import Augmenter, digits, found_names, with_names, with_numbers
+from t2r_export.data.pairs import Pair
+from t2r_runtime.errors import UserError
+
+PAIRS: list[Pair] = [
+    ("Tom hat 25 Äpfel.", "Tom has 25 apples."),
+    ("Das kostet 4,20 Euro.", "That costs 4.20 euros."),
+    ("Es war 1998.", "It was 1998."),
+    ("Wir kennen Tom.", "We know Tom."),
+    ("Wie spät ist es?", "What time is it?"),
+]
+NAMES = frozenset({"Tom", "Maria"})
+
+
+def drawn(seed: int) -> random.Random:
+    return random.Random(seed)
+
+
+def numbers(text: str) -> list[tuple[str, ...]]:
+    return sorted(digits(match[1]) for match in augment.NUMBER.finditer(text))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("Tom hat 25 Äpfel.", "Tom has 25 apples."),
+        ("Das kostet 4,20 Euro.", "That costs 4.20 euros."),
+        ("Von 28 Kindern sind 9 krank.", "Of 28 children, 9 are sick."),
+        ("164.000 Kilometer", "164,000 kilometers"),
+        ("um 8.15 Uhr", "at 8:15"),
+        ("am 14. März 2019", "on March 14th, 2019"),
+        ("der 22. Stock", "the 22nd floor"),
+        ("am 3.10.1990", "on 3/10/1990"),
+        ("Seite 007 von 100", "page 007 of 100"),
+    ],
+)
+def test_numbers_are_the_same_on_both_sides(pair: Pair) -> None:
+    shape = [re.sub(r"\d+(st|nd|rd|th)?", "#", side) for side in pair]
+    told = {with_numbers(pair, drawn(seed)) for seed in range(60)}
+    assert len(told) > 30
+    for source, target in told:
+        assert numbers(source) == numbers(target)
+        assert re.findall(r"\d+", source) == re.findall(r"\d+", target) or "14" in pair[0]
+        assert [re.sub(r"\d+(st|nd|rd|th)?", "#", side) for side in (source, target)] == shape
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("Wie spät ist es?", "What time is it?"),
+        ("um 17 Uhr", "at 5 p.m."),
+        ("3 Hunde", "three dogs"),
+        ("1 Hund und 0 Katzen", "1 dog and 0 cats"),
+    ],
+)
+def test_a_pair_without_the_same_numbers_stays(pair: Pair) -> None:
+    assert {with_numbers(pair, drawn(seed)) for seed in range(20)} == {pair}
+
+
+def test_what_a_number_is_it_stays() -> None:
+    for seed in range(200):
+        (hour, minute), _ = numbers(with_numbers(("um 8:15 Uhr", "at 8:15"), drawn(seed))[0])[0], None
+        assert 2 <= int(hour) <= 12 and 1 <= int(minute) <= 59
+        ((year,),) = numbers(with_numbers(("seit 1998", "since 1998"), drawn(seed))[0])
+        assert 1900 <= int(year) < 2030
+        day, year = numbers(with_numbers(("am 14. März 2019", "on March 14th, 2019"), drawn(seed))[0])
+        days = {int(one[0]) for one in (day, year)}
+        assert any(2 <= one <= 28 for one in days) and any(one >= 1900 for one in days)
+        hours = numbers(with_numbers(("von 8 bis 12 Uhr", "from 8 to 12"), drawn(seed))[0])
+        assert all(2 <= int(hour) <= 12 for (hour,) in hours)
+        ((count,),) = numbers(with_numbers(("25 Äpfel", "25 apples"), drawn(seed))[0])
+        assert 10 <= int(count) <= 99
+    assert [augment._ending(n) for n in (2, 3, 4, 11, 12, 13, 21, 22, 103)] == [
+        *("nd", "rd", "th", "th", "th", "th", "st", "nd", "rd")
+    ]
+
+
+def test_names_are_the_same_on_both_sides() -> None:
+    for seed in range(40):
+        source, target = with_names(
+            ("Toms Hund mag Maria und Tom.", "Tom's dog likes Maria and Tom."), NAMES, drawn(seed)
+        )
+        one, other = re.match(r"(\w+)'s dog likes (\w+) and \1\.", target).groups()  # type: ignore[union-attr]
+        assert source == f"{one}s Hund mag {other} und {one}."
+        assert not {one, other} & NAMES
+    assert with_names(("Er kennt Tom.", "He knows him."), NAMES, drawn(1)) == ("Er kennt Tom.", "He knows him.")
+    assert with_names(PAIRS[4], NAMES, drawn(1)) == PAIRS[4]
+
+
+def test_which_words_are_names() -> None:
+    pairs = [
+        ("Wir kennen Tom.", "We know Tom."),
+        ("Was hat er?", "Was it he?"),  # at the beginning: no name
+        ("Das Radio ist an.", "The Radio is on."),
+        ("Kein Radio", "no radio"),  # a word that is written small too
+        ("Wir kennen Anna", "We know Ann"),  # another word
+        ("Die USA", "the USA"),
+        ("im August", "in August"),
+    ]
+    assert found_names(pairs) == {"Tom"}
+
+
+def test_seed_and_step_decide() -> None:
+    config = AugmentConfig(numbers=1, names=1, join=0.5, stop=0.5, capitals=0.5, small=0.5)
+    told = [Augmenter(PAIRS, config, seed)(PAIRS, step) for seed in (0, 1) for step in range(8)]
+    again = [Augmenter(PAIRS, config, seed)(PAIRS, step) for seed in (0, 1) for step in range(8)]
+    assert told == again
+    assert len({tuple(pairs) for pairs in told}) == 16
+
+
+def test_what_nobody_asked_for_does_not_happen() -> None:
+    assert Augmenter(PAIRS, AugmentConfig(), 3)(PAIRS, 5) == PAIRS
+    told = Augmenter(PAIRS, AugmentConfig(numbers=1), 3)(PAIRS, 5)
+    assert [a != b for a, b in zip(told, PAIRS, strict=True)] == [True, True, True, False, False]
+    told = Augmenter(PAIRS, AugmentConfig(names=1), 3)(PAIRS, 5)
+    assert [a != b for a, b in zip(told, PAIRS, strict=True)] == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_joined_pairs_are_all_there_in_one_order(most: int) -> None:
+    sizes = set()
+    for step in range(30):
+        told = Augmenter(PAIRS, AugmentConfig(join=1), 0)(PAIRS, step, most)
+        sizes.add(len(told))
+        lines = [(re.split(r"(?<=[.?]) ", source), re.split(r"(?<=[.?]) ", target)) for source, target in told]
+        assert all(len(sources) == len(targets) <= most for sources, targets in lines)
+        assert sorted(pair for one in lines for pair in zip(*one, strict=True)) == sorted(PAIRS)
+    assert sizes == {1: {5}, 2: {3}, 3: {3, 2}, 4: {3, 2}}[most]
+
+
+def test_stops_and_capitals() -> None:
+    def told(config: AugmentConfig) -> list[Pair]:
+        return Augmenter(PAIRS, config, 0)(PAIRS, 0)
+
+    assert told(AugmentConfig(stop=1))[3:] == [("Wir kennen Tom", "We know Tom"), PAIRS[4]]
+    assert told(AugmentConfig(capitals=1))[0] == ("TOM HAT 25 ÄPFEL.", "TOM HAS 25 APPLES.")
+    assert told(AugmentConfig(small=1))[0] == ("tom hat 25 äpfel.", "Tom has 25 apples.")
+    assert augment.without_stop(("So …", "So ...")) == ("So …", "So ...")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("number=1", "shares of numbers, names, join, stop, capitals, small; received number"),
+        ("numbers=2", "numbers to be a number from 0 to 1; received 2"),
+        ("numbers=x", "numbers to be a number from 0 to 1"),
+        ("numbers", "NAME=SHARE,NAME=SHARE, each NAME once"),
+    ],
+)
+def test_what_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_augment(text)
+
+
+def test_a_text_is_read() -> None:
+    assert read_augment("") == AugmentConfig()
+    assert read_augment("numbers=0.5,join=0.2") == AugmentConfig(numbers=0.5, join=0.2)
