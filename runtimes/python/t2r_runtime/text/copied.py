@@ -38,6 +38,12 @@ def missing_names(source: str, translation: str, pieces: Callable[[str], int]) -
     return [name for name in dict.fromkeys(_names(source, pieces)) if _stem(name) not in there]
 
 
+def same_words(one: str, other: str) -> list[str]:
+    """The words of a text that another has alike, each once and in the first one's order; names have a few letters."""
+    there = set(_WORD.findall(other))
+    return [word for word in dict.fromkeys(_WORD.findall(one)) if word in there and len(word) >= _LEAST]
+
+
 def _names(text: str, pieces: Callable[[str], int]) -> Iterator[str]:
     for before, name in _PAIR.findall(text):
         capital = before[0].isupper() and pieces(before.lower()) > pieces(before)  # not that of a sentence's beginning

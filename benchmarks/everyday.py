@@ -1,0 +1,118 @@
+"""How a translator does on sentences of each kind: the table of kinds on models/translator-de-en's card.
+
+    python benchmarks/everyday.py models/translator-de-en/model.pt models/translator-de-en/everyday.tsv [--beam 4]
+        [--out TRANSLATIONS.tsv] [--save benchmarks/results/NAME.json] [--page models/translator-de-en/README.md]
+
+Lines have a source, its translation and their kind. Each source is translated by the exported graph, sentence by
+sentence as `t2r translate` does. A line for each kind and one for all: sacrebleu's BLEU and chrF; of the lines whose
+source has digits, how many have all numbers in their translation, and of those with names, how many have all of them.
+A name is a capitalised word, no month, that source and given translation have alike. `--out` writes the translations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from builds import add_outputs, show
+from comparison.tables import Table
+from t2r_export.checkpoints import checkpoint
+from t2r_export.config.export import ExportConfig
+from t2r_export.data.augment import MONTHS
+from t2r_export.export import export, read_by_beam
+from t2r_export.quality.translations import translate_by_graph
+from t2r_runtime.errors import UserError
+from t2r_runtime.session.segment import split_sentences
+from t2r_runtime.text.copied import missing_numbers, same_words
+
+HEAD = ["kind", "sentences", "BLEU", "chrF", "numbers", "names"]
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A source, the translation that is given, and what was translated."""
+
+    source: str
+    given: str
+    kind: str
+    translation: str = ""
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The lines of a file. Raises UserError: one without three columns."""
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    if not rows or any(len(row) != 3 for row in rows):
+        raise UserError(f"a source, a translation and a kind in each line of {path}", "another line", "correct it")
+    return [Line(*row) for row in rows]
+
+
+def translated(graph: Path, lines: Sequence[Line], beam: int) -> list[Line]:
+    """The lines with what a graph translates, sentence by sentence."""
+    sentences = [split_sentences(line.source) for line in lines]
+    flat = [sentence for each in sentences for sentence in each]
+    found = iter(translate_by_graph(graph, flat, beam, lambda done: None))
+    return [
+        Line(line.source, line.given, line.kind, " ".join(next(found) for _ in each))
+        for line, each in zip(lines, sentences, strict=True)
+    ]
+
+
+def has_numbers(line: Line) -> bool | None:
+    """Whether a translation has all numbers of its source; None where there are none."""
+    return None if not any(map(str.isdigit, line.source)) else not missing_numbers(line.source, line.translation)
+
+
+def has_names(line: Line) -> bool | None:
+    """Whether a translation has all names; None where there are none."""
+    names = {word for word in same_words(line.source, line.given) if word.istitle() and not MONTHS.match(word)}
+    return names <= set(same_words(line.given, line.translation)) if names else None
+
+
+def share(found: Sequence[bool | None]) -> str:
+    """How many of those that can be right are right."""
+    counted = [one for one in found if one is not None]
+    return f"{sum(counted)} of {len(counted)}" if counted else "-"
+
+
+def cells(kind: str, lines: Sequence[Line]) -> list[str]:
+    texts, given = [line.translation for line in lines], [[line.given for line in lines]]
+    scores = [metric.corpus_score(texts, given).score for metric in (BLEU(), CHRF())]
+    shares = [share([check(line) for line in lines]) for check in (has_numbers, has_names)]
+    return [kind, str(len(lines)), *(f"{score:.1f}" for score in scores), *shares]
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """A line for each kind, in their order, and one for all."""
+    kinds = dict.fromkeys(line.kind for line in lines)
+    rows = [cells(kind, [line for line in lines if line.kind == kind]) for kind in kinds]
+    return Table("", HEAD, [*rows, cells(ALL, lines)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("lines", type=Path)
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--out", type=Path)
+    add_outputs(parser)
+    options = parser.parse_args()
+    lines, loaded = read_lines(options.lines), checkpoint.load(options.model)
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "model.onnx"
+        export(loaded, graph, ExportConfig(top_k=read_by_beam(loaded.config, options.beam)))
+        lines = translated(graph, lines, options.beam)
+    if options.out:
+        rows = [f"{line.source}\t{line.given}\t{line.kind}\t{line.translation}\n" for line in lines]
+        options.out.write_text("".join(rows), encoding="utf-8")
+    show(table(lines), options)
+
+
+if __name__ == "__main__":
+    main()
