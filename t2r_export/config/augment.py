@@ -1,4 +1,4 @@
-"""What is changed of pairs while a translator is trained on them, as a text: `numbers=0.5,join=0.2`. No torch."""
+"""Data augmentation of sentence pairs, spelled `numbers=0.5,join=0.2`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ FORM = "NAME=SHARE,NAME=SHARE"
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """Shares of pairs, or of batches, from 0 to 1. What each does says t2r_export.data.augment."""
+    """Probability of each augmentation. t2r_export.data.augment implements them."""
 
-    numbers: float = option("Pairs whose numbers, dates, amounts and times are others.", 0.0, bounds=(0, 1))
-    names: float = option("Pairs whose names are others.", 0.0, bounds=(0, 1))
-    join: float = option("Batches whose pairs are joined, two to four in a line.", 0.0, bounds=(0, 1))
-    stop: float = option("Pairs without their final stop.", 0.0, bounds=(0, 1))
-    capitals: float = option("Pairs in capitals.", 0.0, bounds=(0, 1))
-    small: float = option("Pairs whose source has no capitals.", 0.0, bounds=(0, 1))
+    numbers: float = option("Replace the numbers, dates, amounts and times of a pair.", 0.0, bounds=(0, 1))
+    names: float = option("Replace the names of a pair.", 0.0, bounds=(0, 1))
+    join: float = option("Concatenate the pairs of a batch, two to four each.", 0.0, bounds=(0, 1))
+    stop: float = option("Remove the final full stop of a pair.", 0.0, bounds=(0, 1))
+    capitals: float = option("Uppercase a pair.", 0.0, bounds=(0, 1))
+    small: float = option("Lowercase the source of a pair.", 0.0, bounds=(0, 1))
 
     def __post_init__(self) -> None:
         check_values(self)
 
 
 def read_augment(text: str) -> AugmentConfig:
-    """The config that a text says; of an empty text the one that changes nothing.
+    """Parse a spelled config; an empty text disables all augmentation.
 
     Raises:
-        UserError: another form, an unknown name, or a share that cannot be.
+        UserError: malformed text, unknown names or invalid probabilities.
     """
     return made(AugmentConfig, read_options(text, FORM), "shares")

@@ -121,7 +121,7 @@ class FinetuneConfig:
         "Maximum tokens of pairs per step, both sides with padding.", 4096, result="pairs", bounds=(1, MAX_STEPS)
     )
     augment: str = option(
-        "Tell pairs otherwise in training, NAME=SHARE,…: numbers, names, join, stop, capitals, small.",
+        "Augmentation of the train pairs, NAME=PROBABILITY,…: numbers, names, join, stop, capitals, small.",
         "",
         result="changed",
         check=read_augment,

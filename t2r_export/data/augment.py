@@ -1,7 +1,7 @@
-"""Pairs as they are told otherwise in training: other numbers and names, joined, in capitals, without a final stop.
+"""Data augmentation of sentence pairs in training.
 
-What a batch becomes is a function of the seed and the step: nothing to save or restore. Numbers and names are replaced
-on both sides alike, where both sides have the same ones; other pairs stay as they are. New names are made of syllables.
+An augmented batch is a function of seed and step, so there is no state to save. Numbers and names are replaced by the
+same ones on both sides, if both sides have the same ones; otherwise the pair is unchanged. New names are syllables.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from t2r_export.data.pairs import Pair
 
 NUMBER = re.compile(r"(\d+(?:[.,:/]\d+)*)(st|nd|rd|th)?\b")
 WORD = re.compile(r"[^\W\d_]+")
-YEARS = range(1900, 2030)  # that become one of them
-DAYS = range(2, 29)  # where both sides have a month: as every month has them
-HOURS = range(2, 13)  # where the source has Uhr, and of a time: as both languages' clocks have them
+YEARS = range(1900, 2030)  # a year becomes another year
+DAYS = range(2, 29)  # in pairs with a month: valid in every month
+HOURS = range(2, 13)  # in sources with Uhr, and of times: valid on 12-hour and 24-hour clocks
 MONTHS = re.compile(r"\b(Jan|Feb|Mar|Mär|Apr|Ma[iy]\b|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])")
 ONSETS = ["B", "Br", "D", "F", "Fr", "G", "H", "J", "K", "Kl", "L", "M", "N", "P", "R", "S", "Sch", "St", "T", "V", "W"]
 VOWELS = ["a", "e", "i", "o", "u", "ei", "au", "ü", "ö", "ä"]
@@ -28,10 +28,10 @@ LEAST = 3  # letters of a name
 
 
 class Augmenter:
-    """What the pairs of each step become.
+    """Augments the pairs of a step.
 
     Args:
-        pairs: all that are trained on; words that are names in them are replaced.
+        pairs: the train part, in which names are found.
     """
 
     def __init__(self, pairs: Iterable[Pair], config: AugmentConfig, seed: int) -> None:
@@ -39,7 +39,7 @@ class Augmenter:
         self.names = found_names(pairs) if config.names else frozenset()
 
     def __call__(self, pairs: Sequence[Pair], step: int, most: int = 4) -> list[Pair]:
-        """The pairs of a step, at most `most` of them in a line."""
+        """Augment the pairs of a step; at most `most` are concatenated."""
         drawn, share = random.Random(f"{self.seed} {step}"), self.config
         told = [self._told(pair, drawn) for pair in pairs]
         if drawn.random() < share.join:
@@ -54,7 +54,7 @@ class Augmenter:
         return told
 
     def _told(self, pair: Pair, drawn: random.Random) -> Pair:
-        """With other numbers and names, by chance."""
+        """Replace numbers and names with the configured probabilities."""
         if drawn.random() < self.config.numbers:
             pair = with_numbers(pair, drawn)
         if drawn.random() < self.config.names:
@@ -63,27 +63,27 @@ class Augmenter:
 
 
 def with_numbers(pair: Pair, drawn: random.Random) -> Pair:
-    """Other numbers of the same digits, unless both sides have not the same: 4,20 and 4.20 are."""
+    """Replace numbers if both sides have the same digits, as 4,20 and 4.20."""
     found = [{digits(match[1]) for match in NUMBER.finditer(side)} for side in pair]
     if found[0] != found[1]:
         return pair
     texts = {digits(match[1]): match[1] for side in pair for match in NUMBER.finditer(side)}
     of = HOURS if "Uhr" in pair[0] else DAYS if all(map(MONTHS.search, pair)) else range(0)
     others = {runs: _other(runs, texts[runs], of, drawn) for runs in sorted(found[0])}
-    if len(set(others.values())) < len(others):  # two that would be one
+    if len(set(others.values())) < len(others):  # two numbers became the same
         return pair
     source, target = (NUMBER.sub(lambda match: _written(match, others), side) for side in pair)
     return source, target
 
 
 def digits(number: str) -> tuple[str, ...]:
-    """The runs of its digits."""
+    """Split a number into its runs of digits."""
     return tuple(re.findall(r"\d+", number))
 
 
 def _other(runs: tuple[str, ...], text: str, of: range, drawn: random.Random) -> tuple[str, ...]:
-    """Digits in the place of others: a time is a time, a year a year, an hour or a day one of `of`; 0 and 1 stay, as
-    words beside them would change."""
+    """Draw new digits of the same kind: times, dates, years, hours or days (`of`), else as many digits. 0 and 1 are
+    kept, because they decide between singular and plural."""
     if ":" in text and len(runs) == 2:
         return (str(drawn.choice(HOURS)), f"{drawn.randint(1, 59):02}")
     value = int(runs[0])
@@ -99,13 +99,13 @@ def _other(runs: tuple[str, ...], text: str, of: range, drawn: random.Random) ->
 
 
 def _like(run: str, least: int, drawn: random.Random) -> str:
-    """A number of as many digits."""
+    """Draw a number with as many digits."""
     low = max(least, 10 ** (len(run) - 1) if least and len(run) > 1 else 0)
     return str(drawn.randrange(low, 10 ** len(run))).zfill(len(run))
 
 
 def _written(match: re.Match[str], others: dict[tuple[str, ...], tuple[str, ...]]) -> str:
-    """A number's other digits between its own separators, with the ending of an English ordinal."""
+    """Write the new digits with the separators of the old number, and an English ordinal with its suffix."""
     text, ordinal = match[1], match[2]
     new = iter(others[digits(text)])
     text = re.sub(r"\d+", lambda _: next(new), text)
@@ -118,7 +118,7 @@ def _ending(value: int) -> str:
 
 
 def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
-    """Words that both languages have alike and that are no months: inside a target with a capital, nowhere without."""
+    """Find names: words identical on both sides, capitalized within a target and never lowercase; no months."""
     alike, small = Counter[str](), set[str]()
     for source, target in pairs:
         words = WORD.findall(target)
@@ -128,7 +128,7 @@ def found_names(pairs: Iterable[Pair]) -> frozenset[str]:
 
 
 def with_names(pair: Pair, names: frozenset[str], drawn: random.Random) -> Pair:
-    """Another name in the place of each that both sides have: Toms Hund and Tom's dog have one."""
+    """Replace names that both sides have, genitives included (Toms Hund, Tom's dog)."""
     sides = [set(WORD.findall(side)) for side in pair]
     here = sorted(name for name in sides[1] & names if {name, name + "s"} & sides[0])
     others = {name: made_name(drawn) for name in here}
@@ -138,28 +138,28 @@ def with_names(pair: Pair, names: frozenset[str], drawn: random.Random) -> Pair:
 
 
 def made_name(drawn: random.Random) -> str:
-    """A name that nobody has to have: Kormann, Frauda."""
+    """Draw an invented name, as Kormann."""
     return "".join(map(drawn.choice, (ONSETS, VOWELS, MIDDLES, ENDINGS)))
 
 
 def joined(pairs: Sequence[Pair], count: int, drawn: random.Random) -> list[Pair]:
-    """So many pairs in a line, in an order that is drawn; all of them are told."""
+    """Concatenate `count` pairs each, in random order; every pair is used."""
     order = drawn.sample(pairs, len(pairs))
     lines = [order[first : first + count] for first in range(0, len(order), count)]
     return [(" ".join(source for source, _ in line), " ".join(target for _, target in line)) for line in lines]
 
 
 def without_stop(pair: Pair) -> Pair:
-    """Without the full stop that ends both sides; a question keeps its mark."""
+    """Remove the final full stop of both sides; other marks are kept."""
     ends = all(side.endswith(".") and not side.endswith("..") and len(side) > 1 for side in pair)
     return (pair[0][:-1], pair[1][:-1]) if ends else pair
 
 
 def in_capitals(pair: Pair) -> Pair:
-    """Both sides."""
+    """Uppercase both sides."""
     return pair[0].upper(), pair[1].upper()
 
 
 def without_capitals(pair: Pair) -> Pair:
-    """The source as somebody types it; the target is as it should be."""
+    """Lowercase the source; the target keeps its case."""
     return pair[0].lower(), pair[1]

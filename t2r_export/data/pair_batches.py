@@ -186,7 +186,7 @@ class PairBatches:
         config: FinetuneConfig,
         tokenize: Callable[[Sequence[Pair]], TokenPairs] | None = None,
     ) -> None:
-        """`tokenize`: of texts as t2r_export.data.augment changes them; None: nothing is changed."""
+        """`tokenize`: for augmented pairs; None: no augmentation."""
         self._train, self._most = corpus.train, config.pair_tokens
         self._tokenize, self._longest = tokenize, config.window
         if tokenize is not None:
@@ -213,7 +213,7 @@ class PairBatches:
         texts = [self._train.texts[n] for n in chosen.tolist()]
         try:
             told = self._tokenize(self._augment(texts, step, max(1, room)))
-        except UserError:  # all are longer now than the model has positions
+        except UserError:  # all augmented pairs exceed the model's positions
             return plain
         return told.batch(torch.arange(len(told)))
 

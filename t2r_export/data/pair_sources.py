@@ -1,4 +1,4 @@
-"""The pairs of a recipe: from an archive and further files, each pair once, without those that are to stay unseen."""
+"""The pairs of a recipe: an archive and further files, deduplicated, without held-out sentences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from t2r_runtime.files import existing_file
 
 
 def read_plan(plan: PairsPlan, data: Path, held_out: Path | None) -> tuple[list[Pair], int]:
-    """The pairs that a plan names in the folder `data`, and how many were left out.
+    """Read the pairs of a plan in the folder `data`. Returns them, and the number of skipped pairs.
 
     Args:
-        held_out: lines with a pair in their first two columns. Left out is a pair of which either side has the words of
-            one of theirs, whatever their case and marks.
+        held_out: a file with a pair in the first two columns. A pair is skipped if either side equals one of its
+            sentences, ignoring case and punctuation.
 
     Raises:
-        UserError: what `read_archived` raises, of any of the files; a column that is not there.
+        UserError: as `read_archived`, for each of the files.
     """
     pairs = read_archived(data / plan.file, plan.member, (plan.source, plan.target))
     for more in plan.more:
@@ -33,19 +33,19 @@ def read_plan(plan: PairsPlan, data: Path, held_out: Path | None) -> tuple[list[
 
 
 def read_more(more: MorePairs, path: Path) -> list[Pair]:
-    """The pairs of a file, but those with a label that the recipe leaves out."""
+    """Read the pairs of a file, without the labels to skip."""
     pairs = [
         columns(line, where, (more.source, more.target))
         for line, where in lines(path)
         if more.label is None or columns(line, where, (more.source, more.label))[1] not in more.without
     ]
     if not pairs:
-        raise UserError(f"pairs in {path}", "none that the recipe does not leave out", "correct `without` of [pairs]")
+        raise UserError(f"pairs in {path}", "only pairs that `without` skips", "correct `without`")
     return pairs
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file, and of each where it stands. Raises UserError as `pairs.read_pairs` does."""
+    """Read lines with their locations. Raises UserError as `pairs.read_pairs`."""
     try:
         with existing_file(path, "a file of pairs").open("rb") as file:
             yield from bounded_lines(file, str(path))
@@ -54,5 +54,5 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def words(text: str) -> str:
-    """Letters and digits of a text, in small letters and with a space in the place of all between."""
+    """Normalize a text to lowercase words, separated by spaces."""
     return " ".join("".join(letter if letter.isalnum() else " " for letter in text.casefold()).split())

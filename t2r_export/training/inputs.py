@@ -76,7 +76,7 @@ def find_inputs(config: FinetuneConfig, loaded: Checkpoint, processes: int) -> I
 
 
 def _tokenized(tokenizers: Tokenizers, model: ModelConfig) -> Callable[[Sequence[Pair]], TokenPairs]:
-    """For pairs whose texts change: capitals take more tokens than a pair may have that is read."""
+    """Tokenize augmented pairs, which may exceed the maximum length of the corpus."""
     return lambda pairs: tokenize_pairs(pairs, tokenizers, model, MAX_STEPS)[0]
 
 

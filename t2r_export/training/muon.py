@@ -1,7 +1,6 @@
-"""Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal, with steps of AdamW's size.
+"""Muon (Jordan et al. 2024): orthogonalized momentum, with updates of AdamW's size.
 
-As torch.optim.Muon, which makes matrices orthogonal in bfloat16: so it is here where the device multiplies those fast.
-A CPU without such instructions emulates them, many times slower than float32, which is taken there.
+Same as torch.optim.Muon, but in float32 on CPUs without bfloat16 instructions, which emulate bfloat16 slowly.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ SIZE = 0.2  # root mean square of AdamW's updates (Liu et al. 2025, arXiv 2502.1
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices (out, in) alone; one learning rate serves AdamW beside it."""
+    """For matrices (out, in) only; shares its learning rate with AdamW."""
 
     def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
                 momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
@@ -39,13 +38,13 @@ class Muon(torch.optim.Optimizer):
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """What a device multiplies matrices in fastest, of the types that are exact enough here."""
+    """The fastest sufficiently precise dtype of matrix products on a device."""
     slow = device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.float32 if slow else torch.bfloat16
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """The matrix (M, N) with all singular values near 1, by Newton and Schulz's iteration."""
+    """Orthogonalize a matrix (M, N) by Newton-Schulz iteration: singular values become close to 1."""
     a, b, c = COEFFICIENTS
     wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix.to(dtype) if wide else matrix.to(dtype).T

@@ -132,24 +132,24 @@ def test_sentences_of_a_line_have_one_score(reader: Path, typed: Type, capsys: O
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A translator whose sources have digits, and whose translations have none."""
+    """A translator with digits in its source vocabulary only."""
     texts = {"tokenizer": letter_tokenizer(), "source_tokenizer": letter_tokenizer("abcdefg 123AB")}
     return translators.save(tmp_path_factory.mktemp("counter") / "t", 1, **texts)
 
 
-def test_numbers_that_a_translation_has_not_are_named(counter: Path, typed: Type, capsys: Output) -> None:
+def test_missing_numbers_are_reported(counter: Path, typed: Type, capsys: Output) -> None:
     options = ["--max-tokens", 30, "--check-numbers"]
     typed("bad 12 A 3\n\nbad\n")
     _, err = run(capsys, "translate", counter, *options)
-    lines = [line for line in err.splitlines() if "has no" in line]
-    assert lines == ["line 1: the translation has no 12", "line 1: the translation has no 3"]
+    lines = [line for line in err.splitlines() if "lacks" in line]
+    assert lines == ["line 1: the translation lacks 12", "line 1: the translation lacks 3"]
     typed("bad 12 A 3\n\nbad\n")
     out, _ = run(capsys, "translate", counter, *options, "--json", "--n-best", 2)
     told = [json.loads(line)["translations"] for line in out.splitlines()]
     assert [[one["missing"] for one in each] for each in told] == [[["12", "3"]] * 2, [], [[], []]]
     typed("bad 12\n")
     out, err = run(capsys, "translate", counter, "--json")
-    assert "missing" not in json.loads(out)["translations"][0] and "has no" not in err
+    assert "missing" not in json.loads(out)["translations"][0] and "lacks" not in err
 
 
 def test_a_translation_that_is_cut_or_repeats_says_so(

@@ -66,8 +66,8 @@ Refuse = Callable[[int, UserError], None]
 @click.option(
     "--check-numbers",
     is_flag=True,
-    help="Name numbers, and names behind a title, that a line has and its translation has not: on stderr, and as "
-    '"missing" in JSON.',
+    help='Report numbers and names of the source that are missing in its translation, on stderr and as "missing" in '
+    "JSON.",
 )
 @bulk.option('a "source"')
 @click.option("--threads", type=click.IntRange(min=1), help="Threads per operator. Default: by the size of the graph.")
@@ -109,7 +109,7 @@ def command(
             for one in found:
                 one["missing"] = _missing(line.text, one["text"], source)
             for word in [word for one in found[:1] for word in one["missing"]]:
-                note(f"line {line.number}: the translation has no {word}")
+                note(f"line {line.number}: the translation lacks {word}")
         return found
 
     def write(line: Line) -> None:
@@ -140,7 +140,7 @@ def _refuse(number: int, error: UserError) -> None:
 
 
 def _missing(line: str, translation: str, tokenizer: Tokenizer) -> list[str]:
-    """Numbers and names of a line that its translation has not."""
+    """Numbers and names of a line that are missing in its translation."""
 
     def pieces(word: str) -> int:
         return len(tokenizer.encode_documents([f" {word}"])[0])

@@ -1,8 +1,8 @@
-"""What a translation should have copied from its source, and has not: numbers, and names that it cannot know.
+"""Checks a translation for numbers and names of its source that are missing.
 
-A number may be written otherwise: with other separators (1.500 and 1,500), as a word up to twelve, as the name of a
-month, or by the twelve-hour clock. German capitalises every noun, and a tokenizer of pieces does not know which are
-names: taken for one is a capitalised word that is no piece and follows another capitalised one (Frau Müller), no other.
+A number matches with other separators (1.500 and 1,500), as a word up to twelve, as the name of a month, or on a
+12-hour clock. German capitalizes every noun, so only some names can be recognized: a capitalized word of several tokens that
+follows another capitalized word (Frau Müller).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST = 3  # letters of a name
 
 
 def missing_numbers(source: str, translation: str) -> list[str]:
-    """The numbers of a source that its translation has not, each once and in their order."""
+    """Numbers of a source that are missing in its translation, in order, without duplicates."""
     there = set(_WORD.findall(translation.lower()))
     for number in _NUMBER.findall(translation):
         there |= {_joined(number), *map(_plain, _DIGITS.findall(number))}
@@ -29,38 +29,38 @@ def missing_numbers(source: str, translation: str) -> list[str]:
 
 
 def missing_names(source: str, translation: str, pieces: Callable[[str], int]) -> list[str]:
-    """The names of a source that its translation has not, each once and in their order.
+    """Names of a source that are missing in its translation, in order, without duplicates.
 
     Args:
-        pieces: of how many pieces a tokenizer makes a word.
+        pieces: the number of tokens of a word.
     """
     there = {_stem(word) for word in _WORD.findall(translation)}
     return [name for name in dict.fromkeys(_names(source, pieces)) if _stem(name) not in there]
 
 
 def same_words(one: str, other: str) -> list[str]:
-    """The words of a text that another has alike, each once and in the first one's order; names have a few letters."""
+    """Words of at least three letters that both texts contain, in the order of the first, without duplicates."""
     there = set(_WORD.findall(other))
     return [word for word in dict.fromkeys(_WORD.findall(one)) if word in there and len(word) >= _LEAST]
 
 
 def _names(text: str, pieces: Callable[[str], int]) -> Iterator[str]:
     for before, name in _PAIR.findall(text):
-        capital = before[0].isupper() and pieces(before.lower()) > pieces(before)  # not that of a sentence's beginning
+        capital = before[0].isupper() and pieces(before.lower()) > pieces(before)  # not by position
         if capital and name[0].isupper() and len(name) >= _LEAST and pieces(name) > 1:
             yield name
 
 
 def _is_there(number: str, there: set[str]) -> bool:
-    """Whether digits of a translation, or words, say this number: as a whole, or each run of its digits."""
+    """Whether a translation has this number, as a whole or each run of its digits."""
     hour, *rest = _DIGITS.findall(number)
-    minutes = [run for run in rest if ":" not in number or int(run)]  # none of a whole hour
+    minutes = [run for run in rest if ":" not in number or int(run)]  # full hours need no minutes
     first = _forms(hour) | ({str(int(hour) - 12)} if 12 < int(hour) < 24 and (":" in number or not rest) else set())
     return _joined(number) in there or bool(first & there) and all(_forms(run) & there for run in minutes)
 
 
 def _forms(run: str) -> set[str]:
-    """What may stand for a run of digits."""
+    """Spellings of a run of digits."""
     value = int(run)
     month = _MONTHS[value - 1 : value] if value else []
     return {_plain(run), *_WORDS[value : value + 1], *month}
@@ -75,5 +75,5 @@ def _plain(run: str) -> str:
 
 
 def _stem(word: str) -> str:
-    """A word without its case: an s behind it may be a genitive's, and an umlaut may be gone in another language."""
+    """Fold case, umlauts and a genitive s."""
     return word.casefold().translate(str.maketrans("äöü", "aou")).removesuffix("s")
