@@ -1,8 +1,8 @@
 """Checks a translation for numbers and names of its source that are missing.
 
 A number matches with other separators (1.500 and 1,500), as a word up to twelve, as the name of a month, or on a
-12-hour clock. German capitalizes every noun, so only some names can be recognized: a capitalized word of several tokens that
-follows another capitalized word (Frau Müller).
+12-hour clock. German capitalizes every noun, so only some names can be recognized: a capitalized word of several
+tokens that follows another capitalized word (Frau Müller).
 """
 
 from __future__ import annotations
