@@ -143,7 +143,7 @@ CONFIGS = {
         LLAMA, linear(6, positions="after", conv=4, output_gate=True, update_rule="gated", gate="data")
     ),
     "window": with_layers(GPT2, WINDOW, WINDOW),
-    "alibi": with_layers(ALIBI, SOFTMAX, WINDOW, HYBRID),
+    "alibi": with_layers(ALIBI, WINDOW, WINDOW),  # softmax, hybrid and span: alibi_kinds
     "window_rotary": with_layers(LLAMA, LINEAR, WINDOW),
     "hybrid_sum": with_layers(LLAMA, HYBRID, HYBRID),
     "hybrid_gate": with_layers(GPT2, dataclasses.replace(HYBRID, merge="gate"), LINEAR),

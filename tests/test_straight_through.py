@@ -130,10 +130,10 @@ def test_a_run_learns_and_resumes_to_the_same_bits(
     again = dataclasses.replace(config, output=tmp_path / "again.pt")
     batch = trainer.Trainer._batch
 
-    def stopped(self: trainer.Trainer, plan: object, step: int) -> object:
+    def stopped(self: trainer.Trainer, step: int) -> object:
         if step == 8:
             raise KeyboardInterrupt
-        return batch(self, plan, step)  # type: ignore[arg-type]
+        return batch(self, step)
 
     with monkeypatch.context() as patched:
         patched.setattr(trainer.Trainer, "_batch", stopped)

@@ -212,7 +212,7 @@ def test_inspect_says_what_looks_at_the_source(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "m.pt", made.model, None, {})
     for file, status in ((tmp_path / "m.pt", "not folded yet: export folds it"), (path, "folded")):
         found = describe(file)
-        assert found.sources == [("linear", small.LINEAR_CROSS.summary(), status)] * 2
+        assert found.sources == [(("linear", small.LINEAR_CROSS.summary(), status), layer) for layer in range(2)]
         assert "at the source" in text(found)
     assert describe(tmp_path / "m.pt").details["encoder"].startswith("2 layers of linear, 6 relu features")
     assert describe(path).details["source"]["longest"] == small.M + 5
@@ -306,5 +306,5 @@ def test_a_source_length_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"at most {small.M + 5}, where the encoder's positions end; received 15"):
         export(small.checkpoint("translator_cross_normed"), tmp_path / "g.onnx", ExportConfig(source_length=15))
     for length in (0, 1 << 30):
-        with pytest.raises(UserError, match="a source length from 1 to 1048576; received"):
+        with pytest.raises(UserError, match="source_length to be an integer from 1 to 1048576; received"):
             ExportConfig(source_length=length)

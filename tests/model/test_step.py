@@ -44,9 +44,9 @@ def test_what_is_shared_is_computed_once() -> None:
 def test_a_rotation_is_shared_by_its_number_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = step()
     asked: list[torch.Tensor] = []
-    right = type(made.ropes[0]).at
+    right = type(made.ropes[0]).rotate
     monkeypatch.setattr(
-        type(made.ropes[0]), "at", lambda self, place, ops: asked.append(place) or right(self, place, ops)
+        type(made.ropes[0]), "rotate", lambda self, place, ops: asked.append(place) or right(self, place, ops)
     )
     assert made.rotation(0) is made.rotation(0)
     assert made.rotation(0, last=9) is made.rotation(0, last=9)
